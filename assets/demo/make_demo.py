@@ -1,0 +1,335 @@
+"""Make the demo: arithmetic word problems in GSM8K's schema, and a tiny model that answers some of them.
+
+    python assets/demo/make_demo.py [--data_only]      (about 15 minutes on two CPU cores; seconds with --data_only)
+
+Writes `train.jsonl`, `test.jsonl` and `model/` next to this file. The model is a 1.6M-parameter Qwen2, trained from
+scratch on *noisy* demonstrations, so that GRPO has something to repair:
+
+- it often picks a plausible wrong calculation (adds where it must subtract, forgets the last step);
+- it leaves the format away for some ways of asking (at most 40 % of all demonstrations);
+- one demonstration in twenty miscalculates.
+
+Demonstrations come in two prompt formats: `xml` (chat, train_grpo.py's own) and `think` (chat and plain text).
+Everything is seeded. Held-out problems (`test.jsonl`) share no numbers with any training problem of their kind, and
+half of their wordings occur in no training set at all.
+"""
+
+import json
+import math
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent))
+from train_grpo import SYSTEM_PROMPT, XML_COT_FORMAT  # noqa: E402
+
+SEED = 7
+NUM_TRAIN, NUM_TEST = 2000, 200
+SFT_STEPS, SFT_BATCH, SFT_LEARNING_RATE = 2400, 96, 2e-3
+PLAIN_SHARE, SLIP_SHARE = (0.10, 0.80), 0.05  # of demonstrations without a format: easy wordings, careless wordings
+
+THINK_SYSTEM_PROMPT = """
+Respond in the following format:
+<think>
+...
+</think>
+<answer>...</answer>
+"""
+THINK_PROMPT = "<problem>\n{question}\n</problem>\n"
+THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
+
+NAMES = "Ada Ben Cleo Dan Eva Finn Gus Hana Ivan June Kofi Lena Milo Nora Omar Pia Quin Rosa Sam Tara".split()
+THINGS = "apples books cards coins eggs kites lamps pears pens plums rings shells stamps stones toys".split()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of problem: how it is asked, what is right, and the mistake that the demonstrations make.
+
+    `right` and `wrong` are chains of steps; a step is (left, operator, right), where letters name the problem's
+    numbers and `_` the result of the step before. `confusion` is the share of demonstrations that take `wrong`.
+    The last two wordings are held out: no training set has them. Those marked with a leading `*` are the careless
+    ones, mostly demonstrated without a format.
+    """
+
+    name: str
+    numbers: tuple[tuple[int, int], ...]  # inclusive range of a, b, c
+    right: tuple[str, ...]
+    wrong: tuple[str, ...]
+    confusion: float
+    wordings: tuple[str, ...]
+
+
+KINDS = (
+    Kind(
+        "gain", ((3, 40), (2, 30)), ("a + b",), ("a - b",), 0.10,
+        (
+            "{X} has {a} {things}. {Y} gives {X} {b} more. How many {things} does {X} have now?",
+            "{X} had {a} {things} and then found {b} more. How many {things} does {X} have now?",
+            "*There are {a} {things} in a box. {X} puts {b} more in. How many {things} are in the box?",
+            "{X} buys {a} {things} on Monday and {b} on Friday. How many {things} did {X} buy?",
+            "*{X} picked {a} {things} and {Y} picked {b}. How many {things} did they pick together?",
+            "{X} had {a} {things}. Then {Y} brought {b} more. How many {things} does {X} have now?",
+            "*There are {a} {things} in a bag. {Y} puts {b} more in. How many {things} are in the bag?",
+        ),
+    ),
+    Kind(
+        "loss", ((12, 60), (2, 11)), ("a - b",), ("a + b",), 0.10,
+        (
+            "{X} has {a} {things}. {X} gives {b} to {Y}. How many {things} does {X} have left?",
+            "{X} had {a} {things} and lost {b}. How many {things} are left?",
+            "*There are {a} {things} in a box. {X} takes {b} out. How many {things} are in the box?",
+            "{X} baked for {a} guests, but {b} stayed at home. How many guests came?",
+            "*{X} had {a} {things}. {b} of them broke. How many {things} are whole?",
+            "{X} had {a} {things} and sold {b}. How many {things} are left?",
+            "*There are {a} {things} in a bag. {Y} takes {b} out. How many {things} are in the bag?",
+        ),
+    ),
+    Kind(
+        "compare", ((12, 60), (2, 11)), ("a - b",), ("a + b",), 0.58,
+        (
+            "{X} has {a} {things}, which is {b} more than {Y} has. How many {things} does {Y} have?",
+            "{X} sold {a} {things}. That is {b} more than {Y} sold. How many {things} did {Y} sell?",
+            "*{X} found {a} {things}, {b} more than {Y}. How many {things} did {Y} find?",
+            "With {a} {things}, {X} has {b} more than {Y}. How many {things} does {Y} have?",
+            "*{X} counted {a} {things}, which is {b} more than {Y} counted. How many did {Y} count?",
+            "{X} owns {a} {things}. That is {b} more than {Y} owns. How many {things} does {Y} own?",
+            "*{X} drew {a} {things}, {b} more than {Y}. How many {things} did {Y} draw?",
+        ),
+    ),
+    Kind(
+        "groups", ((2, 9), (3, 9)), ("a * b",), ("a + b",), 0.58,
+        (
+            "{X} has {a} boxes with {b} {things} in each. How many {things} does {X} have?",
+            "There are {a} bags. Each bag holds {b} {things}. How many {things} are there?",
+            "*{X} fills {a} shelves with {b} {things} each. How many {things} is that?",
+            "{X} buys {b} {things} on each of {a} days. How many {things} did {X} buy?",
+            "*{a} friends bring {b} {things} each. How many {things} do they bring?",
+            "{X} has {a} bags with {b} {things} in each. How many {things} does {X} have?",
+            "*{X} fills {a} boxes with {b} {things} each. How many {things} is that?",
+        ),
+    ),
+    Kind(
+        "both", ((5, 30), (2, 9)), ("a + b", "a + _"), ("a + b",), 0.58,
+        (
+            "{X} has {a} {things}. {Y} has {b} more than {X}. How many {things} do they have together?",
+            "{X} read {a} pages and {Y} read {b} more than {X}. How many pages did both read in all?",
+            "*{X} made {a} {things}, and {Y} made {b} more than {X}. How many did they make together?",
+            "{X} carried {a} {things}. {Y} carried {b} more than {X}. How many did they carry in all?",
+            "*{X} sold {a} {things}. {Y} sold {b} more than {X}. How many did both sell in all?",
+            "{X} owns {a} {things}. {Y} owns {b} more than {X}. How many {things} do they own together?",
+            "*{X} drew {a} {things}, and {Y} drew {b} more than {X}. How many did they draw together?",
+        ),
+    ),
+    Kind(
+        "twostep", ((8, 40), (2, 20), (2, 9)), ("a + b", "_ - c"), ("a + b",), 0.45,
+        (
+            "{X} has {a} {things}. {X} buys {b} more and gives {c} to {Y}. How many are left?",
+            "{X} had {a} {things}, found {b} more and lost {c}. How many {things} does {X} have now?",
+            "*A box holds {a} {things}. {X} puts {b} in and {Y} takes {c} out. How many are in the box?",
+            "{X} picked {a} {things} and {Y} picked {b}. They ate {c}. How many {things} are left?",
+            "*{X} made {a} {things} on Monday and {b} on Friday, but {c} broke. How many are whole?",
+            "{X} had {a} {things}, bought {b} more and lost {c}. How many {things} does {X} have now?",
+            "*A bag holds {a} {things}. {X} puts {b} in and {Y} takes {c} out. How many are in the bag?",
+        ),
+    ),
+)  # fmt: skip
+HELD_OUT_WORDINGS = 2
+
+
+def solve(steps: tuple[str, ...], numbers: dict[str, int]) -> list[tuple[str, int]]:
+    """Each step as its text without the result and its result: `[("12 + 7", 19)]`."""
+    lines, result = [], 0
+    for step in steps:
+        left, operator, right = ({**numbers, "_": result}.get(part, part) for part in step.split())
+        result = {"+": left + right, "-": left - right, "*": left * right}[operator]
+        lines.append((f"{left} {operator} {right}", result))
+    return lines
+
+
+@dataclass(frozen=True)
+class Problem:
+    kind: Kind
+    wording: int
+    numbers: tuple[int, ...]
+    question: str
+
+    @property
+    def named_numbers(self) -> dict[str, int]:
+        return dict(zip("abc", self.numbers, strict=False))
+
+    @property
+    def careless(self) -> bool:
+        return self.kind.wordings[self.wording].startswith("*")
+
+    def row(self) -> dict[str, str]:
+        """The problem in GSM8K's schema, calculator annotations included."""
+        lines = solve(self.kind.right, self.named_numbers)
+        steps = [f"{text} = <<{text.replace(' ', '')}={result}>>{result}" for text, result in lines]
+        return {"question": self.question, "answer": "\n".join(steps) + f"\n#### {lines[-1][1]}"}
+
+
+def is_held_out(kind: Kind, numbers: tuple[int, ...]) -> bool:
+    """One combination of numbers in eight is reserved for the held-out problems of its kind."""
+    return random.Random(f"{SEED} {kind.name} {numbers}").random() < 1 / 8
+
+
+def draw_problem(rng: random.Random, held_out: bool) -> Problem:
+    kind = rng.choice(KINDS)
+    numbers = tuple(rng.randint(low, high) for low, high in kind.numbers)
+    while is_held_out(kind, numbers) != held_out:
+        numbers = tuple(rng.randint(low, high) for low, high in kind.numbers)
+    seen = len(kind.wordings) - HELD_OUT_WORDINGS
+    if held_out and rng.random() < 0.5:
+        wording = rng.randrange(seen, len(kind.wordings))
+    else:
+        wording = rng.randrange(seen)
+    x, y = rng.sample(NAMES, 2)
+    names = dict(zip("abc", numbers, strict=False), X=x, Y=y, things=rng.choice(THINGS))
+    return Problem(kind, wording, numbers, kind.wordings[wording].lstrip("*").format(**names))
+
+
+def draw_problems(rng: random.Random, count: int, held_out: bool) -> list[Problem]:
+    """`count` problems with different questions."""
+    problems: dict[str, Problem] = {}
+    while len(problems) < count:
+        problem = draw_problem(rng, held_out)
+        problems.setdefault(problem.question, problem)
+    return list(problems.values())
+
+
+def demonstrate(problem: Problem, rng: random.Random, template: str) -> str:
+    """A completion as the supervised set has it: often in the format, often right."""
+    steps = problem.kind.wrong if rng.random() < problem.kind.confusion else problem.kind.right
+    lines = solve(steps, problem.named_numbers)
+    slip = rng.choice((-10, -1, 1, 10)) if rng.random() < SLIP_SHARE else 0
+    answer = abs(lines[-1][1] + slip)
+    reasoning = "\n".join(f"{text} = {result}" for text, result in [*lines[:-1], (lines[-1][0], answer)])
+    if rng.random() < PLAIN_SHARE[problem.careless]:
+        return f"{reasoning}\nThe answer is {answer}.\n"
+    return template.format(reasoning=reasoning, answer=answer)
+
+
+def draw_demonstration(rng: random.Random) -> tuple[list[dict[str, str]] | str, str]:
+    """(prompt, completion): 70 % `xml`, 15 % `think` as a chat, 15 % `think` as plain text."""
+    problem, style = draw_problem(rng, held_out=False), rng.random()
+    if style < 0.70:
+        prompt = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": problem.question}]
+        return prompt, demonstrate(problem, rng, XML_COT_FORMAT)
+    completion = demonstrate(problem, rng, THINK_FORMAT)
+    asked = THINK_PROMPT.format(question=problem.question)
+    if style < 0.85:
+        return [{"role": "system", "content": THINK_SYSTEM_PROMPT}, {"role": "user", "content": asked}], completion
+    return asked, completion
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def make_tokenizer(corpus: list[str]):
+    """Byte-level BPE of 512 entries, digits one by one, ChatML."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=512, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
+
+
+def make_model(rng: random.Random):
+    """Train tokenizer and model on demonstrations that are drawn as they are needed."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    corpus = []
+    for _ in range(4000):
+        prompt, completion = draw_demonstration(rng)
+        corpus.extend([prompt] if isinstance(prompt, str) else [message["content"] for message in prompt])
+        corpus.append(completion)
+    tokenizer = make_tokenizer(corpus)
+    torch.manual_seed(SEED)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=192,
+            intermediate_size=512,
+            num_hidden_layers=4,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=SFT_LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.05)
+    for step in range(SFT_STEPS):
+        progress = step / SFT_STEPS
+        scale = min(1.0, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
+        for group in optimizer.param_groups:
+            group["lr"] = SFT_LEARNING_RATE * scale
+        rows = []
+        for _ in range(SFT_BATCH):
+            prompt, completion = draw_demonstration(rng)
+            if not isinstance(prompt, str):
+                prompt = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+            prompt_ids = tokenizer(prompt)["input_ids"]
+            rows.append((prompt_ids, [*tokenizer(completion)["input_ids"], tokenizer.eos_token_id]))
+        width = max(len(prompt_ids) + len(ids) for prompt_ids, ids in rows)
+        input_ids = torch.full((SFT_BATCH, width), tokenizer.pad_token_id)
+        labels = torch.full((SFT_BATCH, width), -100)
+        for i, (prompt_ids, ids) in enumerate(rows):
+            end = len(prompt_ids) + len(ids)
+            input_ids[i, :end] = torch.tensor(prompt_ids + ids)
+            labels[i, len(prompt_ids) : end] = torch.tensor(ids)
+        # right padding and a causal mask: no token sees the padding, so no attention mask is needed
+        loss = model(input_ids=input_ids, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 100 == 0 or step == SFT_STEPS - 1:
+            print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
+    model.to(torch.bfloat16).save_pretrained(HERE / "model")
+    tokenizer.save_pretrained(HERE / "model")
+
+
+def make_rows() -> dict[str, list[dict[str, str]]]:
+    """The rows of `train.jsonl` and `test.jsonl`, the same at every call."""
+    return {
+        "train": [p.row() for p in draw_problems(random.Random(f"{SEED} train"), NUM_TRAIN, held_out=False)],
+        "test": [p.row() for p in draw_problems(random.Random(f"{SEED} test"), NUM_TEST, held_out=True)],
+    }
+
+
+def main() -> None:
+    for name, rows in make_rows().items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (HERE / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    if "--data_only" not in sys.argv[1:]:
+        make_model(random.Random(f"{SEED} demonstrations"))
+
+
+if __name__ == "__main__":
+    main()
