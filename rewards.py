@@ -6,21 +6,22 @@ picklable, and take linear time on any input: the two format rules are defined b
 quadratic on hostile text, so they are decided here without them (tests/test_rewards.py holds both against each other).
 
     >>> good = "<reasoning>\\n3 + 4 = 7\\n</reasoning>\\n<answer>\\n7\\n</answer>\\n"
-    >>> {name: reward([good], answer=["7"])[0] for name, reward in REWARD_FUNCS.items()}  # doctest: +NORMALIZE_WHITESPACE
-    {'xmlcount_reward_func': 0.5, 'soft_format_reward_func': 0.5, 'strict_format_reward_func': 0.5,
-     'int_reward_func': 0.5, 'correctness_reward_func': 2.0}
+    >>> [reward([good], answer=["7"]) for reward in REWARD_FUNCS.values()]
+    [[0.5], [0.5], [0.5], [0.5], [2.0]]
 
 Source of the definitions: W. Brown, "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities in
 Small Language Models" (2025). To add a reward, write a function like these and name it in REWARD_FUNCS below.
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 Completion = str | list[dict[str, Any]]
 
-# --- Reading a text ---------------------------------------------------------------------------------------------------
+# --- Reading a text -----------------------------------------------------------------------------------------------
 
 
 def completion_text(completion: Completion) -> str:
@@ -51,15 +52,49 @@ def extract_hash_answer(text: str) -> str | None:
     return rest.partition("####")[0].strip().replace(",", "").replace("$", "") if mark else None
 
 
-# --- Format -----------------------------------------------------------------------------------------------------------
+# Sign, dollar sign, digits with or without thousands separators, decimals, and a denominator. A minus after a digit, a
+# letter or a bracket is a subtraction ("18-5"), not a sign.
+_NUMBER = re.compile(
+    r"(?P<sign>(?<![0-9A-Za-z)\]])[-\u2212])?\$?(?P<minus>(?<=\$)-)?"
+    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?P<decimals>\.[0-9]+)?(?:/(?P<below>[0-9]+))?"
+)
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number in a text, exactly; None where there is none or it has over 200 digits.
+
+    `$`, `,` between thousands, `%` and units are ignored, a fraction is divided, so these all mean 72: `72.0`, `$72`,
+    `72.`, `72%`, `144/2`, `x = 72 apples`.
+
+    >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("3/4")
+    (Fraction(2001, 2), Fraction(5, 1), Fraction(-5, 1), Fraction(3, 4))
+    """
+    last = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
+    if last is None or len(last[0]) > 200:
+        return None
+    value = Fraction((last["whole"].replace(",", "") or "0") + (last["decimals"] or ""))
+    if last["below"] is not None and int(last["below"]):
+        value /= int(last["below"])
+    return -value if last["sign"] or last["minus"] else value
+
+
+def is_numerically_correct(text: str, gold: str) -> bool:
+    """Lenient correctness: the answer's last number equals the gold's; the text's where the answer holds no number."""
+    number = last_number(extract_xml_answer(text))
+    if number is None:
+        number = last_number(text)
+    return number is not None and number == last_number(gold)
+
+
+# --- Format -------------------------------------------------------------------------------------------------------
 
 
 def count_xml(text: str) -> float:
     """Partial credit for the tags: 0.125 for each of four that occurs exactly once, less 0.001 a trailing character.
 
-    Between -inf (a long tail) and 0.5 (or a hair above: `\\n</answer>` as the very end earns 0.001). A quirk that is part
-    of the definition: the first tail is what follows the last `\\n</answer>\\n`, and *the whole text* where that does not
-    occur, so a perfect answer without its final newline pays for its length.
+    Between -inf (a long tail) and 0.5 (or a hair above: `\\n</answer>` as the very end earns 0.001). A quirk that is
+    part of the definition: the first tail is what follows the last `\\n</answer>\\n`, and *the whole text* where that
+    does not occur, so a perfect answer without its final newline pays for its length.
     """
     score = 0.0
     if text.count("<reasoning>\n") == 1:
@@ -101,7 +136,7 @@ def has_strict_format(text: str) -> bool:
     return text.endswith(tail, middle_start + len(middle), end)
 
 
-# --- The five rewards -------------------------------------------------------------------------------------------------
+# --- The five rewards ---------------------------------------------------------------------------------------------
 
 
 def xmlcount_reward_func(completions: Sequence[Completion], **kwargs: Any) -> list[float]:

@@ -27,7 +27,7 @@ from train_grpo import SYSTEM_PROMPT, XML_COT_FORMAT  # noqa: E402
 
 SEED = 7
 NUM_TRAIN, NUM_TEST = 2000, 200
-SFT_STEPS, SFT_BATCH, SFT_LEARNING_RATE = 2400, 96, 2e-3
+SFT_STEPS, SFT_BATCH, SFT_LEARNING_RATE = 1400, 64, 2e-3
 PLAIN_SHARE, SLIP_SHARE = (0.10, 0.80), 0.05  # of demonstrations without a format: easy wordings, careless wordings
 
 THINK_SYSTEM_PROMPT = """
@@ -40,8 +40,14 @@ Respond in the following format:
 THINK_PROMPT = "<problem>\n{question}\n</problem>\n"
 THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 
-NAMES = "Ada Ben Cleo Dan Eva Finn Gus Hana Ivan June Kofi Lena Milo Nora Omar Pia Quin Rosa Sam Tara".split()
-THINGS = "apples books cards coins eggs kites lamps pears pens plums rings shells stamps stones toys".split()
+NAMES = (
+    "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "June",
+    "Kofi", "Lena", "Milo", "Nora", "Omar", "Pia", "Quin", "Rosa", "Sam", "Tara",
+)  # fmt: skip
+THINGS = (
+    "apples", "books", "cards", "coins", "eggs", "kites", "lamps", "pears",
+    "pens", "plums", "rings", "shells", "stamps", "stones", "toys",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ KINDS = (
             "{X} has {a} {things}. {Y} gives {X} {b} more. How many {things} does {X} have now?",
             "{X} had {a} {things} and then found {b} more. How many {things} does {X} have now?",
             "*There are {a} {things} in a box. {X} puts {b} more in. How many {things} are in the box?",
+            "{X} owns {a} {things} and buys {b} more. How many {things} does {X} own now?",
+            "*{X} drew {a} {things} and {Y} drew {b}. How many {things} did they draw together?",
             "{X} buys {a} {things} on Monday and {b} on Friday. How many {things} did {X} buy?",
             "*{X} picked {a} {things} and {Y} picked {b}. How many {things} did they pick together?",
             "{X} had {a} {things}. Then {Y} brought {b} more. How many {things} does {X} have now?",
@@ -82,13 +90,15 @@ KINDS = (
             "{X} had {a} {things} and lost {b}. How many {things} are left?",
             "*There are {a} {things} in a box. {X} takes {b} out. How many {things} are in the box?",
             "{X} baked for {a} guests, but {b} stayed at home. How many guests came?",
+            "{X} owns {a} {things} and sells {b}. How many {things} does {X} own now?",
+            "*{X} drew {a} {things} and lost {b}. How many {things} are left?",
             "*{X} had {a} {things}. {b} of them broke. How many {things} are whole?",
             "{X} had {a} {things} and sold {b}. How many {things} are left?",
             "*There are {a} {things} in a bag. {Y} takes {b} out. How many {things} are in the bag?",
         ),
     ),
     Kind(
-        "compare", ((12, 60), (2, 11)), ("a - b",), ("a + b",), 0.58,
+        "compare", ((12, 60), (2, 11)), ("a - b",), ("a + b",), 0.56,
         (
             "{X} has {a} {things}, which is {b} more than {Y} has. How many {things} does {Y} have?",
             "{X} sold {a} {things}. That is {b} more than {Y} sold. How many {things} did {Y} sell?",
@@ -100,7 +110,7 @@ KINDS = (
         ),
     ),
     Kind(
-        "groups", ((2, 9), (3, 9)), ("a * b",), ("a + b",), 0.58,
+        "groups", ((2, 9), (3, 9)), ("a * b",), ("a + b",), 0.56,
         (
             "{X} has {a} boxes with {b} {things} in each. How many {things} does {X} have?",
             "There are {a} bags. Each bag holds {b} {things}. How many {things} are there?",
@@ -112,12 +122,14 @@ KINDS = (
         ),
     ),
     Kind(
-        "both", ((5, 30), (2, 9)), ("a + b", "a + _"), ("a + b",), 0.58,
+        "both", ((5, 30), (2, 9)), ("a + b", "a + _"), ("a + b",), 0.56,
         (
             "{X} has {a} {things}. {Y} has {b} more than {X}. How many {things} do they have together?",
             "{X} read {a} pages and {Y} read {b} more than {X}. How many pages did both read in all?",
             "*{X} made {a} {things}, and {Y} made {b} more than {X}. How many did they make together?",
             "{X} carried {a} {things}. {Y} carried {b} more than {X}. How many did they carry in all?",
+            "{X} found {a} {things}. {Y} found {b} more than {X}. How many {things} did they find together?",
+            "*{X} picked {a} {things}, and {Y} picked {b} more than {X}. How many did they pick together?",
             "*{X} sold {a} {things}. {Y} sold {b} more than {X}. How many did both sell in all?",
             "{X} owns {a} {things}. {Y} owns {b} more than {X}. How many {things} do they own together?",
             "*{X} drew {a} {things}, and {Y} drew {b} more than {X}. How many did they draw together?",
@@ -137,6 +149,17 @@ KINDS = (
     ),
 )  # fmt: skip
 HELD_OUT_WORDINGS = 2
+
+# Bare calculations, which only the demonstrations have: they teach the tables, of which word problems need any line.
+CALCULATIONS = tuple(
+    Kind(name, numbers, (f"a {sign} b",), (f"a {sign} b",), 0.0, (f"What is {{a}} {sign} {{b}}?",) * 3)
+    for name, sign, numbers in (
+        ("sum", "+", ((2, 60), (2, 40))),
+        ("difference", "-", ((20, 70), (2, 20))),
+        ("product", "*", ((2, 9), (3, 9))),
+    )
+)
+CALCULATION_SHARE = 0.15
 
 
 def solve(steps: tuple[str, ...], numbers: dict[str, int]) -> list[tuple[str, int]]:
@@ -176,16 +199,24 @@ def is_held_out(kind: Kind, numbers: tuple[int, ...]) -> bool:
     return random.Random(f"{SEED} {kind.name} {numbers}").random() < 1 / 8
 
 
+def draw_numbers(rng: random.Random, kind: Kind) -> tuple[int, ...]:
+    return tuple(rng.randint(low, high) for low, high in kind.numbers)
+
+
+def draw_calculation(rng: random.Random) -> Problem:
+    kind = rng.choice(CALCULATIONS)
+    a, b = numbers = draw_numbers(rng, kind)
+    return Problem(kind, 0, numbers, kind.wordings[0].format(a=a, b=b))
+
+
 def draw_problem(rng: random.Random, held_out: bool) -> Problem:
     kind = rng.choice(KINDS)
-    numbers = tuple(rng.randint(low, high) for low, high in kind.numbers)
+    numbers = draw_numbers(rng, kind)
     while is_held_out(kind, numbers) != held_out:
-        numbers = tuple(rng.randint(low, high) for low, high in kind.numbers)
+        numbers = draw_numbers(rng, kind)
     seen = len(kind.wordings) - HELD_OUT_WORDINGS
-    if held_out and rng.random() < 0.5:
-        wording = rng.randrange(seen, len(kind.wordings))
-    else:
-        wording = rng.randrange(seen)
+    new_wording = held_out and rng.random() < 0.5
+    wording = rng.randrange(seen, len(kind.wordings)) if new_wording else rng.randrange(seen)
     x, y = rng.sample(NAMES, 2)
     names = dict(zip("abc", numbers, strict=False), X=x, Y=y, things=rng.choice(THINGS))
     return Problem(kind, wording, numbers, kind.wordings[wording].lstrip("*").format(**names))
@@ -214,7 +245,8 @@ def demonstrate(problem: Problem, rng: random.Random, template: str) -> str:
 
 def draw_demonstration(rng: random.Random) -> tuple[list[dict[str, str]] | str, str]:
     """(prompt, completion): 70 % `xml`, 15 % `think` as a chat, 15 % `think` as plain text."""
-    problem, style = draw_problem(rng, held_out=False), rng.random()
+    bare = rng.random() < CALCULATION_SHARE
+    problem, style = draw_calculation(rng) if bare else draw_problem(rng, held_out=False), rng.random()
     if style < 0.70:
         prompt = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": problem.question}]
         return prompt, demonstrate(problem, rng, XML_COT_FORMAT)

@@ -1,0 +1,223 @@
+"""Inline hyperparameters < recipe (YAML) < command line → one resolved configuration.
+
+`resolve` merges the three, checks every value and only then lets TRL construct its own configuration. All mistakes are
+`UserError`s that name the key, what was given and what would do.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import json
+import math
+import os
+import re
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from trl import GRPOConfig, ModelConfig, TrlParser
+
+from . import UserError, preflight, run_directory
+from .geometry import Geometry
+
+# TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
+warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+
+
+@dataclass
+class ScriptArguments:
+    """Our own settings, beside GRPOConfig's and ModelConfig's. Defaults stand in HYPERPARAMETERS (train_grpo.py)."""
+
+    dataset_name: str | None = field(
+        default=None,
+        metadata={"help": "A Hub id, a .jsonl, .csv or .parquet file, or a directory written by save_to_disk."},
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
+    dataset_split: str | None = field(default=None, metadata={"help": "Training split; slices allowed: train[:10%%]."})
+    eval_dataset_name: str | None = field(
+        default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
+    )
+    eval_split: str | None = field(
+        default=None, metadata={"help": "Split of held-out questions; cut from the training rows where it is missing."}
+    )
+    question_column: str | None = field(default=None, metadata={"help": "The column that holds the question."})
+    answer_column: str | None = field(default=None, metadata={"help": "The column that holds `... #### gold answer`."})
+    max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (≥ 1)."})
+    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions (≥ 1)."})
+    num_shots: int | None = field(default=None, metadata={"help": "Worked examples before each question (0 … 3)."})
+    max_prompt_length: int | None = field(
+        default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
+    )
+    reward_funcs: list[str] | None = field(default=None, metadata={"help": "Names from rewards.REWARD_FUNCS."})
+    overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
+
+
+@dataclass
+class Config:
+    """The one resolved configuration that trainer, names, tracker and report are fed from."""
+
+    script: ScriptArguments
+    training: GRPOConfig
+    model: ModelConfig
+    geometry: Geometry
+    notes: list[str]  # one line for each setting that was adjusted
+
+    def settings(self) -> dict[str, Any]:
+        """All of them, flat; TRL masks its tokens."""
+        ours = {**dataclasses.asdict(self.script), **dataclasses.asdict(self.model)}
+        return {**ours, **self.training.to_dict()}
+
+
+class _Parser(TrlParser):
+    """TRL's parser, without abbreviated flags and with one-line errors."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            [ScriptArguments, GRPOConfig, ModelConfig],
+            allow_abbrev=False,
+            usage="python train_grpo.py [--config recipes/X.yaml] [--flag value ...]",
+            description="Settings: HYPERPARAMETERS (inline) < --config recipe < --flag value.",
+        )
+        self.add_argument("--config", action="append", metavar="RECIPE.yaml", help="A recipe; at most one.")
+
+    def error(self, message: str) -> NoReturn:
+        found = re.match(r"argument (--\w+)\S*: (.*)", message, re.DOTALL)
+        raise UserError(f"{found[1][2:]}: {found[2]}" if found else message)
+
+    @property
+    def keys(self) -> dict[str, argparse.Action]:
+        hidden = {"help", "config"}
+        return {action.dest: action for action in reversed(self._actions) if action.dest not in hidden}
+
+    def tokens(self, key: str, value: Any) -> list[str]:
+        """A setting from the inline block or a recipe as command-line words, so that one parser checks all three."""
+        if isinstance(value, list):
+            return [f"--{key}", *map(str, value)]
+        if isinstance(value, dict):
+            return [f"--{key}={json.dumps(value)}"]
+        if isinstance(value, bool) and _is_text(self.keys[key]):
+            return [f"--{key}={'yes' if value else 'no'}"]  # YAML reads a bare `no` as false
+        return [f"--{key}={value}"]
+
+
+def _is_text(action: argparse.Action) -> bool:
+    return action.type is str or action.choices is not None
+
+
+ANY, ABOVE_ZERO, BELOW_ONE = (-math.inf, math.inf), 1e-12, 1 - 1e-12
+# Smallest and largest value that makes sense; every other number must at least be finite.
+RANGES: dict[tuple[float, float], str] = {
+    (1, math.inf): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
+    "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
+    "eval_samples save_total_limit num_completions_to_print lora_r lora_alpha",
+    (2, math.inf): "num_generations num_generations_eval",
+    (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
+    "warmup_steps dataloader_num_workers",
+    (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps",
+    (0, 1): "learning_rate min_p top_entropy_quantile",
+    (ABOVE_ZERO, 1): "top_p",
+    (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
+    (0, 2**32 - 1): "seed data_seed",
+}
+
+
+def _check_ranges(settings: dict[str, Any]) -> None:
+    ranges = {key: limits for limits, keys in RANGES.items() for key in keys.split()}
+    for key, value in settings.items():
+        low, high = ranges.get(key, ANY)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            if not math.isfinite(number) or not low <= number <= high:
+                least = {ABOVE_ZERO: "a number above 0", -math.inf: "a finite number"}.get(low, f"at least {low:g}")
+                most = {math.inf: "", BELOW_ONE: " and below 1"}.get(high, f" and at most {high:g}")
+                raise UserError(f"{key}: {number} is out of range; give {least}{most}")
+    if settings["max_steps"] != -1 and settings["max_steps"] < 1:
+        raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
+
+
+def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
+    try:
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"config: cannot read {path!r} ({error.strerror}); recipes are in recipes/*.yaml") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = " ".join(str(error).split())
+        raise UserError(f"config: {path} is not valid YAML ({where})") from None
+    if not isinstance(recipe, dict):
+        raise UserError(f"config: {path} must hold `key: value` lines, not a {type(recipe).__name__}")
+    for key in recipe:
+        if key == "env":
+            raise UserError(f"env: {path} may not set environment variables; export them in the shell instead")
+        if key not in parser.keys:
+            raise UserError(f"{key}: no such setting (in {path}){_did_you_mean(str(key), parser)}")
+    return recipe
+
+
+def _did_you_mean(key: str, parser: _Parser) -> str:
+    close = difflib.get_close_matches(key, parser.keys, n=1)
+    return f"; did you mean {close[0]}?" if close else "; `python train_grpo.py --help` lists them all"
+
+
+def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, Any], set[str], _Parser]:
+    """All settings, and the names of those that the command line gave itself."""
+    parser = _Parser()
+    parser.set_defaults(**hyperparameters)  # what --help shows
+    first, _ = parser.parse_known_args([word for word in argv if word not in ("-h", "--help")])
+    recipes = first.config or []
+    if len(recipes) > 1:
+        raise UserError(f"config: given {len(recipes)} times ({', '.join(recipes)}); give one recipe and use flags")
+    merged = {**hyperparameters, **(_read_recipe(recipes[0], parser) if recipes else {})}
+    for key in hyperparameters:
+        if key not in parser.keys:
+            raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){_did_you_mean(key, parser)}")
+    # None and the empty list cannot be said on a command line
+    unset = {key: value for key, value in merged.items() if value is None or value == []}
+    parser.set_defaults(**unset)
+    words = [word for key, value in merged.items() if key not in unset for word in parser.tokens(key, value)]
+    namespace, unknown = parser.parse_known_args(words + argv)
+    if unknown:
+        key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+        raise UserError(f"{unknown[0]}: no such flag{_did_you_mean(key, parser)}")
+    flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+    given = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
+    return {key: getattr(namespace, key) for key in parser.keys}, given, parser
+
+
+def default_names(model_name_or_path: str, dataset_name: str) -> tuple[str, str]:
+    """Unset `output_dir` and `run_name` follow from the model's name (family and size) and the data's.
+
+    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
+    ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
+    """
+    base = Path(model_name_or_path).name
+    family = re.match(r"[A-Za-z]*", base)[0]
+    size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
+    name = f"{family}-{size[0].upper()}-GRPO" if family and size else f"{base}-GRPO"
+    return f"outputs/{name}", f"{name}-{re.sub(r'[.](jsonl?|csv|parquet)$', '', Path(dataset_name).name)}"
+
+
+def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> Config:
+    """The configuration of this run; raises UserError for the first thing that is wrong.
+
+    Args:
+        hyperparameters: the inline block of train_grpo.py.
+        argv: the command line without the program's name; None reads sys.argv.
+    """
+    settings, given, parser = _parse(hyperparameters, sys.argv[1:] if argv is None else argv)
+    _check_ranges(settings)
+    geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    notes = preflight.fit_to_machine(settings, given)
+    output_dir, run_name = default_names(settings["model_name_or_path"], settings["dataset_name"])
+    settings["output_dir"], settings["resume_from_checkpoint"] = run_directory.claim(
+        settings["output_dir"], output_dir, settings["resume_from_checkpoint"], settings["overwrite_run"]
+    )
+    settings["run_name"] = settings["run_name"] or run_name
+    try:
+        script, training, model = parser.parse_dict(settings)
+    except (ValueError, TypeError, ImportError) as error:
+        raise UserError(" ".join(str(error).split())) from None
+    return Config(script, training, model, geometry, notes)

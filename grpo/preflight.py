@@ -1,0 +1,115 @@
+"""Everything about this machine that can be known to be wrong before the first step."""
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+from . import UserError
+
+NO_GPU = """\
+no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
+machine in a few minutes, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own on \
+the CPU, ask for it: --use_cpu true."""
+
+NO_FLASH_ATTENTION = (
+    "note: flash-attn is not installed, so attention runs on sdpa; for FlashAttention-2 install it (pip install -r "
+    "requirements-cuda.txt --no-build-isolation), or let transformers download a kernel (--attn_implementation "
+    "kernels-community/flash-attn2)"
+)
+
+# What `use_cpu` implies, whatever the inline block or a recipe says.
+ON_CPU: dict[str, Any] = {
+    "bf16": False,
+    "fp16": False,
+    "tf32": None,
+    "dtype": "float32",
+    "attn_implementation": "sdpa",
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+}
+
+# report_to's names, and the package that each needs
+TRACKERS = {"wandb": "wandb", "tensorboard": "tensorboard", "swanlab": "swanlab", "trackio": "trackio"}
+
+
+def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
+    """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
+
+    Args:
+        settings: every setting by name.
+        given: the names of those that the command line gave: they are never adjusted, but refused.
+    """
+    notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
+    notes += _check_attention(settings)
+    return notes + _check_trackers(settings)
+
+
+def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
+    for key, value in ON_CPU.items():
+        if key in given and settings[key] not in (value, False, None, "eager"):
+            raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
+    if settings["use_vllm"]:
+        raise UserError("use_vllm: vLLM needs a CUDA GPU; add --use_vllm false")
+    settings.update({key: value for key, value in ON_CPU.items() if key not in given})
+    if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
+        if "optim" in given:
+            raise UserError(f"optim: {settings['optim']} needs CUDA; give --optim adamw_torch on a CPU")
+        note = f"note: optim {settings['optim']} needs CUDA; adamw_torch is used on the CPU"
+        settings["optim"] = "adamw_torch"
+        return [note]
+    return []
+
+
+def _use_gpu(settings: dict[str, Any]) -> list[str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
+    count = torch.cuda.device_count()
+    if count == 1 or "LOCAL_RANK" in os.environ:
+        return []
+    # GRPOTrainer refuses several GPUs in one process; CUDA reads this variable when it is first used, which is later
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
+    command = " ".join(sys.argv)
+    return [f"note: {count} GPUs are visible, one is used; for all: torchrun --nproc_per_node={count} {command}"]
+
+
+def _check_attention(settings: dict[str, Any]) -> list[str]:
+    from transformers import AttentionInterface
+    from transformers.utils import is_flash_attn_2_available
+
+    name = settings["attn_implementation"]
+    known = ["eager", *AttentionInterface().valid_keys()]
+    if name is not None and name not in known and "/" not in name:
+        raise UserError(
+            f"attn_implementation: {name!r} is unknown; give sdpa, eager, flash_attention_2, flex_attention, or the "
+            "Hub id of a kernel (kernels-community/flash-attn2)"
+        )
+    if name == "flash_attention_2" and not is_flash_attn_2_available():
+        settings["attn_implementation"] = "sdpa"
+        return [NO_FLASH_ATTENTION]
+    return []
+
+
+def _check_trackers(settings: dict[str, Any]) -> list[str]:
+    names = settings["report_to"]
+    names = [names] if isinstance(names, str) else list(names or ["none"])
+    for name in names:
+        if name not in ("none", *TRACKERS):
+            raise UserError(f"report_to: {name!r} is not a tracker; give none, {', '.join(TRACKERS)}")
+        if name != "none" and importlib.util.find_spec(TRACKERS[name]) is None:
+            raise UserError(
+                f"report_to: {name} is not installed; pip install {TRACKERS[name]}, or give --report_to none"
+            )
+    settings["report_to"] = names
+    if "wandb" not in names or "WANDB_MODE" in os.environ or sys.stdin.isatty():
+        return []
+    import wandb
+
+    if wandb.login(prompt=False, verify=False):
+        return []
+    # without a key and without a terminal wandb raises in the middle of train()
+    os.environ["WANDB_MODE"] = "offline"
+    return ["note: W&B is not logged in, so it logs offline to ./wandb; log in (wandb login) or give --report_to none"]

@@ -1,0 +1,124 @@
+"""Where a run lives: which directory it may write, which checkpoint it goes on from, and what `run.json` records."""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from . import UserError
+
+PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
+
+
+# What a run writes, apart from the model's own files
+RUN_FILES = ("run.json", "metrics.jsonl", "eval_*.json", "completions_*.jsonl", "completions", "checkpoint-*", "*.png")
+
+
+def holds_run(directory: Path) -> bool:
+    return (directory / "run.json").exists() or any(directory.glob("checkpoint-*"))
+
+
+def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> tuple[str, str | None]:
+    """The directory to write and the checkpoint to go on from; creates nothing.
+
+    Args:
+        output_dir: as given; None takes `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
+        resume: None, `auto` (the run's newest checkpoint) or a checkpoint's directory.
+        overwrite: whether a given directory that holds a run may be written.
+    """
+    if resume not in (None, "auto"):
+        checkpoint = Path(resume)
+        if not (checkpoint / "trainer_state.json").is_file():
+            raise UserError(f"resume_from_checkpoint: {resume!r} is no checkpoint (no trainer_state.json); give auto")
+        return output_dir or str(checkpoint.parent), resume
+    runs = [Path(output_dir)] if output_dir else [Path(default_dir)] if overwrite else _numbered(Path(default_dir))
+    if resume == "auto":
+        latest = runs[-1] if output_dir else next((run for run in reversed(runs) if holds_run(run)), runs[0])
+        checkpoints = [p for p in latest.glob("checkpoint-*") if (p / "trainer_state.json").is_file()]
+        if not checkpoints:
+            raise UserError(f"resume_from_checkpoint: {str(latest)!r} holds no checkpoint; drop the flag")
+        return str(latest), str(max(checkpoints, key=lambda p: int(p.name.rpartition("-")[2])))
+    if output_dir and holds_run(runs[0]) and not overwrite:
+        raise UserError(
+            f"output_dir: {output_dir!r} already holds a run; go on with it (--resume_from_checkpoint auto), give "
+            "another name, or replace it (--overwrite_run true)"
+        )
+    return str(runs[-1]), None
+
+
+def _numbered(directory: Path) -> list[Path]:
+    """The directory, its `-2`, `-3`, … as far as they hold runs, and the first one that is free."""
+    runs = [directory]
+    while holds_run(runs[-1]):
+        runs.append(directory.with_name(f"{directory.name}-{len(runs) + 1}"))
+    return runs
+
+
+def without_nan(value: Any) -> Any:
+    """The value with None for what JSON cannot hold (NaN and the infinities), at any depth."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus}
+
+
+def commit() -> str | None:
+    """This checkout's commit, with `+` where files differ from it; None where there is no git."""
+    here = Path(__file__).resolve().parent
+    try:
+        out = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return out.stdout.strip()
+
+
+def begin(directory: Path, config: Any) -> None:
+    """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit.
+
+    What an earlier run left is removed where it is being replaced (`overwrite_run`), so that nobody resumes from a
+    checkpoint of another run.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if config.training.resume_from_checkpoint is None:
+        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    record = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": ["python", *sys.argv],
+        "commit": commit(),
+        "versions": versions(),
+        "hardware": hardware(),
+        "geometry": dataclasses.asdict(config.geometry),
+        "settings": config.settings(),
+    }
+    text = json.dumps(without_nan(record), indent=2, default=str)
+    (directory / "run.json").write_text(text + "\n", encoding="utf-8")
