@@ -238,8 +238,7 @@ def load_model(config):
     try:
         model = AutoModelForCausalLM.from_pretrained(config.model.model_name_or_path, **options)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"model_name_or_path: {config.model.model_name_or_path!r} does not load: {reason}") from None
+        raise UserError(f"model_name_or_path: {config.model.model_name_or_path!r} does not load: {error}") from None
     return model if quantization else model.to(config.training.device)
 
 

@@ -2,4 +2,7 @@
 
 
 class UserError(Exception):
-    """A mistake of the user's, in one readable sentence that names the value and the remedy (exit status 2)."""
+    """A mistake of the user's, in one readable line that names the value and the remedy (exit status 2)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))  # libraries' reasons have many lines

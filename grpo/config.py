@@ -95,6 +95,8 @@ class _Parser(TrlParser):
     def tokens(self, key: str, value: Any) -> list[str]:
         """A setting from the inline block or a recipe as command-line words, so that one parser checks all three."""
         if isinstance(value, list):
+            if self.keys[key].nargs != "+":
+                raise UserError(f"{key}: one value is needed, not the list {value}")
             return [f"--{key}", *map(str, value)]
         if isinstance(value, dict):
             return [f"--{key}={json.dumps(value)}"]
@@ -145,8 +147,7 @@ def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"config: cannot read {path!r} ({error.strerror}); recipes are in recipes/*.yaml") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = " ".join(str(error).split())
-        raise UserError(f"config: {path} is not valid YAML ({where})") from None
+        raise UserError(f"config: {path} is not valid YAML ({error})") from None
     if not isinstance(recipe, dict):
         raise UserError(f"config: {path} must hold `key: value` lines, not a {type(recipe).__name__}")
     for key in recipe:
@@ -164,6 +165,10 @@ def _did_you_mean(key: str, parser: _Parser) -> str:
 
 def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, Any], set[str], _Parser]:
     """All settings, and the names of those that the command line gave itself."""
+    for index in range(len(argv) - 1, 0, -1):
+        # argparse takes -1e-6 and -inf for flags, and would complain of a missing value instead of a bad one
+        if re.fullmatch(r"-([\d.]+e[+-]?\d+|inf|nan)", argv[index]) and re.fullmatch(r"--\w+", argv[index - 1]):
+            argv = [*argv[: index - 1], f"{argv[index - 1]}={argv[index]}", *argv[index + 1 :]]
     parser = _Parser()
     parser.set_defaults(**hyperparameters)  # what --help shows
     first, _ = parser.parse_known_args([word for word in argv if word not in ("-h", "--help")])
@@ -219,5 +224,5 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     try:
         script, training, model = parser.parse_dict(settings)
     except (ValueError, TypeError, ImportError) as error:
-        raise UserError(" ".join(str(error).split())) from None
+        raise UserError(str(error)) from None
     return Config(script, training, model, geometry, notes)

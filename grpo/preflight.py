@@ -40,8 +40,8 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
         settings: every setting by name.
         given: the names of those that the command line gave: they are never adjusted, but refused.
     """
+    _check_attention(settings["attn_implementation"])
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
-    notes += _check_attention(settings)
     return notes + _check_trackers(settings)
 
 
@@ -63,39 +63,43 @@ def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
 
 def _use_gpu(settings: dict[str, Any]) -> list[str]:
     import torch
+    from transformers.utils import is_flash_attn_2_available
 
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
+    notes = []
+    if settings["attn_implementation"] == "flash_attention_2" and not is_flash_attn_2_available():
+        settings["attn_implementation"] = "sdpa"
+        notes.append(NO_FLASH_ATTENTION)
+    if settings["dtype"] == "bfloat16" and not settings["use_peft"] and settings["optim"] != "stable_adamw":
+        notes.append(
+            f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
+            "stable_adamw does not, nor does dtype float32"
+        )
     count = torch.cuda.device_count()
     if count == 1 or "LOCAL_RANK" in os.environ:
-        return []
+        return notes
     # GRPOTrainer refuses several GPUs in one process; CUDA reads this variable when it is first used, which is later
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
     command = " ".join(sys.argv)
-    return [f"note: {count} GPUs are visible, one is used; for all: torchrun --nproc_per_node={count} {command}"]
+    notes.append(f"note: {count} GPUs are visible, one is used; for all: torchrun --nproc_per_node={count} {command}")
+    return notes
 
 
-def _check_attention(settings: dict[str, Any]) -> list[str]:
+def _check_attention(name: str | None) -> None:
     from transformers import AttentionInterface
-    from transformers.utils import is_flash_attn_2_available
 
-    name = settings["attn_implementation"]
     known = ["eager", *AttentionInterface().valid_keys()]
     if name is not None and name not in known and "/" not in name:
         raise UserError(
             f"attn_implementation: {name!r} is unknown; give sdpa, eager, flash_attention_2, flex_attention, or the "
             "Hub id of a kernel (kernels-community/flash-attn2)"
         )
-    if name == "flash_attention_2" and not is_flash_attn_2_available():
-        settings["attn_implementation"] = "sdpa"
-        return [NO_FLASH_ATTENTION]
-    return []
 
 
 def _check_trackers(settings: dict[str, Any]) -> list[str]:
-    names = settings["report_to"]
-    names = [names] if isinstance(names, str) else list(names or ["none"])
+    names = (settings["report_to"] or "none").split(",")
     for name in names:
         if name not in ("none", *TRACKERS):
             raise UserError(f"report_to: {name!r} is not a tracker; give none, {', '.join(TRACKERS)}")

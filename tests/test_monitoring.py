@@ -1,0 +1,49 @@
+"""grpo/monitoring.py: what is written is valid JSON, what is shown is readable."""
+
+import json
+from types import SimpleNamespace
+
+from grpo.monitoring import MetricsFile, SampleTable, describe
+
+LOGS = {
+    "loss": float("nan"),
+    "reward": 2.4375,
+    "reward_std": 1.5,
+    "rewards/correctness_reward_func/mean": 0.88,
+    "rewards/correctness_reward_func/std": 1.0,
+    "rewards/my_own/mean": None,
+    "completions/mean_length": 30.4,
+    "completions/clipped_ratio": 0.25,
+}
+
+
+def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
+    callback = MetricsFile(tmp_path)
+    for step in (1, 2):
+        callback.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=step), None, logs=LOGS)
+    callback.on_log(None, SimpleNamespace(is_world_process_zero=False, global_step=3), None, logs=LOGS)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
+
+
+def test_a_log_is_one_line_with_the_rewards_by_name():
+    line = describe(7, LOGS)
+    assert line == "step    7  reward 2.44 ± 1.50 = correctness 0.88 my_own - · length 30, 25 % cut"
+
+
+def test_samples_show_the_question_the_completion_and_every_reward_a_tenth_of_the_time(capsys):
+    table = SampleTable(total_steps=100)
+    prompt = [{"role": "system", "content": "SYSTEM"}, {"role": "user", "content": "What is [2] + 2?"}]
+    completion = [{"role": "assistant", "content": "<answer>\n4\n</answer>\n"}]
+    for step in range(1, 101):
+        table([prompt] * 4, [completion] * 4, {"correctness_reward_func": [2.0] * 4}, [0.7] * 4, step, 2)
+    shown = capsys.readouterr().out
+    assert shown.count("What is [2] + 2?") == 2 * 10
+    assert "SYSTEM" not in shown and "correctness 2.00" in shown and "advantage +0.70" in shown
+
+
+def test_a_long_completion_is_shortened_and_says_so(capsys):
+    SampleTable(1, longest=50)(["prompt"], ["x" * 1000], {}, [0.0], 1)
+    shown = capsys.readouterr().out
+    assert shown.count("x") == 50 and "…" in shown

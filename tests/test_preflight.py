@@ -1,0 +1,126 @@
+"""grpo/preflight.py: settings against the machine."""
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+import transformers.utils
+
+import train_grpo
+from grpo import UserError, preflight
+from grpo.config import resolve
+
+
+def settings(**overrides):
+    base = {
+        "use_cpu": False,
+        "use_vllm": False,
+        "use_peft": False,
+        "bf16": True,
+        "fp16": False,
+        "tf32": None,
+        "dtype": "bfloat16",
+        "attn_implementation": "flash_attention_2",
+        "load_in_4bit": False,
+        "load_in_8bit": False,
+        "optim": "stable_adamw",
+        "report_to": "none",
+        "model_name_or_path": "some/model",
+    }
+    return {**base, **overrides}
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    def visible(count, flash=True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+
+    return visible
+
+
+def test_without_a_gpu_the_default_run_stops_and_points_to_the_demo():
+    with pytest.raises(UserError) as caught:
+        resolve(train_grpo.HYPERPARAMETERS, [])
+    message = str(caught.value)
+    assert "no CUDA GPU" in message and "python train_grpo.py --config recipes/demo.yaml" in message
+    assert "--use_cpu true" in message and "\n" not in message
+
+
+def test_use_cpu_overrides_the_inline_block_and_recipes():
+    values = settings(use_cpu=True, tf32=True, load_in_4bit=True)
+    assert preflight.fit_to_machine(values, given={"use_cpu"}) == []
+    assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
+    assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
+
+
+def test_eager_attention_may_be_asked_for_on_a_cpu():
+    values = settings(use_cpu=True, attn_implementation="eager")
+    preflight.fit_to_machine(values, given={"use_cpu", "attn_implementation"})
+    assert values["attn_implementation"] == "eager"
+
+
+def test_an_eight_bit_optimizer_from_a_recipe_is_replaced_on_a_cpu_in_one_line():
+    values = settings(use_cpu=True, optim="adamw_8bit")
+    (note,) = preflight.fit_to_machine(values, given={"use_cpu"})
+    assert values["optim"] == "adamw_torch" and "adamw_8bit" in note
+
+
+def test_flash_attention_falls_back_to_sdpa_in_one_line_that_names_the_remedies(gpus):
+    gpus(1, flash=False)
+    values = settings()
+    (note,) = preflight.fit_to_machine(values, given=set())
+    assert values["attn_implementation"] == "sdpa"
+    assert "requirements-cuda.txt" in note and "kernels-community/flash-attn2" in note and "\n" not in note
+
+
+def test_flash_attention_stays_where_it_is_installed(gpus):
+    gpus(1)
+    values = settings()
+    assert preflight.fit_to_machine(values, given=set()) == []
+    assert values["attn_implementation"] == "flash_attention_2"
+
+
+def test_several_gpus_without_a_launcher_use_the_first_and_say_how_to_use_all(gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1"])
+    (note,) = preflight.fit_to_machine(settings(), given=set())
+    assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note
+    assert preflight.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert preflight.fit_to_machine(settings(), given=set()) == []
+    assert preflight.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+@pytest.mark.parametrize(("overrides", "warned"), [({}, 1), ({"use_peft": True}, 0), ({"dtype": "float32"}, 0)])
+def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
+    gpus(1)
+    notes = preflight.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
+    assert len(notes) == warned and all("rounding" in note for note in notes)
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "swanlab", "trackio", "wandb"])
+def test_a_tracker_that_is_not_installed_is_named_with_its_package(monkeypatch, tracker):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=f"{tracker} is not installed; pip install {tracker}"):
+        preflight.fit_to_machine(settings(use_cpu=True, report_to=tracker), given=set())
+
+
+def test_wandb_without_login_and_terminal_goes_offline_in_one_line(monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", "/nonexistent")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    (note,) = preflight.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
+    assert preflight.os.environ.pop("WANDB_MODE") == "offline"
+    assert "offline" in note and "--report_to none" in note
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert preflight.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set()) == []

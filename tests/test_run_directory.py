@@ -1,0 +1,81 @@
+"""grpo/run_directory.py: a run is never overwritten by accident."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import train_grpo
+from grpo import UserError, run_directory
+from grpo.config import resolve
+
+
+def make_run(name, checkpoints=()):
+    Path(name).mkdir(parents=True)
+    (Path(name) / "run.json").write_text("{}")
+    for step in checkpoints:
+        (Path(name) / f"checkpoint-{step}").mkdir()
+        (Path(name) / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+
+
+def test_an_unset_directory_takes_the_next_free_number_and_creates_nothing():
+    assert run_directory.claim(None, "out/X", None, False) == ("out/X", None)
+    make_run("out/X")
+    assert run_directory.claim(None, "out/X", None, False) == ("out/X-2", None)
+    make_run("out/X-2")
+    assert run_directory.claim(None, "out/X", None, False) == ("out/X-3", None)
+    assert not Path("out/X-3").exists()
+    assert run_directory.claim(None, "out/X", None, True) == ("out/X", None)
+
+
+def test_a_given_directory_that_holds_a_run_is_refused_with_three_ways_out():
+    make_run("mine")
+    with pytest.raises(UserError) as caught:
+        run_directory.claim("mine", "unused", None, False)
+    for way in ("--resume_from_checkpoint auto", "another name", "--overwrite_run true"):
+        assert way in str(caught.value)
+    assert run_directory.claim("mine", "unused", None, True) == ("mine", None)
+
+
+def test_a_directory_with_other_files_is_free():
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("hello")
+    assert run_directory.claim("mine", "unused", None, False) == ("mine", None)
+
+
+def test_auto_resumes_the_newest_checkpoint_of_the_newest_run():
+    make_run("out/X", [5, 10])
+    make_run("out/X-2", [9, 100, 20])
+    assert run_directory.claim(None, "out/X", "auto", False) == ("out/X-2", "out/X-2/checkpoint-100")
+    assert run_directory.claim("out/X", "unused", "auto", False) == ("out/X", "out/X/checkpoint-10")
+
+
+def test_an_explicit_checkpoint_names_its_run():
+    make_run("out/X", [5])
+    assert run_directory.claim(None, "unused", "out/X/checkpoint-5", False) == ("out/X", "out/X/checkpoint-5")
+    with pytest.raises(UserError, match="is no checkpoint"):
+        run_directory.claim(None, "unused", "out/X", False)
+
+
+def test_run_json_records_settings_versions_hardware_and_no_nan():
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
+    run_directory.begin(Path("r"), config)
+    record = json.loads(Path("r/run.json").read_text(), parse_constant=pytest.fail)
+    assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
+    assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
+    assert record["geometry"]["num_generations"] == 16 and record["hardware"]["cpus"] >= 1
+    assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
+
+
+def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
+    make_run("r", [5])
+    for name in ("metrics.jsonl", "eval_before.json", "notes.txt"):
+        (Path("r") / name).write_text("old")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
+    run_directory.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv))
+    assert sorted(path.name for path in Path("r").iterdir()) == ["notes.txt", "run.json"]
+
+
+def test_without_nan_keeps_everything_else():
+    value = {"a": [1.5, float("nan"), {"b": float("-inf")}], "c": "x", "d": None, "e": (1, True)}
+    assert run_directory.without_nan(value) == {"a": [1.5, None, {"b": None}], "c": "x", "d": None, "e": [1, True]}
