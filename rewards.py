@@ -169,6 +169,11 @@ def correctness_reward_func(completions: Sequence[Completion], answer: Sequence[
     return [2.0 if extract_xml_answer(completion_text(completion)) == gold else 0.0 for completion, gold in pairs]
 
 
+def short_name(reward: str) -> str:
+    """A reward's name as people read it: `correctness_reward_func` → `correctness`."""
+    return reward.removesuffix("_func").removesuffix("_reward")
+
+
 # The names that `reward_funcs` may list, and the keys TRL logs as `rewards/<name>/mean`.
 REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
     "xmlcount_reward_func": xmlcount_reward_func,

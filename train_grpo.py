@@ -164,9 +164,11 @@ def build_datasets(config, tokenizer, say):
         return rows
 
     rows = finish(rows, "training")
-    eval_split = script.eval_split if not other or len(eval_source) > 1 else "train" + script.eval_split[4:]
-    if eval_split.partition("[")[0] in eval_source:
-        held_out = finish(prompts.take_split(eval_source, eval_split), "held-out")
+    name = script.eval_split.partition("[")[0]
+    if other and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
+        eval_source = {name: next(iter(eval_source.values()))}
+    if other or name in eval_source:
+        held_out = finish(prompts.take_split(eval_source, script.eval_split), "held-out")
         held_out = prompts.sample(held_out, script.eval_samples, seed)
     else:
         rows, held_out = prompts.split_held_out(rows, script.eval_samples or len(rows), seed)
@@ -258,7 +260,7 @@ def run(argv: list[str] | None) -> None:
     from accelerate import PartialState
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import evaluation, monitoring, run_directory
+    from grpo import evaluation, monitoring, report, run_directory
 
     say, main_process = PartialState().print, PartialState().is_main_process
     say(*config.notes, config.geometry.describe(), sep="\n")
@@ -304,7 +306,8 @@ def run(argv: list[str] | None) -> None:
     if main_process:
         evaluation.save(output, "after", *after)
         evaluation.print_side_by_side(before[0], after[0])
-    say(f"Saved: model, run.json, metrics.jsonl, eval_before.json and eval_after.json in {output}")
+        report.draw_curves(output)
+    say(f"Saved in {output}: the model, run.json, metrics.jsonl, curves.png, eval_before.json and eval_after.json")
     if config.training.push_to_hub:
         trainer.push_to_hub()
     trainer.accelerator.end_training()

@@ -11,6 +11,8 @@ from rich.panel import Panel
 from transformers import ProgressCallback, Trainer, TrainerCallback
 from trl.trainer import grpo_trainer
 
+from rewards import short_name
+
 from .run_directory import without_nan
 
 
@@ -49,11 +51,6 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def short_name(reward: str) -> str:
-    """`correctness_reward_func` → `correctness`."""
-    return reward.removesuffix("_func").removesuffix("_reward")
-
-
 class SampleTable:
     """TRL's sample table at a readable size: question, completion, rewards below each other, some ten times a run.
 
@@ -82,6 +79,7 @@ class SampleTable:
         chosen: Any = range(len(prompts))
         if num_samples is not None and num_samples < len(chosen):
             chosen = sorted(random.Random(step).sample(chosen, num_samples))  # leaves the run's own generator alone
+        Console().print()  # off the progress bar's line
         for index in chosen:
             parts = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
             text = f"[bold]{self._text(prompts[index])}[/bold]\n\n{self._text(completions[index])}\n\n"

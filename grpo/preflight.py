@@ -67,10 +67,20 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
 
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
+    if settings["use_transformers_continuous_batching"] and settings["bf16"]:
+        if settings["dtype"] != "bfloat16" or settings["use_peft"]:
+            raise UserError(
+                "use_transformers_continuous_batching: with bf16, TRL turns float32 weights (an adapter's too) into "
+                "bfloat16 for good; drop it, or train all of a model in --dtype bfloat16"
+            )
     notes = []
-    if settings["attn_implementation"] == "flash_attention_2" and not is_flash_attn_2_available():
-        settings["attn_implementation"] = "sdpa"
-        notes.append(NO_FLASH_ATTENTION)
+    if settings["attn_implementation"] == "flash_attention_2":
+        if settings["dtype"] == "float32":
+            settings["attn_implementation"] = "sdpa"
+            notes.append("note: FlashAttention-2 needs 16-bit weights; on float32 weights attention runs on sdpa")
+        elif not is_flash_attn_2_available():
+            settings["attn_implementation"] = "sdpa"
+            notes.append(NO_FLASH_ATTENTION)
     if settings["dtype"] == "bfloat16" and not settings["use_peft"] and settings["optim"] != "stable_adamw":
         notes.append(
             f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "

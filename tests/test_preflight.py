@@ -16,6 +16,7 @@ def settings(**overrides):
     base = {
         "use_cpu": False,
         "use_vllm": False,
+        "use_transformers_continuous_batching": False,
         "use_peft": False,
         "bf16": True,
         "fp16": False,
@@ -85,6 +86,20 @@ def test_flash_attention_stays_where_it_is_installed(gpus):
     assert values["attn_implementation"] == "flash_attention_2"
 
 
+def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
+    gpus(1)
+    values = settings(dtype="float32")
+    (note,) = preflight.fit_to_machine(values, given=set())
+    assert values["attn_implementation"] == "sdpa" and "float32" in note
+
+
+@pytest.mark.parametrize("overrides", [{"dtype": "float32"}, {"use_peft": True}])
+def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
+    gpus(1)
+    with pytest.raises(UserError, match="use_transformers_continuous_batching"):
+        preflight.fit_to_machine(settings(use_transformers_continuous_batching=True, **overrides), given=set())
+
+
 def test_several_gpus_without_a_launcher_use_the_first_and_say_how_to_use_all(gpus, monkeypatch):
     gpus(2)
     monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1"])
@@ -100,7 +115,7 @@ def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
     assert preflight.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
-@pytest.mark.parametrize(("overrides", "warned"), [({}, 1), ({"use_peft": True}, 0), ({"dtype": "float32"}, 0)])
+@pytest.mark.parametrize(("overrides", "warned"), [({}, 1), ({"use_peft": True}, 0), ({"dtype": "float16"}, 0)])
 def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     gpus(1)
     notes = preflight.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())

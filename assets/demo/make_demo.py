@@ -2,7 +2,7 @@
 
     python assets/demo/make_demo.py [--data_only]      (about 15 minutes on two CPU cores; seconds with --data_only)
 
-Writes `train.jsonl`, `test.jsonl` and `model/` next to this file. The model is a 1.6M-parameter Qwen2, trained from
+Writes `train.jsonl`, `test.jsonl` and `model/` next to this file. The model is a 1.7M-parameter Qwen2, trained from
 scratch on *noisy* demonstrations, so that GRPO has something to repair:
 
 - it often picks a plausible wrong calculation (adds where it must subtract, forgets the last step);
@@ -76,7 +76,7 @@ KINDS = (
             "{X} had {a} {things} and then found {b} more. How many {things} does {X} have now?",
             "*There are {a} {things} in a box. {X} puts {b} more in. How many {things} are in the box?",
             "{X} owns {a} {things} and buys {b} more. How many {things} does {X} own now?",
-            "*{X} drew {a} {things} and {Y} drew {b}. How many {things} did they draw together?",
+            "*{X} drew {a} {things} on Monday and {b} on Friday. How many {things} did {X} draw?",
             "{X} buys {a} {things} on Monday and {b} on Friday. How many {things} did {X} buy?",
             "*{X} picked {a} {things} and {Y} picked {b}. How many {things} did they pick together?",
             "{X} had {a} {things}. Then {Y} brought {b} more. How many {things} does {X} have now?",
@@ -159,7 +159,7 @@ CALCULATIONS = tuple(
         ("product", "*", ((2, 9), (3, 9))),
     )
 )
-CALCULATION_SHARE = 0.15
+CALCULATION_SHARE = 0.18
 
 
 def solve(steps: tuple[str, ...], numbers: dict[str, int]) -> list[tuple[str, int]]:
@@ -204,7 +204,7 @@ def draw_numbers(rng: random.Random, kind: Kind) -> tuple[int, ...]:
 
 
 def draw_calculation(rng: random.Random) -> Problem:
-    kind = rng.choice(CALCULATIONS)
+    (kind,) = rng.choices(CALCULATIONS, weights=(1, 1, 3))
     a, b = numbers = draw_numbers(rng, kind)
     return Problem(kind, 0, numbers, kind.wordings[0].format(a=a, b=b))
 

@@ -1,0 +1,283 @@
+"""train_grpo.py as a user runs it: real commands, real (tiny) training, and every mistake in one line."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DEMO, ROOT, ROWS
+from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
+from transformers import pipeline
+
+import train_grpo
+
+ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+
+def command(argv, launcher=(sys.executable,), **environment):
+    return subprocess.run(
+        [*launcher, str(ROOT / "train_grpo.py"), *argv],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**ENVIRONMENT, **environment},
+        timeout=280,
+    )
+
+
+def torchrun(script, argv):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    return subprocess.run(
+        [*launcher, str(script), *argv],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=280,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+# --- Mistakes
+
+
+def break_model(model, directory, name):
+    """A copy of the model directory with one thing wrong."""
+    shutil.copytree(model, directory)
+    if name == "no-tokenizer":
+        for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            (directory / file).unlink()
+    elif name == "no-template":
+        (directory / "chat_template.jinja").unlink()
+    elif name == "no-weights":
+        (directory / "model.safetensors").unlink()
+    elif name == "truncated-weights":
+        whole = (directory / "model.safetensors").read_bytes()
+        (directory / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    elif name == "no-config":
+        (directory / "config.json").unlink()
+    return str(directory)
+
+
+MISTAKES = {  # what is given instead: what the line must name
+    "dataset path missing": ({"dataset_name": "missing.jsonl"}, ["missing.jsonl"]),
+    "dataset directory missing": ({"dataset_name": "./missing"}, ["./missing"]),
+    "dataset directory empty": ({"dataset_name": "."}, ["no saved dataset"]),
+    "unknown reward": ({"reward_funcs": "corectness"}, ["'corectness'", "correctness_reward_func"]),
+    "too many shots": ({"num_shots": "9"}, ["num_shots: 9", "0 to 3"]),
+    "split missing": ({"dataset_split": "validation"}, ["validation", "train"]),
+    "question column": ({"question_column": "problem"}, ["question_column", "'problem'", "it has question, answer"]),
+    "answer column": ({"answer_column": "gold"}, ["answer_column", "'gold'"]),
+    "all prompts too long": ({"max_prompt_length": "5"}, ["max_prompt_length", "5 tokens"]),
+    "fewer rows than a rollout": ({"max_samples": "3"}, ["training rows", "rollout"]),
+    "evaluation split missing": ({"eval_dataset_name": "splits", "eval_split": "dev"}, ["'dev'", "train, test"]),
+    "evaluation file missing": ({"eval_dataset_name": "gone.csv"}, ["gone.csv"]),
+    "model path missing": ({"model_name_or_path": "./no/model"}, ["./no/model", "does not exist"]),
+    "model neither here nor on the hub": (
+        {"model_name_or_path": "nobody/nothing"},
+        ["nobody/nothing", "does not load"],
+    ),
+    "unknown attention": ({"attn_implementation": "flesh"}, ["attn_implementation: 'flesh'"]),
+    "unknown flag": ({"lerning_rate": "1"}, ["--lerning_rate", "learning_rate"]),
+    "one generation": ({"num_generations": "1"}, ["num_generations: 1", "at least 2"]),
+    "indivisible": ({"num_generations": "3"}, ["num_generations: 3", "give per_device_train_batch_size 3"]),
+    "negative length": ({"max_completion_length": "-8"}, ["max_completion_length: -8"]),
+    "tracker": ({"report_to": "notebook"}, ["report_to: 'notebook'"]),
+    "reward weights": ({"reward_weights": "1"}, ["weights"]),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_are_one_line_and_leave_nothing_behind(case, tiny_run, capfd):
+    overrides, expected = MISTAKES[case]
+    DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:5])).save_to_disk("splits")
+    before = sorted(Path.cwd().rglob("*"))
+    assert train_grpo.main(tiny_run(**overrides)) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    for part in expected:
+        assert part in line
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("empty.jsonl", "", "holds no rows"),
+        ("broken.jsonl", '{"question": "a", "answer": "#### 1"}\n' * 2 + '{"question": "a", \n', "line 3"),
+        ("columns.jsonl", '{"text": "a", "answer": "#### 1"}\n', "it has text, answer"),
+        ("answers.jsonl", '{"question": "a", "answer": "1"}\n' * 9, "none of the 9 rows"),
+    ],
+)
+def test_bad_data_is_one_line_and_leaves_nothing_behind(name, content, expected, tiny_run, capfd):
+    Path(name).write_text(content)
+    assert train_grpo.main(tiny_run(dataset_name=name)) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert name in line or "column" in line
+    assert expected in line and not Path("run").exists()
+
+
+@pytest.mark.parametrize("name", ["no-tokenizer", "no-template", "no-weights", "truncated-weights", "no-config"])
+def test_broken_models_are_one_line_and_leave_nothing_behind(name, tiny_model, tiny_run, tmp_path, capfd):
+    path = break_model(tiny_model, tmp_path / name, name)
+    assert train_grpo.main(tiny_run(model_name_or_path=path)) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "model_name_or_path" in line and name in line and not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], "no CUDA GPU"),
+        (["--no_such_flag", "1"], "--no_such_flag"),
+        (["--config", "missing.yaml"], "missing.yaml"),
+        (["--use_cpu", "true", "--report_to", "none", "--dataset_name", "missing.csv"], "missing.csv"),
+    ],
+)
+def test_as_a_command_a_mistake_is_one_line_on_stderr_and_status_2(argv, expected):
+    done = command([*argv, "--model_name_or_path", str(DEMO / "model")])
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "usage:" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert expected in line and list(Path.cwd().iterdir()) == []
+
+
+def test_under_torchrun_a_mistake_is_said_once():
+    done = torchrun(ROOT / "train_grpo.py", ["--use_cpu", "true", "--num_generations", "5"])
+    assert done.returncode != 0 and done.stderr.count("error: num_generations: 5") == 1
+    assert "2 device(s)" in done.stderr
+
+
+def test_help_names_our_settings_and_trls():
+    done = command(["--help"])
+    assert done.returncode == 0
+    for flag in ("--dataset_name", "--num_generations", "--lora_r", "--config RECIPE.yaml"):
+        assert flag in done.stdout
+    assert "Qwen/Qwen2.5-1.5B-Instruct" in done.stdout  # the inline value is the default shown
+
+
+# --- Training
+
+
+def test_a_run_trains_saves_and_records(tiny_model, tiny_run, capfd):
+    assert train_grpo.main(tiny_run()) == 0
+    shown = capfd.readouterr().out
+    assert "2 prompts × 2 generations = 4 completions per optimizer step" in shown
+    assert "36 training rows, 18 optimizer steps per epoch; 4 held-out questions" in shown
+    assert "accuracy, strict" in shown and "a sample of step 1" in shown
+
+    run = Path("run")
+    names = {path.name for path in run.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "run.json"} <= names
+    assert {"eval_before.json", "eval_after.json", "completions_before.jsonl", "completions_after.jsonl"} <= names
+    moved = load_file(run / "model.safetensors")
+    start = load_file(Path(tiny_model) / "model.safetensors")
+    assert all(not torch.equal(moved[name], start[name]) for name in start if "layernorm" not in name)
+
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics[:2]] == [1, 2]
+    for name in ("loss", "grad_norm", "reward", "entropy", "rewards/correctness_reward_func/mean"):
+        assert all(math.isfinite(line[name]) for line in metrics[:2])
+    evaluation = json.loads((run / "eval_after.json").read_text())
+    assert evaluation["n"] == 4 and evaluation["truncated"] == 1 and evaluation["mean_length"] == 8
+    settings = json.loads((run / "run.json").read_text())["settings"]
+    assert settings["learning_rate"] == 1e-3 and settings["model_name_or_path"] == tiny_model
+
+    generate = pipeline("text-generation", model=str(run))
+    (reply,) = generate([{"role": "user", "content": "What is 2 + 2?"}], max_new_tokens=4)
+    assert reply["generated_text"][-1]["role"] == "assistant"
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny_run):
+    weights = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert train_grpo.main(tiny_run(output_dir=name, seed=seed, eval_samples="2")) == 0
+        weights.append(load_file(Path(name) / "model.safetensors")["model.embed_tokens.weight"])
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_lora_trains_the_adapter_alone_and_loads_again(tiny_model, tiny_run):
+    assert train_grpo.main(tiny_run(use_peft="true", lora_r="4")) == 0
+    adapter = load_file(Path("run") / "adapter_model.safetensors")
+    assert len(adapter) == 2 * 7 * 2 and all(tensor.abs().sum() > 0 for tensor in adapter.values())
+    saved = json.loads((Path("run") / "adapter_config.json").read_text())
+    assert (saved["r"], saved["lora_alpha"], saved["lora_dropout"]) == (4, 64, 0.05)
+    reply = pipeline("text-generation", model="run")("What is 2 + 2?", max_new_tokens=2)
+    assert reply[0]["generated_text"].startswith("What is 2 + 2?")
+
+
+def test_resuming_goes_on_from_the_newest_checkpoint(tiny_run):
+    assert train_grpo.main(tiny_run(save_steps="1")) == 0
+    assert train_grpo.main(tiny_run(save_steps="1")) == 2  # holds a run
+    assert train_grpo.main(tiny_run(save_steps="1", max_steps="3", resume_from_checkpoint="auto")) == 0
+    steps = [json.loads(line)["step"] for line in (Path("run") / "metrics.jsonl").read_text().splitlines()]
+    assert steps[-2:] == [3, 3] and steps.count(1) == 1  # the third step, and the closing summary
+
+
+def test_a_data_set_with_a_test_split_is_evaluated_on_it(tiny_run, capfd):
+    DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:5])).save_to_disk("splits")
+    assert train_grpo.main(tiny_run(dataset_name="splits", eval_samples="3", max_steps="1")) == 0
+    shown = capfd.readouterr().out
+    assert "3 held-out questions" in shown and "3 training rows that ask a held-out question were dropped" in shown
+
+
+def test_an_evaluation_file_of_its_own_and_shots(tiny_run, write_jsonl, capfd):
+    held_out = write_jsonl([{"question": "What is 50 + 1?", "answer": "#### 51"}] * 2, "held_out.jsonl")
+    assert train_grpo.main(tiny_run(eval_dataset_name=held_out, num_shots="1", max_steps="1")) == 0
+    shown = capfd.readouterr().out
+    assert "40 training rows" in shown and "2 held-out questions" in shown
+
+
+def test_a_reference_model_is_used_when_beta_is_set(tiny_run):
+    assert train_grpo.main(tiny_run(beta="0.1", reward_funcs="int_reward_func", gradient_accumulation_steps="2")) == 0
+    lines = [json.loads(line) for line in (Path("run") / "metrics.jsonl").read_text().splitlines()]
+    assert lines[1]["kl"] > 0 and "rewards/int_reward_func/mean" in lines[1]
+    assert "rewards/correctness_reward_func/mean" not in lines[1]
+
+
+# --- Several processes and trackers, as commands
+
+RANKS = """
+import hashlib, json, os, sys
+sys.path.insert(0, {root!r})
+import trl
+save_model = trl.GRPOTrainer.save_model
+def save_and_tell(self, *args, **kwargs):
+    weights = {{n: hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for n, p in self.model.named_parameters()}}
+    with open(f"rank{{os.environ['RANK']}}.json", "w") as file:
+        json.dump(weights, file)
+    return save_model(self, *args, **kwargs)
+trl.GRPOTrainer.save_model = save_and_tell
+import train_grpo
+sys.exit(train_grpo.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", ["false", "true"])
+def test_two_processes_end_with_the_same_weights_and_they_moved(lora, tiny_model, tiny_run):
+    Path("ranks.py").write_text(RANKS.format(root=str(ROOT)))
+    done = torchrun("ranks.py", tiny_run(use_peft=lora, save_strategy="no"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "4 prompts × 2 generations = 8 completions per optimizer step (4 on each of 2 device(s)" in done.stdout
+    ranks = [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks[0] == ranks[1] and len(ranks[0]) > 20
+    if lora == "true":
+        adapter = load_file("run/adapter_model.safetensors")
+        assert all(tensor.abs().sum() > 0 for tensor in adapter.values())  # B starts at zero
+    else:
+        moved, start = load_file("run/model.safetensors"), load_file(Path(tiny_model) / "model.safetensors")
+        assert not torch.equal(moved["model.embed_tokens.weight"], start["model.embed_tokens.weight"])
+    assert json.loads(Path("run/eval_after.json").read_text())["n"] == 4  # every question once
+    assert done.stdout.count("Geometry:") == 1
+
+
+@pytest.mark.slow
+def test_wandb_without_login_logs_offline_instead_of_crashing(tiny_run):
+    done = command(tiny_run(report_to="wandb"), NETRC="/nonexistent", WANDB_API_KEY="")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "W&B is not logged in, so it logs offline" in done.stdout
+    assert list(Path("wandb").glob("offline-run-*"))
