@@ -16,6 +16,7 @@ Where this differs from TRL's defaults, and why:
 - the loss starts near 0 and stays there: on-policy, its value says nothing. Watch the rewards.
 """
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -224,6 +225,7 @@ def load_tokenizer(config):
 def load_model(config):
     """The policy on this process' device."""
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from trl import get_quantization_config
 
@@ -239,7 +241,7 @@ def load_model(config):
     options.update(config.training.model_init_kwargs or {})
     try:
         model = AutoModelForCausalLM.from_pretrained(config.model.model_name_or_path, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"model_name_or_path: {config.model.model_name_or_path!r} does not load: {error}") from None
     return model if quantization else model.to(config.training.device)
 
@@ -253,7 +255,7 @@ def run(argv: list[str] | None) -> None:
     from grpo.config import resolve
 
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
-    reward_funcs = select_rewards(config.script.reward_funcs)
+    reward_funcs = select_rewards(config.script.reward_funcs, config.training.reward_weights)
 
     from pathlib import Path
 
@@ -278,26 +280,30 @@ def run(argv: list[str] | None) -> None:
             chat_template_kwargs=config.training.chat_template_kwargs,
         )
 
-    model = load_model(config)
     output = Path(config.training.output_dir)
+    try:
+        trainer = GRPOTrainer(
+            model=load_model(config),
+            reward_funcs=reward_funcs,
+            args=config.training,
+            train_dataset=train_rows,
+            eval_dataset=held_out if config.training.eval_strategy != "no" else None,
+            processing_class=tokenizer,
+            peft_config=get_peft_config(config.model),
+            callbacks=[monitoring.MetricsFile(output)],
+        )
+    except (ValueError, NotImplementedError, ImportError) as error:  # how TRL refuses settings
+        with contextlib.suppress(OSError):
+            output.rmdir()  # which it made before it looked at them; only an empty one goes
+        raise UserError(str(error)) from error
+    monitoring.make_readable(trainer, config.geometry.steps_per_epoch(len(train_rows)))
+
     if main_process:
         run_directory.begin(output, config)
     say(f"Run: {config.training.run_name}, in {output}")
-    before = evaluate(model)
+    before = evaluate(trainer.model)
     if main_process:
         evaluation.save(output, "before", *before)
-
-    trainer = GRPOTrainer(
-        model=model,
-        reward_funcs=reward_funcs,
-        args=config.training,
-        train_dataset=train_rows,
-        eval_dataset=held_out if config.training.eval_strategy != "no" else None,
-        processing_class=tokenizer,
-        peft_config=get_peft_config(config.model),
-        callbacks=[monitoring.MetricsFile(output)],
-    )
-    monitoring.make_readable(trainer, config.geometry.steps_per_epoch(len(train_rows)))
     say("Training (a loss near 0 is normal: watch the rewards)")
     trainer.train(resume_from_checkpoint=config.training.resume_from_checkpoint)
     trainer.save_model()
@@ -313,11 +319,13 @@ def run(argv: list[str] | None) -> None:
     trainer.accelerator.end_training()
 
 
-def select_rewards(names: list[str]) -> list:
+def select_rewards(names: list[str], weights: list[float] | None) -> list:
     """The reward functions of these names, in this order."""
     for name in names or ["nothing"]:
         if name not in REWARD_FUNCS:
             raise UserError(f"reward_funcs: {name!r} is no reward; give one or more of {', '.join(REWARD_FUNCS)}")
+    if weights is not None and len(weights) != len(names):
+        raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; give one for each")
     return [REWARD_FUNCS[name] for name in names]
 
 

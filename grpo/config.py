@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,34 +25,31 @@ from . import UserError, preflight, run_directory
 from .geometry import Geometry
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
-warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
 
 @dataclass
 class ScriptArguments:
-    """Our own settings, beside GRPOConfig's and ModelConfig's. Defaults stand in HYPERPARAMETERS (train_grpo.py)."""
+    """Our own settings, beside GRPOConfig's and ModelConfig's; their values stand in HYPERPARAMETERS."""
 
-    dataset_name: str | None = field(
-        default=None,
-        metadata={"help": "A Hub id, a .jsonl, .csv or .parquet file, or a directory written by save_to_disk."},
+    dataset_name: str = field(
+        metadata={"help": "A Hub id, a .jsonl, .csv or .parquet file, or a directory written by save_to_disk."}
     )
+    dataset_split: str = field(metadata={"help": "Training split; slices allowed: train[:1000], train[:10%%]."})
+    eval_split: str = field(metadata={"help": "Split of held-out questions; cut from training rows if there is none."})
+    question_column: str = field(metadata={"help": "The column that holds the question."})
+    answer_column: str = field(metadata={"help": "The column that holds `... #### gold answer`."})
+    num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3)."})
+    reward_funcs: list[str] = field(metadata={"help": "Names from rewards.REWARD_FUNCS."})
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
-    dataset_split: str | None = field(default=None, metadata={"help": "Training split; slices allowed: train[:10%%]."})
     eval_dataset_name: str | None = field(
         default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
     )
-    eval_split: str | None = field(
-        default=None, metadata={"help": "Split of held-out questions; cut from the training rows where it is missing."}
-    )
-    question_column: str | None = field(default=None, metadata={"help": "The column that holds the question."})
-    answer_column: str | None = field(default=None, metadata={"help": "The column that holds `... #### gold answer`."})
-    max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (≥ 1)."})
-    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions (≥ 1)."})
-    num_shots: int | None = field(default=None, metadata={"help": "Worked examples before each question (0 … 3)."})
+    max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
+    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions."})
     max_prompt_length: int | None = field(
         default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
     )
-    reward_funcs: list[str] | None = field(default=None, metadata={"help": "Names from rewards.REWARD_FUNCS."})
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
 
 
@@ -114,19 +112,35 @@ ANY, ABOVE_ZERO, BELOW_ONE = (-math.inf, math.inf), 1e-12, 1 - 1e-12
 RANGES: dict[tuple[float, float], str] = {
     (1, math.inf): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
     "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
-    "eval_samples save_total_limit num_completions_to_print lora_r lora_alpha",
+    "eval_samples save_total_limit num_completions_to_print lora_r lora_alpha ref_model_sync_steps ddp_timeout",
     (2, math.inf): "num_generations num_generations_eval",
     (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
-    "warmup_steps dataloader_num_workers",
-    (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps",
-    (0, 1): "learning_rate min_p top_entropy_quantile",
-    (ABOVE_ZERO, 1): "top_p",
+    "warmup_steps dataloader_num_workers entropy_coef eval_delay",
+    (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
+    "sapo_temperature_neg sapo_temperature_pos",
+    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha",
+    (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
     (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
     (0, 2**32 - 1): "seed data_seed",
 }
 
 
-def _check_ranges(settings: dict[str, Any]) -> None:
+# Where TRL takes any text and complains in the middle of a run
+CHOICES: dict[str, tuple[str, ...]] = {
+    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "scale_rewards": ("group", "batch", "none", "True", "False"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+}
+
+
+def _check_values(settings: dict[str, Any]) -> None:
+    for key in ("model_name_or_path", "num_generations", "max_completion_length"):  # TRL lets these be None
+        if settings[key] is None:
+            raise UserError(f"{key}: a value is needed")
+    for key, choices in CHOICES.items():
+        if str(settings[key]) not in choices:
+            raise UserError(f"{key}: {settings[key]!r} is unknown; give {', '.join(choices[:-1])} or {choices[-1]}")
     ranges = {key: limits for limits, keys in RANGES.items() for key in keys.split()}
     for key, value in settings.items():
         low, high = ranges.get(key, ANY)
@@ -171,8 +185,8 @@ def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, 
             argv = [*argv[: index - 1], f"{argv[index - 1]}={argv[index]}", *argv[index + 1 :]]
     parser = _Parser()
     parser.set_defaults(**hyperparameters)  # what --help shows
-    first, _ = parser.parse_known_args([word for word in argv if word not in ("-h", "--help")])
-    recipes = first.config or []
+    recipes = [word.partition("=")[2] for word in argv if word.startswith("--config=")]
+    recipes += [value for word, value in pairwise([*argv, ""]) if word == "--config"]
     if len(recipes) > 1:
         raise UserError(f"config: given {len(recipes)} times ({', '.join(recipes)}); give one recipe and use flags")
     merged = {**hyperparameters, **(_read_recipe(recipes[0], parser) if recipes else {})}
@@ -213,7 +227,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         argv: the command line without the program's name; None reads sys.argv.
     """
     settings, given, parser = _parse(hyperparameters, sys.argv[1:] if argv is None else argv)
-    _check_ranges(settings)
+    _check_values(settings)
     geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     notes = preflight.fit_to_machine(settings, given)
     output_dir, run_name = default_names(settings["model_name_or_path"], settings["dataset_name"])

@@ -67,12 +67,12 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
 
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
-    if settings["use_transformers_continuous_batching"] and settings["bf16"]:
-        if settings["dtype"] != "bfloat16" or settings["use_peft"]:
-            raise UserError(
-                "use_transformers_continuous_batching: with bf16, TRL turns float32 weights (an adapter's too) into "
-                "bfloat16 for good; drop it, or train all of a model in --dtype bfloat16"
-            )
+    float32_weights = settings["dtype"] != "bfloat16" or settings["use_peft"]  # adapters are float32
+    if settings["use_transformers_continuous_batching"] and settings["bf16"] and float32_weights:
+        raise UserError(
+            "use_transformers_continuous_batching: with bf16, TRL turns float32 weights (an adapter's too) into "
+            "bfloat16 for good; drop it, or train all of a model in --dtype bfloat16"
+        )
     notes = []
     if settings["attn_implementation"] == "flash_attention_2":
         if settings["dtype"] == "float32":
@@ -126,4 +126,5 @@ def _check_trackers(settings: dict[str, Any]) -> list[str]:
         return []
     # without a key and without a terminal wandb raises in the middle of train()
     os.environ["WANDB_MODE"] = "offline"
+    wandb.teardown()  # login read the environment for good; the next use reads it again
     return ["note: W&B is not logged in, so it logs offline to ./wandb; log in (wandb login) or give --report_to none"]

@@ -19,7 +19,15 @@ PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "t
 
 
 # What a run writes, apart from the model's own files
-RUN_FILES = ("run.json", "metrics.jsonl", "eval_*.json", "completions_*.jsonl", "completions", "checkpoint-*", "*.png")
+RUN_FILES = (
+    "run.json",
+    "metrics.jsonl",
+    "eval_*.json",
+    "completions_*.jsonl",
+    "completions/*",
+    "checkpoint-*",
+    "*.png",
+)
 
 
 def holds_run(directory: Path) -> bool:

@@ -1,11 +1,14 @@
 """grpo/config.py: inline < recipe < command line, and one readable line for every mistake."""
 
+import inspect
+
 import pytest
 from conftest import DEMO, ROOT
+from trl.trainer import grpo_trainer
 
 import train_grpo
 from grpo import UserError
-from grpo.config import default_names, resolve
+from grpo.config import CHOICES, default_names, resolve
 
 INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]
@@ -98,11 +101,14 @@ def test_names_follow_the_model(model, data, names):
         (["--num_generations", "5"], ["num_generations: 5", "does not divide"]),
         (["--loss_type"], ["loss_type", "expected one argument"]),
         (["--lr_scheduler_type", "zigzag"], ["zigzag"]),
+        (["--loss_type", "grop"], ["loss_type: 'grop'", "dr_grpo"]),
+        (["--importance_sampling_level", "word"], ["importance_sampling_level: 'word'", "token or sequence"]),
+        (["--vllm_gpu_memory_utilization", "1.5"], ["vllm_gpu_memory_utilization: 1.5", "at most 1"]),
         (["--optim", "sgdd"], ["sgdd"]),
         (["--config", "missing.yaml"], ["missing.yaml", "recipes/"]),
         (["--config", "a.yaml", "--config", "b.yaml"], ["config: given 2 times"]),
         (["--config=a.yaml", "--config", "b.yaml"], ["config: given 2 times"]),
-        (["--config"], ["config", "expected one argument"]),
+        (["--config"], ["config: cannot read ''", "recipes/"]),
         (["stray"], ["stray"]),
         (["--bf16", "true"], ["bf16: True contradicts use_cpu"]),
         (["--tf32", "true"], ["tf32: True contradicts use_cpu"]),
@@ -137,6 +143,8 @@ def test_bad_flags_are_one_line_that_names_key_and_value(argv, expected):
         ("learning_rate: abc", ["learning_rate", "'abc'"]),
         ("num_generations: 8.5", ["num_generations", "8.5"]),
         ("num_generations: true", ["num_generations", "True"]),
+        ("max_completion_length: null", ["max_completion_length: a value is needed"]),
+        ("dataset_name: null", ["dataset_name"]),
         ("bf16: perhaps", ["bf16", "perhaps"]),
         ("a: b: c", ["not valid YAML"]),
         ("- a\n- b", ["key: value", "list"]),
@@ -162,6 +170,13 @@ def test_bad_recipes_are_one_line(tmp_path, text, expected):
 def test_inline_edits_are_checked_like_flags(edit, expected):
     with pytest.raises(UserError, match=expected):
         resolve({**INLINE, **edit}, CPU)
+
+
+def test_the_choices_are_trls():
+    source = inspect.getsource(grpo_trainer)
+    for key, choices in CHOICES.items():
+        for choice in choices:
+            assert choice in ("True", "False") or f'"{choice}"' in source, (key, choice)
 
 
 def test_a_directory_or_binary_file_is_no_recipe(tmp_path):
