@@ -17,12 +17,21 @@ Where this differs from TRL's defaults, and why:
 """
 
 import contextlib
+import functools
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from grpo import UserError
 from rewards import REWARD_FUNCS
+
+if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
+    from datasets import Dataset
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from grpo.config import Config
 
 # ------------------------------------------------------------------------------------------------------------------
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/config.py).
@@ -139,7 +148,9 @@ def make_prompt(question: str, num_shots: int = 0) -> list[dict[str, str]]:
 # Data
 
 
-def build_datasets(config, tokenizer, say):
+def build_datasets(
+    config: "Config", tokenizer: "PreTrainedTokenizerBase", say: Callable[..., None]
+) -> "tuple[Dataset, Dataset]":
     """Training rows and held-out rows, both with `prompt` and `answer`, sharing no question."""
     from accelerate import PartialState
 
@@ -157,7 +168,7 @@ def build_datasets(config, tokenizer, say):
     if script.max_samples is not None:
         rows = rows.select(range(min(script.max_samples, len(rows))))
 
-    def finish(rows, label):
+    def finish(rows: "Dataset", label: str) -> "Dataset":
         columns = script.question_column, script.answer_column
         rows, unusable = prompts.make_prompts(rows, lambda asked: make_prompt(asked, script.num_shots), *columns)
         if unusable:
@@ -195,22 +206,21 @@ def build_datasets(config, tokenizer, say):
 # Model
 
 
-def load_tokenizer(config):
+def load_tokenizer(config: "Config") -> "PreTrainedTokenizerBase":
     """The model's tokenizer, padding on the left, with a pad token; UserError where it cannot prompt a chat."""
     from transformers import AutoConfig, AutoTokenizer
 
     name = config.model.model_name_or_path
     source = dict(revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
-    if name.startswith((".", "/", "~")) and not os.path.isdir(os.path.expanduser(name)):
+    if name.startswith((".", "/")) and not os.path.isdir(name):
         raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
     try:
         AutoConfig.from_pretrained(name, **source)
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
         raise UserError(
-            f"model_name_or_path: {name!r} does not load ({reason}); it must be a Hub id that can be reached, or a "
-            "directory with config.json, weights and tokenizer files"
+            f"model_name_or_path: {name!r} does not load ({str(error).splitlines()[0]}); give a Hub id that can be "
+            "reached, or a directory with config.json, weights and tokenizer files"
         ) from None
     if tokenizer.chat_template is None:
         raise UserError(
@@ -222,7 +232,7 @@ def load_tokenizer(config):
     return tokenizer
 
 
-def load_model(config):
+def load_model(config: "Config") -> "PreTrainedModel":
     """The policy on this process' device."""
     import torch
     from safetensors import SafetensorError
@@ -257,8 +267,6 @@ def run(argv: list[str] | None) -> None:
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
     reward_funcs = select_rewards(config.script.reward_funcs, config.training.reward_weights)
 
-    from pathlib import Path
-
     from accelerate import PartialState
     from trl import GRPOTrainer, get_peft_config
 
@@ -269,17 +277,15 @@ def run(argv: list[str] | None) -> None:
     tokenizer = load_tokenizer(config)
     train_rows, held_out = build_datasets(config, tokenizer, say)
 
-    def evaluate(model):
-        return evaluation.evaluate(
-            model,
-            tokenizer,
-            held_out,
-            question_column=config.script.question_column,
-            max_new_tokens=config.training.max_completion_length,
-            batch_size=config.training.per_device_eval_batch_size,
-            chat_template_kwargs=config.training.chat_template_kwargs,
-        )
-
+    evaluate = functools.partial(
+        evaluation.evaluate,
+        tokenizer=tokenizer,
+        rows=held_out,
+        question_column=config.script.question_column,
+        max_new_tokens=config.training.max_completion_length,
+        batch_size=config.training.per_device_eval_batch_size,
+        chat_template_kwargs=config.training.chat_template_kwargs,
+    )
     output = Path(config.training.output_dir)
     try:
         trainer = GRPOTrainer(
@@ -316,10 +322,10 @@ def run(argv: list[str] | None) -> None:
     say(f"Saved in {output}: the model, run.json, metrics.jsonl, curves.png, eval_before.json and eval_after.json")
     if config.training.push_to_hub:
         trainer.push_to_hub()
-    trainer.accelerator.end_training()
+    trainer.accelerator.end_training()  # the trackers and the process group
 
 
-def select_rewards(names: list[str], weights: list[float] | None) -> list:
+def select_rewards(names: list[str], weights: list[float] | None) -> list[Callable[..., list[float]]]:
     """The reward functions of these names, in this order."""
     for name in names or ["nothing"]:
         if name not in REWARD_FUNCS:

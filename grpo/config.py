@@ -230,6 +230,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     _check_values(settings)
     geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     notes = preflight.fit_to_machine(settings, given)
+    settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     output_dir, run_name = default_names(settings["model_name_or_path"], settings["dataset_name"])
     settings["output_dir"], settings["resume_from_checkpoint"] = run_directory.claim(
         settings["output_dir"], output_dir, settings["resume_from_checkpoint"], settings["overwrite_run"]
