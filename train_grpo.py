@@ -234,17 +234,15 @@ def load_tokenizer(config: "Config") -> "PreTrainedTokenizerBase":
 
 def load_model(config: "Config") -> "PreTrainedModel":
     """The policy on this process' device."""
-    import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from trl import get_quantization_config
 
     quantization = get_quantization_config(config.model)
-    dtype = config.model.dtype
     options = dict(
         revision=config.model.model_revision,
         trust_remote_code=config.training.trust_remote_code,
-        dtype=dtype if dtype in (None, "auto") else getattr(torch, dtype),
+        dtype=config.model.dtype,
         attn_implementation=config.model.attn_implementation,
         quantization_config=quantization,
     )
@@ -322,7 +320,9 @@ def run(argv: list[str] | None) -> None:
     say(f"Saved in {output}: the model, run.json, metrics.jsonl, curves.png, eval_before.json and eval_after.json")
     if config.training.push_to_hub:
         trainer.push_to_hub()
-    trainer.accelerator.end_training()  # the trackers and the process group
+    # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
 
 
 def select_rewards(names: list[str], weights: list[float] | None) -> list[Callable[..., list[float]]]:

@@ -244,10 +244,11 @@ def test_an_evaluation_file_of_its_own_and_shots(tiny_run, write_jsonl, capfd):
 
 
 def test_a_reference_model_is_used_when_beta_is_set(tiny_run):
-    assert train_grpo.main(tiny_run(**LEARNS, beta="0.1", reward_funcs="int_reward_func")) == 0
+    flags = {**LEARNS, "per_device_train_batch_size": "32", "reward_funcs": "correctness_reward_func"}
+    assert train_grpo.main(tiny_run(**flags, beta="0.1")) == 0
     lines = [json.loads(line) for line in (Path("run") / "metrics.jsonl").read_text().splitlines()]
-    assert lines[1]["kl"] > 0 and "rewards/int_reward_func/mean" in lines[1]
-    assert "rewards/correctness_reward_func/mean" not in lines[1]
+    assert lines[1]["kl"] > 0 and "rewards/correctness_reward_func/mean" in lines[1]
+    assert "rewards/int_reward_func/mean" not in lines[1]
 
 
 # --- Several processes and trackers, as commands
