@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -219,6 +220,23 @@ def test_lora_trains_the_adapter_alone_and_loads_again(tiny_run):
     assert (saved["r"], saved["lora_alpha"], saved["lora_dropout"]) == (4, 64, 0.05)
     reply = pipeline("text-generation", model="run")("What is 2 + 2?", max_new_tokens=2)
     assert reply[0]["generated_text"].startswith("What is 2 + 2?")
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {},
+        {"gradient_accumulation_steps": "2"},
+        {"gradient_accumulation_steps": "2", "steps_per_generation": "4", "num_iterations": "2"},
+        {"gradient_accumulation_steps": "4", "steps_per_generation": "2"},
+    ],
+)
+def test_an_epoch_has_as_many_steps_as_was_said(geometry, tiny_run, capfd):
+    flags = {"max_samples": "21", "max_steps": None, "max_completion_length": "2", "log_completions": "false"}
+    assert train_grpo.main(tiny_run(**flags, **geometry)) == 0
+    said = re.search(r"19 training rows, (\d+) optimizer steps per epoch", capfd.readouterr().out)
+    last = json.loads((Path("run") / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == int(said[1]) and "train_runtime" in last
 
 
 def test_resuming_goes_on_from_the_newest_checkpoint(tiny_run):
