@@ -16,7 +16,6 @@ Where this differs from TRL's defaults, and why:
 - the loss starts near 0 and stays there: on-policy, its value says nothing. Watch the rewards.
 """
 
-import contextlib
 import functools
 import os
 import sys
@@ -76,8 +75,8 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     weight_decay=0.1,
     max_grad_norm=0.1,
     # A step of 5e-6 is below half the spacing of bf16 weights of usual size, so AdamW's updates round to nothing:
-    # after 200 steps the weights have moved 4 % of what float32 weights move (benchmarks/bf16_updates.py). This is
-    # AdamW with Kahan summation, which carries the rounding errors along: 100 %, for 2 bytes a weight.
+    # after 200 steps the weights have moved 4 % of what float32 weights move (benchmarks/bf16_updates.py). This AdamW
+    # carries the rounding errors along (Kahan summation): 100 %, for 2 bytes a weight. It also clips large updates.
     optim="stable_adamw",
     num_train_epochs=1,
     bf16=True,
@@ -89,7 +88,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     report_to="wandb",  # none, wandb, tensorboard, swanlab, trackio; offline where W&B is not logged in
     logging_steps=1,
     log_on_each_node=False,
-    log_completions=True,  # a table of sampled completions at each log
+    log_completions=True,  # show sampled completions, some ten times a run
     num_completions_to_print=2,
     save_steps=100,
     save_total_limit=2,  # a checkpoint holds weights and optimizer state: 12 GB for 1.5B
@@ -184,7 +183,7 @@ def build_datasets(
         held_out = prompts.sample(held_out, script.eval_samples, seed)
     else:
         rows, held_out = prompts.split_held_out(rows, script.eval_samples or len(rows), seed)
-    rows, shared = prompts.drop_overlap(rows, held_out, script.question_column)
+    rows, shared = prompts.drop_overlap(rows, held_out)
     if shared:
         say(f"Data: {shared} training rows that ask a held-out question were dropped")
 
@@ -210,23 +209,24 @@ def load_tokenizer(config: "Config") -> "PreTrainedTokenizerBase":
     """The model's tokenizer, padding on the left, with a pad token; UserError where it cannot prompt a chat."""
     from transformers import AutoConfig, AutoTokenizer
 
+    from grpo.preflight import readable_load_errors
+
     name = config.model.model_name_or_path
     source = dict(revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
-    if name.startswith((".", "/")) and not os.path.isdir(name):
+    if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):  # no Hub id
         raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
-    try:
+    with readable_load_errors(name):
         AutoConfig.from_pretrained(name, **source)
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model_name_or_path: {name!r} does not load ({str(error).splitlines()[0]}); give a Hub id that can be "
-            "reached, or a directory with config.json, weights and tokenizer files"
-        ) from None
+    if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
+        raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")
     if tokenizer.chat_template is None:
         raise UserError(
             f"model_name_or_path: the tokenizer of {name!r} has no chat template, so the model would get bare text "
             "and never stop; give an instruct model, or add a chat_template.jinja to its directory"
         )
+    with readable_load_errors(name):
+        tokenizer.apply_chat_template(make_prompt("2 + 2?"), **(config.training.chat_template_kwargs or {}))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -234,9 +234,10 @@ def load_tokenizer(config: "Config") -> "PreTrainedTokenizerBase":
 
 def load_model(config: "Config") -> "PreTrainedModel":
     """The policy on this process' device."""
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from trl import get_quantization_config
+
+    from grpo.preflight import readable_load_errors
 
     quantization = get_quantization_config(config.model)
     options = dict(
@@ -247,10 +248,8 @@ def load_model(config: "Config") -> "PreTrainedModel":
         quantization_config=quantization,
     )
     options.update(config.training.model_init_kwargs or {})
-    try:
+    with readable_load_errors(config.model.model_name_or_path):
         model = AutoModelForCausalLM.from_pretrained(config.model.model_name_or_path, **options)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"model_name_or_path: {config.model.model_name_or_path!r} does not load: {error}") from None
     return model if quantization else model.to(config.training.device)
 
 
@@ -279,12 +278,12 @@ def run(argv: list[str] | None) -> None:
         evaluation.evaluate,
         tokenizer=tokenizer,
         rows=held_out,
-        question_column=config.script.question_column,
         max_new_tokens=config.training.max_completion_length,
         batch_size=config.training.per_device_eval_batch_size,
         chat_template_kwargs=config.training.chat_template_kwargs,
     )
     output = Path(config.training.output_dir)
+    new_directories = [path for path in (output, *output.parents) if not path.exists()]
     try:
         trainer = GRPOTrainer(
             model=load_model(config),
@@ -297,8 +296,7 @@ def run(argv: list[str] | None) -> None:
             callbacks=[monitoring.MetricsFile(output)],
         )
     except (ValueError, NotImplementedError, ImportError) as error:  # how TRL refuses settings
-        with contextlib.suppress(OSError):
-            output.rmdir()  # which it made before it looked at them; only an empty one goes
+        run_directory.remove_empty(new_directories)  # which it made before it looked at them
         raise UserError(str(error)) from error
     monitoring.make_readable(trainer, config.geometry.steps_per_epoch(len(train_rows)))
 

@@ -62,6 +62,7 @@ class Config:
     model: ModelConfig
     geometry: Geometry
     notes: list[str]  # one line for each setting that was adjusted
+    argv: list[str]
 
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""
@@ -135,9 +136,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def _check_values(settings: dict[str, Any]) -> None:
-    for key in ("model_name_or_path", "num_generations", "max_completion_length"):  # TRL lets these be None
-        if settings[key] is None:
-            raise UserError(f"{key}: a value is needed")
     for key, choices in CHOICES.items():
         if str(settings[key]) not in choices:
             raise UserError(f"{key}: {settings[key]!r} is unknown; give {', '.join(choices[:-1])} or {choices[-1]}")
@@ -184,6 +182,7 @@ def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, 
         if re.fullmatch(r"-([\d.]+e[+-]?\d+|inf|nan)", argv[index]) and re.fullmatch(r"--\w+", argv[index - 1]):
             argv = [*argv[: index - 1], f"{argv[index - 1]}={argv[index]}", *argv[index + 1 :]]
     parser = _Parser()
+    defaults = {key: action.default for key, action in parser.keys.items()}
     parser.set_defaults(**hyperparameters)  # what --help shows
     recipes = [word.partition("=")[2] for word in argv if word.startswith("--config=")]
     recipes += [value for word, value in pairwise([*argv, ""]) if word == "--config"]
@@ -195,6 +194,9 @@ def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, 
             raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){_did_you_mean(key, parser)}")
     # None and the empty list cannot be said on a command line
     unset = {key: value for key, value in merged.items() if value is None or value == []}
+    for key in unset:
+        if defaults[key] is not None or key == "model_name_or_path":
+            raise UserError(f"{key}: a value is needed")
     parser.set_defaults(**unset)
     words = [word for key, value in merged.items() if key not in unset for word in parser.tokens(key, value)]
     namespace, unknown = parser.parse_known_args(words + argv)
@@ -206,19 +208,6 @@ def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, 
     return {key: getattr(namespace, key) for key in parser.keys}, given, parser
 
 
-def default_names(model_name_or_path: str, dataset_name: str) -> tuple[str, str]:
-    """Unset `output_dir` and `run_name` follow from the model's name (family and size) and the data's.
-
-    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
-    ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
-    """
-    base = Path(model_name_or_path).name
-    family = re.match(r"[A-Za-z]*", base)[0]
-    size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
-    name = f"{family}-{size[0].upper()}-GRPO" if family and size else f"{base}-GRPO"
-    return f"outputs/{name}", f"{name}-{re.sub(r'[.](jsonl?|csv|parquet)$', '', Path(dataset_name).name)}"
-
-
 def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> Config:
     """The configuration of this run; raises UserError for the first thing that is wrong.
 
@@ -226,18 +215,26 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         hyperparameters: the inline block of train_grpo.py.
         argv: the command line without the program's name; None reads sys.argv.
     """
-    settings, given, parser = _parse(hyperparameters, sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    settings, given, parser = _parse(hyperparameters, argv)
     _check_values(settings)
     geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     notes = preflight.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
-    output_dir, run_name = default_names(settings["model_name_or_path"], settings["dataset_name"])
+    output_dir, run_name = run_directory.default_names(settings["model_name_or_path"], settings["dataset_name"])
     settings["output_dir"], settings["resume_from_checkpoint"] = run_directory.claim(
         settings["output_dir"], output_dir, settings["resume_from_checkpoint"], settings["overwrite_run"]
     )
+    run_directory.refuse_unwritable(Path(settings["output_dir"]))
     settings["run_name"] = settings["run_name"] or run_name
     try:
         script, training, model = parser.parse_dict(settings)
     except (ValueError, TypeError, ImportError) as error:
         raise UserError(str(error)) from None
-    return Config(script, training, model, geometry, notes)
+    preflight.check_optimizer(training)
+    for key in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
+        if isinstance(getattr(training, key), str):
+            raise UserError(f'{key}: {getattr(training, key)!r} is no dictionary; write {{"name": value}}')
+    if model.model_revision != "main":  # TRL loads the reference model with these
+        training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
+    return Config(script, training, model, geometry, notes, argv)

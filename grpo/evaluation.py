@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 
 from rewards import extract_xml_answer, has_soft_format, has_strict_format, is_numerically_correct
 
-from .prompts import tokenize
+from .prompts import questions, tokenize
 
 SHARES = {  # key in eval_*.json: its column in the records
     "accuracy_strict": "strict",
@@ -95,7 +95,6 @@ def evaluate(
     model: Any,
     tokenizer: Any,
     rows: Dataset,
-    question_column: str = "question",
     max_new_tokens: int = 786,
     batch_size: int = 64,
     chat_template_kwargs: dict[str, Any] | None = None,
@@ -110,7 +109,7 @@ def evaluate(
     prompts = tokenize(rows["prompt"], tokenizer, chat_template_kwargs)
     completions = generate_greedy(model, tokenizer, prompts, max_new_tokens, batch_size)
     records = []
-    for question, gold, (ids, cut) in zip(rows[question_column], rows["answer"], completions, strict=True):
+    for question, gold, (ids, cut) in zip(questions(rows), rows["answer"], completions, strict=True):
         text = tokenizer.decode(ids, skip_special_tokens=True)
         extracted = extract_xml_answer(text)
         records.append(

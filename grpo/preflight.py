@@ -1,11 +1,14 @@
 """Everything about this machine that can be known to be wrong before the first step."""
 
+import contextlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from . import UserError
+from .run_directory import command_line
 
 NO_GPU = """\
 no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
@@ -38,7 +41,7 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
 
     Args:
         settings: every setting by name.
-        given: the names of those that the command line gave: they are never adjusted, but refused.
+        given: the names of those that the command line gave; what contradicts use_cpu is refused there, not adjusted.
     """
     _check_attention(settings["attn_implementation"])
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
@@ -65,6 +68,13 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
     import torch
     from transformers.utils import is_flash_attn_2_available
 
+    notes = []
+    # Counting asks the driver's library; is_available() starts CUDA, which reads this variable once and for all
+    count = torch.cuda.device_count()
+    if count > 1 and "LOCAL_RANK" not in os.environ:  # GRPOTrainer refuses several GPUs in one process
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        launch = f"torchrun --nproc_per_node={count} {command_line(sys.argv[1:])}"
+        notes.append(f"note: {count} GPUs are visible, one is used; for all: {launch}")
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
     float32_weights = settings["dtype"] != "bfloat16" or settings["use_peft"]  # adapters are float32
@@ -73,7 +83,6 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
             "use_transformers_continuous_batching: with bf16, TRL turns float32 weights (an adapter's too) into "
             "bfloat16 for good; drop it, or train all of a model in --dtype bfloat16"
         )
-    notes = []
     if settings["attn_implementation"] == "flash_attention_2":
         if settings["dtype"] == "float32":
             settings["attn_implementation"] = "sdpa"
@@ -81,19 +90,13 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
         elif not is_flash_attn_2_available():
             settings["attn_implementation"] = "sdpa"
             notes.append(NO_FLASH_ATTENTION)
-    if settings["dtype"] == "bfloat16" and not settings["use_peft"] and settings["optim"] != "stable_adamw":
+    # an adapter is float32, but TRL makes it bfloat16 on quantized weights
+    bf16_weights = not settings["use_peft"] or settings["load_in_4bit"] or settings["load_in_8bit"]
+    if settings["dtype"] == "bfloat16" and bf16_weights and settings["optim"] != "stable_adamw":
         notes.append(
             f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
             "stable_adamw does not, nor does dtype float32"
         )
-    count = torch.cuda.device_count()
-    if count == 1 or "LOCAL_RANK" in os.environ:
-        return notes
-    # GRPOTrainer refuses several GPUs in one process; CUDA reads this variable when it is first used, which is later
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
-    command = " ".join(sys.argv)
-    notes.append(f"note: {count} GPUs are visible, one is used; for all: torchrun --nproc_per_node={count} {command}")
     return notes
 
 
@@ -118,13 +121,50 @@ def _check_trackers(settings: dict[str, Any]) -> list[str]:
                 f"report_to: {name} is not installed; pip install {TRACKERS[name]}, or give --report_to none"
             )
     settings["report_to"] = names
-    if "wandb" not in names or "WANDB_MODE" in os.environ or sys.stdin.isatty():
+    can_ask = sys.stdin is not None and sys.stdin.isatty()
+    if "wandb" not in names or "WANDB_MODE" in os.environ or can_ask:
         return []
     import wandb
 
-    if wandb.login(prompt=False, verify=False):
-        return []
+    try:
+        if wandb.login(prompt=False, verify=False):
+            return []
+    except wandb.errors.Error as error:
+        raise UserError(f"report_to: W&B refuses its key ({error}); wandb login, or --report_to none") from None
     # without a key and without a terminal wandb raises in the middle of train()
     os.environ["WANDB_MODE"] = "offline"
     wandb.teardown()  # login read the environment for good; the next use reads it again
     return ["note: W&B is not logged in, so it logs offline to ./wandb; log in (wandb login) or give --report_to none"]
+
+
+def check_optimizer(training: Any) -> None:
+    """UserError where the optimizer's package is missing; transformers would say so in the middle of train()."""
+    from transformers import Trainer
+
+    try:
+        with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
+            Trainer.get_optimizer_cls_and_kwargs(training)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"optim: {training.optim.value} cannot be used: {error}") from None
+
+
+@contextlib.contextmanager
+def readable_load_errors(name: str) -> Iterator[None]:
+    """What the libraries raise for a model that cannot be loaded, as a UserError with the remedy."""
+    from huggingface_hub.errors import StrictDataclassError
+    from jinja2 import TemplateError
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except TemplateError as error:
+        raise UserError(
+            f"model_name_or_path: the chat template of {name!r} refuses a system message and a question ({error}); "
+            "give another model or another template"
+        ) from None
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"model_name_or_path: {name!r} does not load ({reason}); give a Hub id that can be reached, or a "
+            "directory with config.json, weights and tokenizer files"
+        ) from error

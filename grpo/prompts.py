@@ -16,6 +16,7 @@ from . import UserError
 
 Message = dict[str, str]
 FILE_TYPES = (".jsonl", ".csv", ".parquet")
+TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"}  # keyword arguments of a reward
 
 # --- Sources ------------------------------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ def _from_rows(rows: list[dict[str, Any]], name: str) -> Dataset:
     columns = {key: None for row in rows for key in row}  # rows may lack keys
     try:
         return Dataset.from_dict({key: [row.get(key) for row in rows] for key in columns})
-    except (ValueError, TypeError) as error:  # pyarrow's errors are among these
+    except (ValueError, TypeError, OverflowError) as error:  # pyarrow's errors are among these
         raise UserError(f"dataset {name!r} mixes types within a column: {error}") from None
 
 
@@ -116,12 +117,12 @@ def take_split(source: dict[str, Dataset], spec: str) -> Dataset:
         raise UserError(
             f"split {spec!r} cannot be taken: {error}; there is {', '.join(source)}; slice it as train[:1000]"
         ) from None
-    rows = [source[part.splitname].select(range(part.from_ or 0, _end(part.to, source, part))) for part in parts]
-    return datasets.concatenate_datasets(rows)
-
-
-def _end(to: int | None, source: dict[str, Dataset], part: Any) -> int:
-    return len(source[part.splitname]) if to is None else to
+    slices = [(source[part.splitname], slice(part.from_, part.to)) for part in parts]
+    rows = datasets.concatenate_datasets([split.select(list(range(len(split))[cut])) for split, cut in slices])
+    if len(rows) == 0:
+        sizes = ", ".join(f"{name} has {len(split)} rows" for name, split in source.items())
+        raise UserError(f"split {spec!r} holds no rows; {sizes}")
+    return rows
 
 
 # --- Prompts ------------------------------------------------------------------------------------------------------
@@ -149,6 +150,8 @@ def make_prompts(
         if column not in rows.column_names:
             have = ", ".join(rows.column_names)
             raise UserError(f"{key}: the dataset has no column {column!r}; it has {have}: name one with --{key}")
+    for name in TRLS_OWN & set(rows.column_names):
+        raise UserError(f"dataset: the column {name!r} has a name that TRL passes to rewards itself; rename it")
     kept, prompts, answers = [], [], []
     for index, (question, solution) in enumerate(zip(rows[question_column], rows[answer_column], strict=True)):
         answer = extract_hash_answer(solution) if isinstance(solution, str) else None
@@ -161,10 +164,15 @@ def make_prompts(
             f"answer_column: none of the {len(rows)} rows has a question in {question_column!r} and a gold answer "
             f"after `####` in {answer_column!r}"
         )
-    result = rows.select(kept)
+    result = rows.select(kept).add_column("new prompt", prompts).add_column("new answer", answers)
     result = result.remove_columns([name for name in ("prompt", "answer") if name in result.column_names])
-    result = result.add_column("prompt", prompts).add_column("answer", answers)
+    result = result.rename_columns({"new prompt": "prompt", "new answer": "answer"})
     return result, len(rows) - len(kept)
+
+
+def questions(rows: Dataset) -> list[str]:
+    """The questions of rows that `make_prompts` made: what the user says last."""
+    return [prompt[-1]["content"] for prompt in rows["prompt"]]
 
 
 def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | None) -> tuple[Dataset, int]:
@@ -212,10 +220,10 @@ def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Datas
     return rows.select(training), rows.select(sorted(held_out))
 
 
-def drop_overlap(rows: Dataset, held_out: Dataset, question_column: str) -> tuple[Dataset, int]:
+def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     """Training rows whose question is not among the held-out ones, and how many were dropped."""
-    questions = {" ".join(str(question).split()) for question in held_out[question_column]}
-    kept = [i for i, question in enumerate(rows[question_column]) if " ".join(str(question).split()) not in questions]
+    taken = {" ".join(question.split()) for question in questions(held_out)}
+    kept = [index for index, question in enumerate(questions(rows)) if " ".join(question.split()) not in taken]
     if not kept:
         raise UserError("dataset: every training question is among the held-out ones; give another eval_dataset_name")
     return rows.select(kept), len(rows) - len(kept)

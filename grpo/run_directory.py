@@ -1,15 +1,18 @@
 """Where a run lives: which directory it may write, which checkpoint it goes on from, and what `run.json` records."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import math
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
-import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +25,27 @@ PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "t
 RUN_FILES = (
     "run.json",
     "metrics.jsonl",
-    "eval_*.json",
-    "completions_*.jsonl",
-    "completions/*",
+    "eval_before.json",
+    "eval_after.json",
+    "completions_before.jsonl",
+    "completions_after.jsonl",
+    "completions/completions_*.parquet",
+    "curves.png",
     "checkpoint-*",
-    "*.png",
 )
+
+
+def default_names(model_name_or_path: str, dataset_name: str) -> tuple[str, str]:
+    """Unset `output_dir` and `run_name` follow from the model's name (family and size) and the data's.
+
+    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
+    ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
+    """
+    base = Path(model_name_or_path).name
+    family = re.match(r"[A-Za-z]*", base)[0]
+    size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
+    name = f"{family}-{size[0].upper()}-GRPO" if family and size else f"{base}-GRPO"
+    return f"outputs/{name}", f"{name}-{re.sub(r'[.](jsonl?|csv|parquet)$', '', Path(dataset_name).name)}"
 
 
 def holds_run(directory: Path) -> bool:
@@ -68,6 +86,29 @@ def _numbered(directory: Path) -> list[Path]:
     while holds_run(runs[-1]):
         runs.append(directory.with_name(f"{directory.name}-{len(runs) + 1}"))
     return runs
+
+
+def refuse_unwritable(directory: Path) -> None:
+    """UserError where the directory cannot be made or written."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """Take back directories, innermost first, as far as they are empty."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+def command_line(argv: list[str]) -> str:
+    """The command as a shell takes it, secrets masked."""
+    words = [re.sub(r"(?i)^(--\w*(token|key|secret|password)\w*=).*", r"\1***", word) for word in argv]
+    for index, word in enumerate(words[:-1]):
+        if re.fullmatch(r"(?i)--\w*(_token|_key|secret|password)\w*", word):
+            words[index + 1] = "***"
+    return shlex.join(["train_grpo.py", *words])
 
 
 def without_nan(value: Any) -> Any:
@@ -116,12 +157,12 @@ def begin(directory: Path, config: Any) -> None:
     checkpoint of another run.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if config.training.resume_from_checkpoint is None:
+    if config.script.overwrite_run and config.training.resume_from_checkpoint is None and holds_run(directory):
         for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     record = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": ["python", *sys.argv],
+        "command": command_line(config.argv),
         "commit": commit(),
         "versions": versions(),
         "hardware": hardware(),

@@ -3,12 +3,12 @@
 import inspect
 
 import pytest
-from conftest import DEMO, ROOT
 from trl.trainer import grpo_trainer
 
 import train_grpo
 from grpo import UserError
-from grpo.config import CHOICES, default_names, resolve
+from grpo.config import CHOICES, resolve
+from grpo.run_directory import default_names
 
 INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]
@@ -143,6 +143,13 @@ def test_bad_flags_are_one_line_that_names_key_and_value(argv, expected):
         ("learning_rate: abc", ["learning_rate", "'abc'"]),
         ("num_generations: 8.5", ["num_generations", "8.5"]),
         ("num_generations: true", ["num_generations", "True"]),
+        ("learning_rate:", ["learning_rate: a value is needed"]),
+        ("per_device_train_batch_size:", ["per_device_train_batch_size: a value is needed"]),
+        ("optim:", ["optim: a value is needed"]),
+        ("save_steps:", ["save_steps: a value is needed"]),
+        ("optim: galore_adamw", ["optim: galore_adamw cannot be used"]),
+        ("optim: grokadamw", ["optim: grokadamw cannot be used"]),
+        ("chat_template_kwargs: abc", ["chat_template_kwargs: 'abc' is no dictionary"]),
         ("max_completion_length: null", ["max_completion_length: a value is needed"]),
         ("dataset_name: null", ["dataset_name"]),
         ("bf16: perhaps", ["bf16", "perhaps"]),
@@ -192,7 +199,3 @@ def test_settings_are_flat_and_hide_tokens():
         settings["learning_rate"] == 5e-6 and settings["dataset_name"] == "openai/gsm8k" and settings["lora_r"] == 16
     )
     assert "hf_secret" not in str(settings)
-
-
-def test_readme_and_help_name_the_same_recipe_folder():
-    assert (ROOT / "recipes" / "demo.yaml").is_file() and (DEMO / "train.jsonl").is_file()

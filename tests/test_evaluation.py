@@ -119,5 +119,5 @@ def test_rows_of_any_question_column(demo):
     rows = prompts.make_prompts(
         Dataset.from_list([{"q": r["question"], "answer": r["answer"]} for r in ROWS[:2]]), make_prompt, "q"
     )
-    (_, records) = evaluation.evaluate(*demo, rows[0], question_column="q", max_new_tokens=4)
+    (_, records) = evaluation.evaluate(*demo, rows[0], max_new_tokens=4)
     assert records[0]["question"] == "What is 2 + 2?"

@@ -1,11 +1,13 @@
 """grpo/preflight.py: settings against the machine."""
 
 import importlib.util
+import os
 import sys
 
 import pytest
 import torch
 import transformers.utils
+import wandb
 
 import train_grpo
 from grpo import UserError, preflight
@@ -35,7 +37,12 @@ def settings(**overrides):
 @pytest.fixture
 def gpus(monkeypatch):
     def visible(count, flash=True):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        def is_available():
+            # starting CUDA fixes what is visible, so one GPU must have been chosen by now
+            assert count < 2 or "LOCAL_RANK" in os.environ or "," not in os.environ["CUDA_VISIBLE_DEVICES"]
+            return count > 0
+
+        monkeypatch.setattr(torch.cuda, "is_available", is_available)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
@@ -102,9 +109,9 @@ def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
 
 def test_several_gpus_without_a_launcher_use_the_first_and_say_how_to_use_all(gpus, monkeypatch):
     gpus(2)
-    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1"])
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1", "--hub_token", "hf_secret"])
     (note,) = preflight.fit_to_machine(settings(), given=set())
-    assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note
+    assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note and "hf_secret" not in note
     assert preflight.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
@@ -115,7 +122,10 @@ def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
     assert preflight.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
-@pytest.mark.parametrize(("overrides", "warned"), [({}, 1), ({"use_peft": True}, 0), ({"dtype": "float16"}, 0)])
+@pytest.mark.parametrize(
+    ("overrides", "warned"),
+    [({}, 1), ({"use_peft": True}, 0), ({"use_peft": True, "load_in_4bit": True}, 1), ({"dtype": "float16"}, 0)],
+)
 def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     gpus(1)
     notes = preflight.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
@@ -127,6 +137,15 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_package(monkeypatch, 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=f"{tracker} is not installed; pip install {tracker}"):
         preflight.fit_to_machine(settings(use_cpu=True, report_to=tracker), given=set())
+
+
+def test_a_key_that_wandb_refuses_is_one_line(monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "abc")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="W&B refuses its key"):
+        preflight.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
+    wandb.teardown()  # which would keep the key
 
 
 def test_wandb_without_login_and_terminal_goes_offline_in_one_line(monkeypatch):

@@ -75,13 +75,20 @@ def test_a_line_separator_inside_a_string_does_not_end_the_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("spec", "count"),
-    [("train", 40), ("train[:7]", 7), ("train[-5:]", 5), ("train[10%:20%]", 4), ("train[:1]+train[5:7]", 3)],
+    [
+        ("train", 40),
+        ("train[:7]", 7),
+        ("train[-5:]", 5),
+        ("train[10%:20%]", 4),
+        ("train[:1]+train[5:7]", 3),
+        ("train[30:99]", 10),
+    ],
 )
 def test_slices(spec, count):
     assert len(prompts.take_split({"train": Dataset.from_list(ROWS)}, spec)) == count
 
 
-@pytest.mark.parametrize("spec", ["nope", "train[", "train[a:b]", "nope[:3]"])
+@pytest.mark.parametrize("spec", ["nope", "train[", "train[a:b]", "nope[:3]", "train[5000:]", "train[3:3]"])
 def test_bad_slices_name_what_there_is(spec):
     with pytest.raises(UserError, match="train"):
         prompts.take_split({"train": Dataset.from_list(ROWS)}, spec)
@@ -95,6 +102,7 @@ def test_bad_slices_name_what_there_is(spec):
         ("list.jsonl", b"[1, 2]\n", "line 1"),
         ("binary.jsonl", b"\xff\xfe\x00", "not UTF-8"),
         ("mixed.jsonl", b'{"a": 1}\n{"a": "x"}\n{"a": {"b": 1}}\n', "mixes types"),
+        ("huge.jsonl", b'{"a": 1' + b"0" * 30 + b"}", "mixes types"),
         ("empty.csv", b"", "no valid CSV"),
         ("ragged.csv", b"a,b\n1,2\n1,2,3\n", "no valid CSV"),
         ("head.csv", b"question,answer\n", "holds no rows"),
@@ -140,6 +148,18 @@ def test_other_column_names_and_other_columns_stay():
     assert made["answer"] == ["1"] and made["gold"] == ["#### 1"] and made["prompt"][0][1]["content"] == "a"
 
 
+def test_the_question_may_stand_in_a_column_named_prompt():
+    rows = Dataset.from_dict({"prompt": ["2 + 2?"], "answer": ["#### 4"]})
+    made, _ = prompts.make_prompts(rows, make_prompt, "prompt")
+    assert made.column_names == ["prompt", "answer"] and prompts.questions(made) == ["2 + 2?"] and len(made) == 1
+
+
+def test_a_column_that_would_collide_with_a_rewards_arguments_is_refused():
+    rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], "completions": ["x"]})
+    with pytest.raises(UserError, match=r"'completions'.*rename it"):
+        prompts.make_prompts(rows, make_prompt)
+
+
 def test_missing_columns_and_no_usable_row_are_errors_that_say_what_there_is():
     with pytest.raises(UserError, match=r"question_column.*'question'.*it has text"):
         prompts.make_prompts(Dataset.from_dict({"text": ["a"]}), make_prompt)
@@ -177,11 +197,14 @@ def test_a_held_out_slice_is_seeded_at_most_a_tenth_and_removed_from_training():
 
 
 def test_training_never_sees_a_held_out_question():
-    rows = Dataset.from_dict({"question": ["a b", "c", "d"]})
-    kept, dropped = prompts.drop_overlap(rows, Dataset.from_dict({"question": ["a  b ", "x"]}), "question")
+    def ask(*asked):
+        rows = Dataset.from_dict({"question": asked, "answer": ["#### 1"] * len(asked)})
+        return prompts.make_prompts(rows, lambda question: make_prompt(question, num_shots=1))[0]
+
+    kept, dropped = prompts.drop_overlap(ask("a b", "c", "d"), ask("a  b ", "x"))
     assert kept["question"] == ["c", "d"] and dropped == 1
     with pytest.raises(UserError, match="held-out"):
-        prompts.drop_overlap(rows, rows, "question")
+        prompts.drop_overlap(ask("a"), ask("a"))
 
 
 def test_a_sample_is_seeded_and_in_order():

@@ -76,6 +76,31 @@ def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
     assert sorted(path.name for path in Path("r").iterdir()) == ["notes.txt", "run.json"]
 
 
+def test_a_directory_of_somebody_elses_files_loses_none_of_them():
+    Path("pictures").mkdir()
+    names = ["holiday.png", "metrics.jsonl", "completions_of_mine.jsonl"]
+    for name in names:
+        (Path("pictures") / name).write_text("mine")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "pictures", "--overwrite_run", "true"]
+    run_directory.begin(Path("pictures"), resolve(train_grpo.HYPERPARAMETERS, argv))
+    assert all((Path("pictures") / name).read_text() == "mine" for name in names)
+
+
+def test_a_file_in_the_way_is_named():
+    Path("file").write_text("x")
+    for name in ("file", "file/run"):
+        with pytest.raises(UserError, match=r"output_dir.*file. is in the way"):
+            run_directory.refuse_unwritable(Path(name))
+    run_directory.refuse_unwritable(Path("new/deep/run"))
+    assert not Path("new").exists()
+
+
+def test_the_recorded_command_is_quoted_and_hides_secrets():
+    argv = ["--dataset_split", "train[:10]", "--hub_token", "hf_x", "--api_key=y", "--pad_to_multiple_of", "8"]
+    line = run_directory.command_line(argv)
+    assert "'train[:10]'" in line and "hf_x" not in line and "=y" not in line and line.endswith("8")
+
+
 def test_without_nan_keeps_everything_else():
     value = {"a": [1.5, float("nan"), {"b": float("-inf")}], "c": "x", "d": None, "e": (1, True)}
     assert run_directory.without_nan(value) == {"a": [1.5, None, {"b": None}], "c": "x", "d": None, "e": [1, True]}

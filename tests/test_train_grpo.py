@@ -50,9 +50,22 @@ def torchrun(script, argv):
 def break_model(model, directory, name):
     """A copy of the model directory with one thing wrong."""
     shutil.copytree(model, directory)
-    if name == "no-tokenizer":
-        for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-            (directory / file).unlink()
+    if name.startswith("no-tokenizer"):
+        (directory / "tokenizer.json").unlink()
+        if name != "no-tokenizer-json":
+            (directory / "tokenizer_config.json").unlink()
+        if name == "no-tokenizer-at-all":
+            (directory / "chat_template.jinja").unlink()
+    elif name == "no-system-role":
+        (directory / "chat_template.jinja").write_text("{{ raise_exception('System role not supported') }}")
+    elif name == "broken-template":
+        (directory / "chat_template.jinja").write_text("{% for %}")
+    elif name == "other-shape":
+        config = json.loads((directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
+    elif name == "bad-type":
+        config = json.loads((directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps({**config, "hidden_size": "wide"}))
     elif name == "no-template":
         (directory / "chat_template.jinja").unlink()
     elif name == "no-weights":
@@ -77,8 +90,15 @@ MISTAKES = {  # what is given instead: what the line must name
     "all prompts too long": ({"max_prompt_length": "5"}, ["max_prompt_length", "5 tokens"]),
     "fewer rows than a rollout": ({"max_samples": "2"}, ["1 training rows", "rollout"]),
     "evaluation split missing": ({"eval_dataset_name": "splits", "eval_split": "dev"}, ["'dev'", "train, test"]),
+    "a file where the run should be": ({"output_dir": "splits/train/state.json"}, ["output_dir", "in the way"]),
+    "what TRL refuses, in new directories": ({"sync_ref_model": "true", "output_dir": "a/b/c"}, ["sync_ref_model"]),
+    "model options": ({"model_init_kwargs": '{"no_such_option": 1}'}, ["does not load", "no_such_option"]),
     "evaluation file missing": ({"eval_dataset_name": "gone.csv"}, ["gone.csv"]),
     "model path missing": ({"model_name_or_path": "./no/model"}, ["./no/model", "does not exist"]),
+    "model path missing, without a dot": (
+        {"model_name_or_path": "no/such/model"},
+        ["no/such/model", "does not exist"],
+    ),
     "model neither here nor on the hub": (
         {"model_name_or_path": "nobody/nothing"},
         ["nobody/nothing", "does not load"],
@@ -123,12 +143,27 @@ def test_bad_data_is_one_line_and_leaves_nothing_behind(name, content, expected,
     assert expected in line and not Path("run").exists()
 
 
-@pytest.mark.parametrize("name", ["no-tokenizer", "no-template", "no-weights", "truncated-weights", "no-config"])
+BROKEN = {
+    "no-tokenizer-json": "no tokenizer files",
+    "no-tokenizer-config": "no tokenizer files",
+    "no-tokenizer-at-all": "no tokenizer files",
+    "no-template": "no chat template",
+    "no-system-role": "System role not supported",
+    "broken-template": "chat template",
+    "no-weights": "does not load",
+    "truncated-weights": "does not load",
+    "other-shape": "does not load",
+    "bad-type": "does not load",
+    "no-config": "does not load",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
 def test_broken_models_are_one_line_and_leave_nothing_behind(name, tiny_model, tiny_run, tmp_path, capfd):
     path = break_model(tiny_model, tmp_path / name, name)
     assert train_grpo.main(tiny_run(model_name_or_path=path)) == 2
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "model_name_or_path" in line and name in line and not Path("run").exists()
+    assert "model_name_or_path" in line and name in line and BROKEN[name] in line and not Path("run").exists()
 
 
 @pytest.mark.parametrize(
