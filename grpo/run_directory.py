@@ -41,7 +41,8 @@ def default_names(model_name_or_path: str, dataset_name: str) -> tuple[str, str]
     >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
     ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
     """
-    base = Path(model_name_or_path).name
+    path = Path(model_name_or_path)
+    base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
     family = re.match(r"[A-Za-z]*", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
     name = f"{family}-{size[0].upper()}-GRPO" if family and size else f"{base}-GRPO"

@@ -72,6 +72,7 @@ def test_null_unsets_and_lists_and_dictionaries_pass(tmp_path):
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "a/b.jsonl", ("outputs/SmolLM-135M-GRPO", "SmolLM-135M-GRPO-b")),
         ("unsloth/gemma-3-1b-it", "my/data-v1.5", ("outputs/gemma-1B-GRPO", "gemma-1B-GRPO-data-v1.5")),
         ("openai-community/gpt2", "gsm8k/", ("outputs/gpt2-GRPO", "gpt2-GRPO-gsm8k")),
+        ("assets/demo/model", "assets/demo/train.jsonl", ("outputs/demo-GRPO", "demo-GRPO-train")),
         ("/models/Qwen3-0.6B/", "gsm8k", ("outputs/Qwen-0.6B-GRPO", "Qwen-0.6B-GRPO-gsm8k")),
     ],
 )
