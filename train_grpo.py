@@ -13,7 +13,8 @@ Where this differs from TRL's defaults, and why:
 - optim stable_adamw: at learning rate 5e-6 plain AdamW rounds 96 % of its progress away on bf16 weights; see below.
 - adam_beta2 0.99, weight_decay 0.1, max_grad_norm 0.1, groups of 16: the values of the 2025 GRPO demo by W. Brown.
 - prompts that are too long are dropped and counted, where TRL would train on them whatever their length.
-- the loss starts near 0 and stays there: on-policy, its value says nothing. Watch the rewards.
+
+The loss starts near 0 and stays there: on-policy, its value says nothing. Watch the rewards.
 """
 
 import functools
