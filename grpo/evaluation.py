@@ -95,15 +95,15 @@ def evaluate(
     model: Any,
     tokenizer: Any,
     rows: Dataset,
-    max_new_tokens: int = 786,
+    max_new_tokens: int,
     batch_size: int = 64,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Greedy pass@1 on rows with `prompt` and `answer`.
 
     Returns:
-        The summary (CONTRACT's keys; shares in [0, 1] with their 95 % Wilson intervals, mean_length in tokens) and one
-        record per question, in the order of the rows.
+        The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
+        in tokens; `seconds`), and one record per question, in the order of the rows.
     """
     start = time.perf_counter()
     prompts = tokenize(rows["prompt"], tokenizer, chat_template_kwargs)

@@ -1,7 +1,5 @@
 """Every shipped recipe resolves to a GRPOConfig; where it needs a GPU, through the CPU override."""
 
-import importlib.util
-
 import pytest
 import yaml
 from conftest import ROOT
@@ -9,6 +7,7 @@ from conftest import ROOT
 import train_grpo
 from grpo import UserError
 from grpo.config import resolve
+from grpo.geometry import Geometry
 
 RECIPES = sorted((ROOT / "recipes").iterdir())
 
@@ -70,7 +69,8 @@ def test_vllm_on_a_cpu_says_what_to_do():
         resolve(train_grpo.HYPERPARAMETERS, ["--config", str(ROOT / "recipes/fast_80gb.yaml"), "--use_cpu", "true"])
 
 
-def test_a100_x2_is_one_step_per_rollout_on_two_devices(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    argv = ["--config", str(ROOT / "recipes/a100_x2.yaml"), "--use_cpu", "true", "--report_to", "none"]
-    assert resolve(train_grpo.HYPERPARAMETERS, argv).geometry.steps_per_generation == 2
+def test_a100_x2_is_one_step_per_rollout_on_two_devices():
+    recipe = yaml.safe_load((ROOT / "recipes/a100_x2.yaml").read_text(encoding="utf-8"))
+    settings = {"steps_per_generation": None, "num_iterations": 1, **train_grpo.HYPERPARAMETERS, **recipe}
+    geometry = Geometry.solve(settings, world_size=2)
+    assert geometry.rollout == geometry.per_step == 64 and geometry.steps_per_generation == 1

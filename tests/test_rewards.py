@@ -18,7 +18,7 @@ from rewards import REWARD_FUNCS, count_xml, extract_hash_answer, extract_xml_an
 GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>\n"
 
 
-# --- The reference definitions (PRODUCT.md), as expressions and without regard to their cost
+# --- The reference definitions, as expressions and without regard to their cost
 
 
 def reference_soft(text):
