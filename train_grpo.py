@@ -20,6 +20,7 @@ The loss starts near 0 and stays there: on-policy, its value says nothing. Watch
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,10 @@ from grpo import UserError
 from rewards import REWARD_FUNCS
 
 if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
-    from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo.config import Config
+    from grpo.prompts import Data
 
 # ------------------------------------------------------------------------------------------------------------------
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/config.py).
@@ -53,6 +54,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_dataset_name=None,  # None: from dataset_name
     eval_split="test",  # where the source has none, a tenth of the training rows (at most eval_samples) is held out
     eval_samples=200,  # held-out questions, answered before and after training; None: all
+    eval_num_samples=1,  # above 1: so many samples of each besides, for maj@k and pass@k
     question_column="question",
     answer_column="answer",  # the gold answer follows `####`
     max_samples=None,  # train on so many rows only; 20 makes a smoke test
@@ -91,6 +93,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     log_on_each_node=False,
     log_completions=True,  # show sampled completions, some ten times a run
     num_completions_to_print=2,
+    stop_on_alarm=False,  # true ends the run at its first alarm, with a checkpoint
     save_steps=100,
     save_total_limit=2,  # a checkpoint holds weights and optimizer state: 12 GB for 1.5B
 )
@@ -148,58 +151,22 @@ def make_prompt(question: str, num_shots: int = 0) -> list[dict[str, str]]:
 # Data
 
 
-def build_datasets(
-    config: "Config", tokenizer: "PreTrainedTokenizerBase", say: Callable[..., None]
-) -> "tuple[Dataset, Dataset]":
-    """Training rows and held-out rows, both with `prompt` and `answer`, sharing no question."""
+def build_datasets(config: "Config", tokenizer: "PreTrainedTokenizerBase") -> "Data":
+    """Training and held-out rows, both with `prompt` and `answer`, sharing no question."""
     from accelerate import PartialState
 
-    from grpo import prompts
+    from grpo import prompts, sources
 
-    script, seed = config.script, config.training.seed
+    script = config.script
     if script.num_shots > len(EXEMPLARS):
         raise UserError(f"num_shots: {script.num_shots} is more than there are exemplars; give 0 to {len(EXEMPLARS)}")
-
     with PartialState().main_process_first():  # the others find the main process' download in the cache
-        source = prompts.load_source(script.dataset_name, script.dataset_config)
+        source = sources.load_source(script.dataset_name, script.dataset_config)
         other = script.eval_dataset_name
-        eval_source = prompts.load_source(other, script.dataset_config) if other else source
-    rows = prompts.take_split(source, script.dataset_split)
-    if script.max_samples is not None:
-        rows = rows.select(range(min(script.max_samples, len(rows))))
-
-    def finish(rows: "Dataset", label: str) -> "Dataset":
-        columns = script.question_column, script.answer_column
-        rows, unusable = prompts.make_prompts(rows, lambda asked: make_prompt(asked, script.num_shots), *columns)
-        if unusable:
-            say(f"Data: {unusable} {label} rows without a question or a gold answer after `####` were dropped")
-        return rows
-
-    rows = finish(rows, "training")
-    name = script.eval_split.partition("[")[0]
-    if other and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
-        eval_source = {name: next(iter(eval_source.values()))}
-    if other or name in eval_source:
-        held_out = finish(prompts.take_split(eval_source, script.eval_split), "held-out")
-        held_out = prompts.sample(held_out, script.eval_samples, seed)
-    else:
-        rows, held_out = prompts.split_held_out(rows, script.eval_samples or len(rows), seed)
-    rows, shared = prompts.drop_overlap(rows, held_out)
-    if shared:
-        say(f"Data: {shared} training rows that ask a held-out question were dropped")
-
-    lengths = [len(ids) for ids in prompts.tokenize(rows["prompt"], tokenizer, config.training.chat_template_kwargs)]
-    rows, long = prompts.drop_long(rows, lengths, script.max_prompt_length)
-    if long:
-        say(f"Data: {long} training rows with prompts over {script.max_prompt_length} tokens were dropped")
-    if len(rows) < config.geometry.rollout_prompts:
-        raise UserError(
-            f"dataset: {len(rows)} training rows are fewer than the {config.geometry.rollout_prompts} prompts of one "
-            "rollout; give more rows, or lower per_device_train_batch_size or gradient_accumulation_steps"
-        )
-    steps = config.geometry.steps_per_epoch(len(rows))
-    say(f"Data: {len(rows)} training rows, {steps} optimizer steps per epoch; {len(held_out)} held-out questions")
-    return rows, held_out
+        eval_source = sources.load_source(other, script.dataset_config) if other else None
+    tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.training.chat_template_kwargs)
+    chat = functools.partial(make_prompt, num_shots=script.num_shots)
+    return prompts.prepare(source, eval_source, script, chat, tokenize, config.training.seed)
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -208,26 +175,15 @@ def build_datasets(
 
 def load_tokenizer(config: "Config") -> "PreTrainedTokenizerBase":
     """The model's tokenizer, padding on the left, with a pad token; UserError where it cannot prompt a chat."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    from grpo.preflight import readable_load_errors
+    from grpo import loading
 
     name = config.model.model_name_or_path
     source = dict(revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
-    if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):  # no Hub id
-        raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
-    with readable_load_errors(name):
-        AutoConfig.from_pretrained(name, **source)
+    with loading.readable_load_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
-    if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
-        raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")
-    if tokenizer.chat_template is None:
-        raise UserError(
-            f"model_name_or_path: the tokenizer of {name!r} has no chat template, so the model would get bare text "
-            "and never stop; give an instruct model, or add a chat_template.jinja to its directory"
-        )
-    with readable_load_errors(name):
-        tokenizer.apply_chat_template(make_prompt("2 + 2?"), **(config.training.chat_template_kwargs or {}))
+    loading.check_tokenizer(tokenizer, name, make_prompt("2 + 2?"), config.training.chat_template_kwargs)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -238,7 +194,7 @@ def load_model(config: "Config") -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
     from trl import get_quantization_config
 
-    from grpo.preflight import readable_load_errors
+    from grpo import loading
 
     quantization = get_quantization_config(config.model)
     options = dict(
@@ -249,7 +205,7 @@ def load_model(config: "Config") -> "PreTrainedModel":
         quantization_config=quantization,
     )
     options.update(config.training.model_init_kwargs or {})
-    with readable_load_errors(config.model.model_name_or_path):
+    with loading.readable_load_errors(config.model.model_name_or_path):
         model = AutoModelForCausalLM.from_pretrained(config.model.model_name_or_path, **options)
     return model if quantization else model.to(config.training.device)
 
@@ -258,91 +214,122 @@ def load_model(config: "Config") -> "PreTrainedModel":
 # The experiment
 
 
-def run(argv: list[str] | None) -> None:
-    """Configure, evaluate, train, save, evaluate."""
+def run(argv: list[str] | None) -> int:
+    """Configure, check, evaluate, train, save, evaluate, report; the exit status."""
     from grpo.config import resolve
 
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
-    reward_funcs = select_rewards(config.script.reward_funcs, config.training.reward_weights)
+    script, training = config.script, config.training
+    rewards = select_rewards(script.reward_funcs, training.reward_weights)
 
     from accelerate import PartialState
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import evaluation, monitoring, report, run_directory
+    from grpo import comparison, console, evaluation, generation, loading, monitoring, preflight, report, run_directory
 
-    say, main_process = PartialState().print, PartialState().is_main_process
-    say(*config.notes, config.geometry.describe(), sep="\n")
+    start, say, main_process = time.perf_counter(), PartialState().print, PartialState().is_main_process
+    name = config.model.model_name_or_path
+    model_config = loading.read_config(
+        name, revision=config.model.model_revision, trust_remote_code=training.trust_remote_code
+    )
     tokenizer = load_tokenizer(config)
-    train_rows, held_out = build_datasets(config, tokenizer, say)
+    data = build_datasets(config, tokenizer)
+    checks = preflight.check(config, tokenizer, model_config, data, rewards, XML_COT_FORMAT)
+    if main_process:
+        console.print_checks(checks, preflight.example(config, tokenizer, data))
+    preflight.stop_at_errors(checks)
+    if script.dry_run:
+        say("Dry run: preflight found no error; nothing was trained or written")
+        return 0
 
     evaluate = functools.partial(
         evaluation.evaluate,
         tokenizer=tokenizer,
-        rows=held_out,
-        max_new_tokens=config.training.max_completion_length,
-        batch_size=config.training.per_device_eval_batch_size,
-        chat_template_kwargs=config.training.chat_template_kwargs,
+        rows=data.held_out,
+        max_new_tokens=training.max_completion_length,
+        batch_size=training.per_device_eval_batch_size,
+        chat_template_kwargs=training.chat_template_kwargs,
+        num_samples=script.eval_num_samples,
+        sampling=generation.Sampling.like(training),
     )
-    output = Path(config.training.output_dir)
-    new_directories = [path for path in (output, *output.parents) if not path.exists()]
-    try:
+    output = Path(training.output_dir)
+    if script.eval_only:
+        summary, records = evaluate(load_model(config))
+        if main_process:
+            run_directory.begin(output, config, SYSTEM_PROMPT)
+            evaluation.save(output, "only", summary, records)
+            console.print_evaluations({name: summary})
+            run_directory.finish(output, "evaluated", time.perf_counter() - start)
+            say(f"Saved in {output}; the report is {report.write(output)}")
+        return 0
+
+    with run_directory.cleared_on_refusal(output):  # TRL makes directories before it looks at the settings
         trainer = GRPOTrainer(
             model=load_model(config),
-            reward_funcs=reward_funcs,
-            args=config.training,
-            train_dataset=train_rows,
-            eval_dataset=held_out if config.training.eval_strategy != "no" else None,
+            reward_funcs=list(rewards.values()),
+            args=training,
+            train_dataset=data.train,
+            eval_dataset=data.held_out if training.eval_strategy != "no" else None,
             processing_class=tokenizer,
             peft_config=get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
-    except (ValueError, NotImplementedError, ImportError) as error:  # how TRL refuses settings
-        run_directory.remove_empty(new_directories)  # which it made before it looked at them
-        raise UserError(str(error)) from error
-    monitoring.make_readable(trainer, config.geometry.steps_per_epoch(len(train_rows)))
-
+    watch = monitoring.Watch(trainer, output, stop=script.stop_on_alarm)
+    trainer.add_callback(watch)
+    console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)))
     if main_process:
-        run_directory.begin(output, config)
-    say(f"Run: {config.training.run_name}, in {output}")
-    before = evaluate(trainer.model)
+        trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
+        run_directory.begin(output, config, SYSTEM_PROMPT)
+    say(f"Run: {training.run_name}, in {output}")
+    before, records_before = evaluate(trainer.model)
     if main_process:
-        evaluation.save(output, "before", *before)
+        evaluation.save(output, "before", before, records_before)
     say("Training (a loss near 0 is normal: watch the rewards)")
-    trainer.train(resume_from_checkpoint=config.training.resume_from_checkpoint)
-    trainer.save_model()
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    stopped = script.stop_on_alarm and bool(watch.names)
 
-    after = evaluate(trainer.accelerator.unwrap_model(trainer.model))
+    if not stopped:
+        trainer.save_model()
+        after, records_after = evaluate(trainer.accelerator.unwrap_model(trainer.model))
+        if main_process:
+            evaluation.save(output, "after", after, records_after)
+            comparison.save(output, compared := comparison.compare(records_before, records_after))
+            console.print_evaluations({"before": before, "after": after}, compared["sentence"])
     if main_process:
-        evaluation.save(output, "after", *after)
-        evaluation.print_side_by_side(before[0], after[0])
-        report.draw_curves(output)
-    say(f"Saved in {output}: the model, run.json, metrics.jsonl, curves.png, eval_before.json and eval_after.json")
-    if config.training.push_to_hub:
+        status = f"stopped by an alarm: {', '.join(watch.names)}" if stopped else "finished"
+        run_directory.finish(output, status, time.perf_counter() - start)
+        report.write_model_card(output)
+        say(f"Saved in {output}; the report is {report.write(output)}")
+        if stopped:
+            say(f"Stopped by an alarm. To go on: {run_directory.resume_command(output, config.argv)}")
+    if training.push_to_hub and not stopped:
         trainer.push_to_hub()
     # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
+    return 3 if stopped else 0
 
 
-def select_rewards(names: list[str], weights: list[float] | None) -> list[Callable[..., list[float]]]:
+def select_rewards(names: list[str], weights: list[float] | None) -> dict[str, Callable[..., list[float]]]:
     """The reward functions of these names, in this order."""
     for name in names or ["nothing"]:
         if name not in REWARD_FUNCS:
             raise UserError(f"reward_funcs: {name!r} is no reward; give one or more of {', '.join(REWARD_FUNCS)}")
+        if names.count(name) > 1:
+            raise UserError(f"reward_funcs: {name!r} is given twice; give it once, with a weight in reward_weights")
     if weights is not None and len(weights) != len(names):
         raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; give one for each")
-    return [REWARD_FUNCS[name] for name in names]
+    return {name: REWARD_FUNCS[name] for name in names}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the experiment; the user's mistakes end in one line and exit status 2."""
     try:
-        run(argv)
+        return run(argv)
     except UserError as error:
         if os.environ.get("RANK", "0") == "0":  # under torchrun, say it once
             print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import argparse
 import dataclasses
 import difflib
 import json
-import math
 import os
 import re
 import sys
@@ -21,8 +20,9 @@ from typing import Any, NoReturn
 import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import UserError, preflight, run_directory
+from . import UserError, machine, run_directory
 from .geometry import Geometry
+from .limits import check_values, refuse_secrets
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
@@ -47,10 +47,18 @@ class ScriptArguments:
     )
     max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
     eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions."})
+    eval_num_samples: int = field(
+        default=1, metadata={"help": "Above 1: so many samples of each held-out question too, for maj@k and pass@k."}
+    )
     max_prompt_length: int | None = field(
         default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
     )
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
+    stop_on_alarm: bool = field(
+        default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
+    )
+    dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
+    eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
 
 
 @dataclass
@@ -62,6 +70,7 @@ class Config:
     model: ModelConfig
     geometry: Geometry
     notes: list[str]  # one line for each setting that was adjusted
+    changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
     argv: list[str]
 
     def settings(self) -> dict[str, Any]:
@@ -106,51 +115,6 @@ class _Parser(TrlParser):
 
 def _is_text(action: argparse.Action) -> bool:
     return action.type is str or action.choices is not None
-
-
-ANY, ABOVE_ZERO, BELOW_ONE = (-math.inf, math.inf), 1e-12, 1 - 1e-12
-# Smallest and largest value that makes sense; every other number must at least be finite.
-RANGES: dict[tuple[float, float], str] = {
-    (1, math.inf): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
-    "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
-    "eval_samples save_total_limit num_completions_to_print lora_r lora_alpha ref_model_sync_steps ddp_timeout",
-    (2, math.inf): "num_generations num_generations_eval",
-    (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
-    "warmup_steps dataloader_num_workers entropy_coef eval_delay",
-    (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
-    "sapo_temperature_neg sapo_temperature_pos",
-    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha",
-    (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
-    (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
-    (0, 2**32 - 1): "seed data_seed",
-}
-
-
-# Where TRL takes any text and complains in the middle of a run
-CHOICES: dict[str, tuple[str, ...]] = {
-    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "importance_sampling_level": ("token", "sequence"),
-    "scale_rewards": ("group", "batch", "none", "True", "False"),
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-}
-
-
-def _check_values(settings: dict[str, Any]) -> None:
-    for key, choices in CHOICES.items():
-        if str(settings[key]) not in choices:
-            raise UserError(f"{key}: {settings[key]!r} is unknown; give {', '.join(choices[:-1])} or {choices[-1]}")
-    ranges = {key: limits for limits, keys in RANGES.items() for key in keys.split()}
-    for key, value in settings.items():
-        low, high = ranges.get(key, ANY)
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                continue
-            if not math.isfinite(number) or not low <= number <= high:
-                least = {ABOVE_ZERO: "a number above 0", -math.inf: "a finite number"}.get(low, f"at least {low:g}")
-                most = {math.inf: "", BELOW_ONE: " and below 1"}.get(high, f" and at most {high:g}")
-                raise UserError(f"{key}: {number} is out of range; give {least}{most}")
-    if settings["max_steps"] != -1 and settings["max_steps"] < 1:
-        raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
 
 
 def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
@@ -217,11 +181,17 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     """
     argv = sys.argv[1:] if argv is None else argv
     settings, given, parser = _parse(hyperparameters, argv)
-    _check_values(settings)
+    check_values(settings)
+    refuse_secrets(settings)
     geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
-    notes = preflight.fit_to_machine(settings, given)
+    notes = machine.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
-    output_dir, run_name = run_directory.default_names(settings["model_name_or_path"], settings["dataset_name"])
+    inline = {**_parse(hyperparameters, [])[0], "output_dir": None, "run_name": None}
+    inline["report_to"] = (inline["report_to"] or "none").split(",")
+    changed = {key: {"inline": inline[key], "run": value} for key, value in settings.items() if value != inline[key]}
+    output_dir, run_name = run_directory.default_names(
+        settings["model_name_or_path"], settings["dataset_name"], settings["eval_only"]
+    )
     settings["output_dir"], settings["resume_from_checkpoint"] = run_directory.claim(
         settings["output_dir"], output_dir, settings["resume_from_checkpoint"], settings["overwrite_run"]
     )
@@ -231,10 +201,11 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         script, training, model = parser.parse_dict(settings)
     except (ValueError, TypeError, ImportError) as error:
         raise UserError(str(error)) from None
-    preflight.check_optimizer(training)
+    machine.check_optimizer(training)
     for key in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
         if isinstance(getattr(training, key), str):
             raise UserError(f'{key}: {getattr(training, key)!r} is no dictionary; write {{"name": value}}')
+        refuse_secrets({key: getattr(training, key)})
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
-    return Config(script, training, model, geometry, notes, argv)
+    return Config(script, training, model, geometry, notes, changed, argv)

@@ -1,31 +1,20 @@
-"""What a run shows and records while it trains."""
+"""What a run shows in the console."""
 
-import json
 import random
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
-from transformers import ProgressCallback, Trainer, TrainerCallback
+from rich.table import Table
+from transformers import ProgressCallback, Trainer
 from trl.trainer import grpo_trainer
 
 from rewards import short_name
 
-from .run_directory import without_nan
-
-
-class MetricsFile(TrainerCallback):
-    """Append what the trainer logs to `metrics.jsonl`: one JSON object a line, with `step` and `epoch`, no NaN."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "metrics.jsonl"
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if state.is_world_process_zero and logs:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(without_nan({"step": state.global_step, **logs})) + "\n")
+from .evaluation import SHARES
+from .preflight import Check
 
 
 class ProgressLine(ProgressCallback):
@@ -99,3 +88,49 @@ def make_readable(trainer: Trainer, steps_per_epoch: int) -> None:
         trainer.add_callback(ProgressLine)
     total = args.max_steps if args.max_steps > 0 else int(args.num_train_epochs * steps_per_epoch)
     grpo_trainer.print_prompt_completions_sample = SampleTable(total)
+
+
+# --- Before and after training ------------------------------------------------------------------------------------
+
+STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
+
+
+def print_checks(checks: Sequence[Check], example: str) -> None:
+    """The table of preflight, and a prompt as the model gets it."""
+    table = Table(title="Preflight", title_justify="left", box=None, pad_edge=False)
+    for heading in ("", "check", "finding"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        remedy = f"\n→ {escape(check.remedy)}" if check.remedy else ""
+        style = STYLES[check.status]
+        table.add_row(f"[{style}]{check.status}[/{style}]", check.name, escape(check.finding) + remedy)
+    Console().print(table)
+    Console().print(Panel(escape(example), title="a prompt, as the model gets it", title_align="left"))
+
+
+def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "") -> None:
+    """Summaries beside each other (`before` and `after`, or one alone), shares in per cent with their intervals."""
+    summaries = list(evaluations.values())
+    table = Table(
+        title=f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
+        caption="strict: the answer tag holds exactly the gold answer; lenient: the right number, wherever it stands",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("")
+    for heading in [*evaluations, *(["change"] if len(summaries) == 2 else [])]:
+        table.add_column(heading, justify="right")
+
+    def row(name: str, cells: list[str], values: list[float]) -> None:
+        table.add_row(name, *cells, *([f"{values[1] - values[0]:+.1f}"] if len(values) == 2 else []))
+
+    k = summaries[0].get("k")
+    sampled = {"maj_k": f"maj@{k}, sampled", "pass_k": f"pass@{k}, sampled"} if k else {}
+    for key, name in {**{key: key.replace("_", ", ") for key in SHARES}, **sampled}.items():
+        cells = [f"{100 * s[key]:.1f} ({100 * s[f'{key}_low']:.0f}-{100 * s[f'{key}_high']:.0f})" for s in summaries]
+        row(name, cells, [100 * summary[key] for summary in summaries])
+    lengths = [summary["mean_length"] for summary in summaries]
+    row("mean length, tokens", [f"{length:.1f}" for length in lengths], lengths)
+    Console().print(table)
+    if verdict:
+        Console().print(f"[bold]{escape(verdict)}[/bold]")

@@ -1,23 +1,29 @@
-"""Honest evaluation: one greedy completion for each held-out question, scored strictly and leniently."""
+"""Honest evaluation: held-out questions, answered greedily and, if asked, k times more by sampling, scored two ways.
+
+*Strict* is what the reward sees: the extracted answer is the gold answer, character by character. *Lenient* is the
+written rule of `rewards.is_numerically_correct`: the right number counts however it is written and wherever it stands.
+"""
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
+from math import comb
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object
 from datasets import Dataset
-from rich.console import Console
-from rich.table import Table
-from tqdm.auto import tqdm
-from transformers import GenerationConfig
 
-from rewards import extract_xml_answer, has_soft_format, has_strict_format, is_numerically_correct
+from rewards import (
+    extract_xml_answer,
+    has_soft_format,
+    has_strict_format,
+    is_numerically_correct,
+    last_number,
+)
 
+from .generation import Sampling, generate
 from .prompts import questions, tokenize
 
 SHARES = {  # key in eval_*.json: its column in the records
@@ -44,51 +50,36 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Every token that ends a completion: the tokenizer's and all that the model declares (TRL does the same)."""
-    declared = model.generation_config.eos_token_id
-    declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
-    return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """Unbiased estimate of the chance that one of k samples is right, from n samples (Chen et al., 2021).
 
-
-@torch.no_grad()
-def generate_greedy(
-    model: Any, tokenizer: Any, prompts: Sequence[list[int]], max_new_tokens: int, batch_size: int
-) -> list[tuple[list[int], bool]]:
-    """One greedy completion per prompt, in order: its token ids up to its end, and whether it was cut off.
-
-    Prompts are token ids; they are batched by length, so little of the work is padding. All processes share the
-    prompts among them, and all of them get all the completions.
+    >>> pass_at_k(n=5, correct=1, k=1), pass_at_k(n=5, correct=2, k=4)
+    (0.2, 1.0)
     """
-    state = PartialState()
-    ends = eos_ids(model, tokenizer)
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        # model repositories ship sampling defaults (Qwen2.5's repetition_penalty is 1.1): not ours
-        num_beams=1,
-        repetition_penalty=1.0,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=50,
-        eos_token_id=ends,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-    )
-    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
-    order = order[state.process_index :: state.num_processes]
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    training, completions = model.training, []
-    model.eval()
-    for batch in tqdm(batches, desc="evaluate", disable=not state.is_main_process):
-        inputs = {"input_ids": [prompts[index] for index in batch]}
-        padded = tokenizer.pad(inputs, padding_side="left", return_tensors="pt")
-        output = model.generate(**padded.to(model.device), generation_config=config)
-        for index, row in zip(batch, output[:, padded["input_ids"].shape[1] :].tolist(), strict=True):
-            end = next((position for position, token in enumerate(row) if token in ends), None)
-            completions.append((index, row[:end], end is None))
-    model.train(training)
-    return [(ids, cut) for _, ids, cut in sorted(gather_object(completions))]
+    if not 1 <= k <= n or not 0 <= correct <= n:
+        raise ValueError(f"pass@{k} of {n} samples, {correct} of them right")
+    return 1 - comb(n - correct, k) / comb(n, k)
+
+
+def majority(texts: Sequence[str]) -> str | None:
+    """The first completion that gives the most frequent answer; of equally frequent ones, the one sampled first.
+
+    Numbers are the same answer if they are equal as numbers; a completion without an answer has no vote.
+    """
+    answers = {index: extract_xml_answer(text) for index, text in enumerate(texts)}
+    numbers = {index: last_number(answer) for index, answer in answers.items()}
+    votes = {
+        index: answers[index] if number is None else number for index, number in numbers.items() if answers[index]
+    }
+    if not votes:
+        return None
+    winner = Counter(votes.values()).most_common(1)[0][0]  # insertion order decides between equals
+    return texts[next(index for index, vote in votes.items() if vote == winner)]
+
+
+def is_right(text: str, gold: str) -> bool:
+    """Lenient correctness; what is strictly right is right too, also where the gold answer is no number."""
+    return extract_xml_answer(text) == gold or is_numerically_correct(text, gold)
 
 
 def evaluate(
@@ -98,8 +89,10 @@ def evaluate(
     max_new_tokens: int,
     batch_size: int = 64,
     chat_template_kwargs: dict[str, Any] | None = None,
+    num_samples: int = 1,
+    sampling: Sampling | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Greedy pass@1 on rows with `prompt` and `answer`.
+    """Greedy pass@1 on rows with `prompt` and `answer`; with `num_samples` k > 1 also maj@k and pass@k.
 
     Returns:
         The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
@@ -107,7 +100,7 @@ def evaluate(
     """
     start = time.perf_counter()
     prompts = tokenize(rows["prompt"], tokenizer, chat_template_kwargs)
-    completions = generate_greedy(model, tokenizer, prompts, max_new_tokens, batch_size)
+    completions = generate(model, tokenizer, prompts, max_new_tokens, batch_size)
     records = []
     for question, gold, (ids, cut) in zip(questions(rows), rows["answer"], completions, strict=True):
         text = tokenizer.decode(ids, skip_special_tokens=True)
@@ -119,26 +112,45 @@ def evaluate(
                 "completion": text,
                 "extracted": extracted,
                 "strict": extracted == gold,
-                "lenient": is_numerically_correct(text, gold),
+                "lenient": is_right(text, gold),
                 "format_strict": has_strict_format(text),
                 "format_soft": has_soft_format(text),
                 "truncated": cut,
                 "length": len(ids),
             }
         )
+    if num_samples > 1:
+        many = [prompt for prompt in prompts for _ in range(num_samples)]
+        drawn = generate(model, tokenizer, many, max_new_tokens, batch_size, sampling or Sampling(temperature=1.0))
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn]
+        for index, record in enumerate(records):
+            record["samples"] = texts[index * num_samples : (index + 1) * num_samples]
     return {**summarize(records), "seconds": round(time.perf_counter() - start, 2)}, records
 
 
 def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares and intervals over the records of `evaluate`."""
+    """Shares and intervals over the records of `evaluate`.
+
+    Where the records hold k samples, maj@k and pass@k by the lenient rule too: `maj_k` and `pass_k` with intervals,
+    and `pass_1`, `pass_2`, `pass_4`, … as far as they are below k.
+    """
     n = len(records)
+    counts = {share: sum(record[column] for record in records) for share, column in SHARES.items()}
+    others: dict[str, Any] = {"mean_length": sum(record["length"] for record in records) / n}
+    if "samples" in records[0]:
+        k = len(records[0]["samples"])
+        right = [sum(is_right(text, record["answer"]) for text in record["samples"]) for record in records]
+        chosen = [(majority(record["samples"]), record["answer"]) for record in records]
+        counts["maj_k"] = sum(text is not None and is_right(text, gold) for text, gold in chosen)
+        counts["pass_k"] = sum(correct > 0 for correct in right)  # pass_at_k(k, correct, k)
+        others["k"] = k
+        for power in range((k - 1).bit_length()):
+            others[f"pass_{2**power}"] = sum(pass_at_k(k, correct, 2**power) for correct in right) / n
     summary: dict[str, Any] = {"n": n}
-    for share, column in SHARES.items():
-        count = sum(record[column] for record in records)
+    for share, count in counts.items():
         summary[share] = count / n
         summary[f"{share}_low"], summary[f"{share}_high"] = wilson(count, n)
-    summary["mean_length"] = sum(record["length"] for record in records) / n
-    return summary
+    return {**summary, **others}
 
 
 def save(directory: Path, when: str, summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> None:
@@ -147,25 +159,3 @@ def save(directory: Path, when: str, summary: dict[str, Any], records: Sequence[
     (directory / f"eval_{when}.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     (directory / f"completions_{when}.jsonl").write_text(lines, encoding="utf-8")
-
-
-def print_side_by_side(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """The two summaries beside each other, shares in per cent with their 95 % intervals."""
-    table = Table(
-        title=f"{after['n']} held-out questions, greedy, in per cent (95 % interval)",
-        caption="strict: the answer tag holds exactly the gold answer; lenient: the right number, wherever it stands",
-        title_justify="left",
-        caption_justify="left",
-    )
-    for heading in ("", "before", "after", "change"):
-        table.add_column(heading, justify="right" if heading else "left")
-
-    def cell(summary: dict[str, Any], key: str) -> str:
-        return f"{100 * summary[key]:.1f} ({100 * summary[f'{key}_low']:.0f}-{100 * summary[f'{key}_high']:.0f})"
-
-    for key in SHARES:
-        cells = cell(before, key), cell(after, key)
-        table.add_row(key.replace("_", ", "), *cells, f"{100 * (after[key] - before[key]):+.1f}")
-    lengths = before["mean_length"], after["mean_length"]
-    table.add_row("mean length, tokens", *(f"{length:.1f}" for length in lengths), f"{lengths[1] - lengths[0]:+.1f}")
-    Console().print(table)

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from . import UserError
@@ -146,25 +145,3 @@ def check_optimizer(training: Any) -> None:
             Trainer.get_optimizer_cls_and_kwargs(training)
     except (ImportError, ValueError) as error:
         raise UserError(f"optim: {training.optim.value} cannot be used: {error}") from None
-
-
-@contextlib.contextmanager
-def readable_load_errors(name: str) -> Iterator[None]:
-    """What the libraries raise for a model that cannot be loaded, as a UserError with the remedy."""
-    from huggingface_hub.errors import StrictDataclassError
-    from jinja2 import TemplateError
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except TemplateError as error:
-        raise UserError(
-            f"model_name_or_path: the chat template of {name!r} refuses a system message and a question ({error}); "
-            "give another model or another template"
-        ) from None
-    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError, StrictDataclassError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(
-            f"model_name_or_path: {name!r} does not load ({reason}); give a Hub id that can be reached, or a "
-            "directory with config.json, weights and tokenizer files"
-        ) from error

@@ -1,128 +1,81 @@
-"""Rows of any source → the prompts and gold answers that are trained on and evaluated with."""
+"""Rows → the prompts and gold answers that are trained on and evaluated with, and what was left out on the way."""
 
-import json
 import random
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import datasets
-import pandas as pd
-from datasets import Dataset, DatasetDict, ReadInstruction
+from datasets import Dataset
 
 from rewards import extract_hash_answer
 
 from . import UserError
+from .sources import take_split
 
 Message = dict[str, str]
-FILE_TYPES = (".jsonl", ".csv", ".parquet")
 TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"}  # keyword arguments of a reward
 
-# --- Sources ------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains on and is measured with, and the counts that preflight reports."""
+
+    train: Dataset  # with `prompt` (chat messages) and `answer`, as has `held_out`; they share no question
+    held_out: Dataset
+    unusable: int  # rows of either that had no question or no gold answer
+    overlap: int  # training rows dropped because they ask a held-out question
+    duplicates: int  # training rows that ask a question again
+    contradictory: int  # questions among them with different gold answers
+    lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
+    too_long: int
+    solutions: list[tuple[str, str]]  # (reasoning, answer) of at most a thousand gold solutions
 
 
-def load_source(name: str, config: str | None = None) -> dict[str, Dataset]:
-    """All splits of a data source: a file, a directory written by `save_to_disk`, or a Hub id.
+def prepare(
+    source: dict[str, Dataset],
+    eval_source: dict[str, Dataset] | None,
+    script: Any,
+    make_prompt: Callable[[str], list[Message]],
+    tokenize: Callable[[Sequence[list[Message]]], list[list[int]]],
+    seed: int,
+) -> Data:
+    """Training and held-out rows.
 
-    A file and a saved Dataset have one split, `train`. UserError where there is nothing to be read.
+    Args:
+        source: the splits of `dataset_name`.
+        eval_source: those of `eval_dataset_name`, None where that is unset.
+        script: the ScriptArguments.
+        tokenize: chat prompts to token ids.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _load_saved(path)
-    if path.suffix in FILE_TYPES:
-        rows = _READERS[path.suffix](path)
-        if not rows:
-            raise UserError(f"dataset {name!r} holds no rows")
-        return {"train": rows if isinstance(rows, Dataset) else _from_rows(rows, name)}
-    if path.exists():
-        raise UserError(f"dataset {name!r} is no {', '.join(FILE_TYPES)} file; convert it to one of these")
-    if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
-        raise UserError(f"dataset {name!r} does not exist; give a file, a saved dataset's directory or a Hub id")
-    try:
-        return dict(datasets.load_dataset(name, config))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(
-            f"dataset {name!r} (configuration {config}) cannot be loaded from the Hub: {reason}; give a local .jsonl, "
-            ".csv or .parquet file with --dataset_name to work without it"
-        ) from None
+    columns = script.question_column, script.answer_column
+    rows = take_split(source, script.dataset_split)
+    if script.max_samples is not None:
+        rows = rows.select(range(min(script.max_samples, len(rows))))
+    solutions = [(text.partition("####")[0].strip(), extract_hash_answer(text)) for text in _texts(rows, columns[1])]
+    rows, unusable = make_prompts(rows, make_prompt, *columns)
+    name = script.eval_split.partition("[")[0]
+    if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
+        eval_source = {name: next(iter(eval_source.values()))}
+    if eval_source or name in source:
+        held_out, more = make_prompts(take_split(eval_source or source, script.eval_split), make_prompt, *columns)
+        held_out, unusable = sample(held_out, script.eval_samples, seed), unusable + more
+    else:
+        rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
+    rows, overlap = drop_overlap(rows, held_out)
+    answers: dict[str, set[str]] = {}
+    for question, answer in zip(questions(rows), rows["answer"], strict=True):
+        answers.setdefault(canonical(question), set()).add(answer)
+    lengths = [len(ids) for ids in tokenize(rows["prompt"])]
+    duplicates = len(rows) - len(answers)
+    rows, too_long = drop_long(rows, lengths, script.max_prompt_length)
+    contradictory = sum(len(golds) > 1 for golds in answers.values())
+    return Data(rows, held_out, unusable, overlap, duplicates, contradictory, lengths, too_long, solutions)
 
 
-def _load_saved(path: Path) -> dict[str, Dataset]:
-    try:
-        saved = datasets.load_from_disk(str(path))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"dataset {str(path)!r} is a directory, but no saved dataset ({reason})") from None
-    return dict(saved) if isinstance(saved, DatasetDict) else {"train": saved}
-
-
-def _open_text(path: Path) -> list[str]:
-    try:
-        # split("\n"), not splitlines(): JSON strings may hold U+2028 and its like
-        return path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise UserError(f"dataset {str(path)!r} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"dataset {str(path)!r} is not UTF-8 text (byte {error.start})") from None
-
-
-def _read_jsonl(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(_open_text(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"dataset {str(path)!r}, line {number}: broken JSON ({error.msg})") from None
-        if not isinstance(row, dict):
-            raise UserError(f"dataset {str(path)!r}, line {number}: a JSON object is needed, not {line[:40]!r}")
-        rows.append(row)
-    return rows
-
-
-def _read_csv(path: Path) -> list[dict[str, Any]]:
-    _open_text(path)
-    try:
-        # as text: a column of answers must not turn 18 into 18.0
-        return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-    except (ValueError, pd.errors.ParserError) as error:
-        raise UserError(f"dataset {str(path)!r} is no valid CSV: {error}") from None
-
-
-def _read_parquet(path: Path) -> Dataset:
-    try:
-        return Dataset.from_pandas(pd.read_parquet(path), preserve_index=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"dataset {str(path)!r} is no valid Parquet file: {error}") from None
-
-
-def _from_rows(rows: list[dict[str, Any]], name: str) -> Dataset:
-    columns = {key: None for row in rows for key in row}  # rows may lack keys
-    try:
-        return Dataset.from_dict({key: [row.get(key) for row in rows] for key in columns})
-    except (ValueError, TypeError, OverflowError) as error:  # pyarrow's errors are among these
-        raise UserError(f"dataset {name!r} mixes types within a column: {error}") from None
-
-
-_READERS: dict[str, Callable[[Path], Any]] = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
-
-
-def take_split(source: dict[str, Dataset], spec: str) -> Dataset:
-    """One split, or a slice of one in datasets' notation: `train`, `train[:1000]`, `train[10%:20%]`."""
-    try:
-        parts = ReadInstruction.from_spec(spec).to_absolute({name: len(rows) for name, rows in source.items()})
-    except (ValueError, AssertionError) as error:
-        raise UserError(
-            f"split {spec!r} cannot be taken: {error}; there is {', '.join(source)}; slice it as train[:1000]"
-        ) from None
-    slices = [(source[part.splitname], slice(part.from_, part.to)) for part in parts]
-    rows = datasets.concatenate_datasets([split.select(list(range(len(split))[cut])) for split, cut in slices])
-    if len(rows) == 0:
-        sizes = ", ".join(f"{name} has {len(split)} rows" for name, split in source.items())
-        raise UserError(f"split {spec!r} holds no rows; {sizes}")
-    return rows
+def _texts(rows: Dataset, column: str, count: int = 1000) -> list[str]:
+    """The first gold solutions of a column that need not be there."""
+    values = rows.select(range(min(count, len(rows))))[column] if column in rows.column_names else []
+    return [value for value in values if isinstance(value, str) and extract_hash_answer(value)]
 
 
 # --- Prompts ------------------------------------------------------------------------------------------------------
@@ -175,6 +128,11 @@ def questions(rows: Dataset) -> list[str]:
     return [prompt[-1]["content"] for prompt in rows["prompt"]]
 
 
+def canonical(question: str) -> str:
+    """Questions that differ in spaces or letter case only are the same."""
+    return " ".join(question.split()).casefold()
+
+
 def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | None) -> tuple[Dataset, int]:
     """Rows whose rendered prompt has at most `max_prompt_length` tokens, and how many were dropped.
 
@@ -222,8 +180,8 @@ def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Datas
 
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     """Training rows whose question is not among the held-out ones, and how many were dropped."""
-    taken = {" ".join(question.split()) for question in questions(held_out)}
-    kept = [index for index, question in enumerate(questions(rows)) if " ".join(question.split()) not in taken]
+    taken = set(map(canonical, questions(held_out)))
+    kept = [index for index, question in enumerate(questions(rows)) if canonical(question) not in taken]
     if not kept:
         raise UserError("dataset: every training question is among the held-out ones; give another eval_dataset_name")
     return rows.select(kept), len(rows) - len(kept)

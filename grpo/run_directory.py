@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,23 @@ RUN_FILES = (
     "metrics.jsonl",
     "eval_before.json",
     "eval_after.json",
+    "eval_only.json",
     "completions_before.jsonl",
     "completions_after.jsonl",
+    "completions_only.jsonl",
     "completions/completions_*.parquet",
+    "comparison.json",
+    "alarms.jsonl",
     "curves.png",
+    "report.html",
     "checkpoint-*",
 )
 
 
-def default_names(model_name_or_path: str, dataset_name: str) -> tuple[str, str]:
+def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = False) -> tuple[str, str]:
     """Unset `output_dir` and `run_name` follow from the model's name (family and size) and the data's.
+
+    An evaluation alone is called after all of the model's name.
 
     >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
     ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
@@ -46,6 +53,8 @@ def default_names(model_name_or_path: str, dataset_name: str) -> tuple[str, str]
     family = re.match(r"[A-Za-z]*", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
     name = f"{family}-{size[0].upper()}-GRPO" if family and size else f"{base}-GRPO"
+    if eval_only:
+        name = f"{base}-eval"
     return f"outputs/{name}", f"{name}-{re.sub(r'[.](jsonl?|csv|parquet)$', '', Path(dataset_name).name)}"
 
 
@@ -96,11 +105,17 @@ def refuse_unwritable(directory: Path) -> None:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
 
 
-def remove_empty(directories: Iterable[Path]) -> None:
-    """Take back directories, innermost first, as far as they are empty."""
-    for directory in directories:
-        with contextlib.suppress(OSError):
-            directory.rmdir()
+@contextlib.contextmanager
+def cleared_on_refusal(output: Path) -> Iterator[None]:
+    """What TRL raises for settings that it refuses, as a UserError, and without the directories that it has made."""
+    new = [path for path in (output, *output.parents) if not path.exists()]  # innermost first
+    try:
+        yield
+    except (ValueError, NotImplementedError, ImportError) as error:
+        for directory in new:
+            with contextlib.suppress(OSError):  # not empty
+                directory.rmdir()
+        raise UserError(str(error)) from error
 
 
 def command_line(argv: list[str]) -> str:
@@ -110,6 +125,22 @@ def command_line(argv: list[str]) -> str:
         if re.fullmatch(r"(?i)--\w*(_token|_key|secret|password)\w*", word):
             words[index + 1] = "***"
     return shlex.join(["train_grpo.py", *words])
+
+
+def resume_command(output: Path, argv: list[str]) -> str:
+    """The command that goes on with the run in `output` from its newest checkpoint."""
+    words = [*argv, "--resume_from_checkpoint", "auto"]
+    if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
+        words += ["--output_dir", str(output)]
+    return f"python {command_line(words)}"
+
+
+def mask(text: str) -> str:
+    """The text without the values of the environment's tokens, keys and passwords, wherever they came from."""
+    named = re.compile(r"(?i)(^|_)(token|key|secret|password|passwd|credentials?)$|api_?key")
+    for value in {value for name, value in os.environ.items() if named.search(name) and len(value) >= 8}:
+        text = text.replace(value, "***")
+    return text
 
 
 def without_nan(value: Any) -> Any:
@@ -151,7 +182,7 @@ def commit() -> str | None:
     return out.stdout.strip()
 
 
-def begin(directory: Path, config: Any) -> None:
+def begin(directory: Path, config: Any, system_prompt: str) -> None:
     """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit.
 
     What an earlier run left is removed where it is being replaced (`overwrite_run`), so that nobody resumes from a
@@ -162,13 +193,35 @@ def begin(directory: Path, config: Any) -> None:
         for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     record = {
+        "status": "running",
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": command_line(config.argv),
         "commit": commit(),
         "versions": versions(),
         "hardware": hardware(),
         "geometry": dataclasses.asdict(config.geometry),
+        "system_prompt": system_prompt,
+        "changed": config.changed,
         "settings": config.settings(),
     }
-    text = json.dumps(without_nan(record), indent=2, default=str)
+    _write_record(directory, record)
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Append one JSON object; a line that was half written when an earlier process was killed goes first."""
+    line = json.dumps(without_nan(record), ensure_ascii=False) + "\n"
+    with path.open("ab+") as file:
+        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        file.write(line.encode("utf-8", errors="replace"))
+
+
+def finish(directory: Path, status: str, seconds: float) -> None:
+    """Note in `run.json` how the run ended and how many seconds it took."""
+    record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+    _write_record(directory, {**record, "status": status, "seconds": round(seconds, 1)})
+
+
+def _write_record(directory: Path, record: dict[str, Any]) -> None:
+    text = mask(json.dumps(without_nan(record), indent=2, default=str))
     (directory / "run.json").write_text(text + "\n", encoding="utf-8")

@@ -7,7 +7,8 @@ from trl.trainer import grpo_trainer
 
 import train_grpo
 from grpo import UserError
-from grpo.config import CHOICES, resolve
+from grpo.config import resolve
+from grpo.limits import CHOICES
 from grpo.run_directory import default_names
 
 INLINE = train_grpo.HYPERPARAMETERS
@@ -194,9 +195,25 @@ def test_a_directory_or_binary_file_is_no_recipe(tmp_path):
             resolve(INLINE, ["--config", str(path), *CPU])
 
 
-def test_settings_are_flat_and_hide_tokens():
-    settings = resolve(INLINE, [*CPU, "--hub_token", "hf_secret"]).settings()
-    assert (
-        settings["learning_rate"] == 5e-6 and settings["dataset_name"] == "openai/gsm8k" and settings["lora_r"] == 16
-    )
-    assert "hf_secret" not in str(settings)
+def test_settings_are_flat():
+    settings = resolve(INLINE, CPU).settings()
+    assert settings["learning_rate"] == 5e-6 and settings["dataset_name"] == "openai/gsm8k"
+    assert settings["lora_r"] == 16
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [["--hub_token", "hf_planted"], ['--model_init_kwargs={"token": "hf_planted"}'], ["--hub_token=hf_planted"]],
+)
+def test_secrets_are_no_settings(flag):
+    with pytest.raises(UserError, match="from the environment only") as caught:
+        resolve(INLINE, [*CPU, *flag])
+    assert "token: secrets" in str(caught.value) and "hf_planted" not in str(caught.value)
+
+
+def test_what_differs_from_the_inline_block_is_known(tmp_path):
+    config = resolve(INLINE, ["--config", recipe(tmp_path, "beta: 0.5\nlearning_rate: 5.0e-6\n"), *CPU])
+    assert config.changed["beta"] == {"inline": 0.0, "run": 0.5}
+    assert config.changed["dtype"] == {"inline": "bfloat16", "run": "float32"}  # what use_cpu implies
+    assert config.changed["report_to"] == {"inline": ["wandb"], "run": ["none"]}
+    assert {"learning_rate", "output_dir", "weight_decay"}.isdisjoint(config.changed)

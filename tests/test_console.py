@@ -1,9 +1,8 @@
-"""grpo/monitoring.py: what is written is valid JSON, what is shown is readable."""
+"""grpo/console.py: what is shown is readable."""
 
-import json
-from types import SimpleNamespace
-
-from grpo.monitoring import MetricsFile, SampleTable, describe
+from grpo import evaluation
+from grpo.console import SampleTable, describe, print_checks, print_evaluations
+from grpo.preflight import Check
 
 LOGS = {
     "loss": float("nan"),
@@ -15,16 +14,6 @@ LOGS = {
     "completions/mean_length": 30.4,
     "completions/clipped_ratio": 0.25,
 }
-
-
-def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
-    callback = MetricsFile(tmp_path)
-    for step in (1, 2):
-        callback.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=step), None, logs=LOGS)
-    callback.on_log(None, SimpleNamespace(is_world_process_zero=False, global_step=3), None, logs=LOGS)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2]
-    assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
 
 
 def test_a_log_is_one_line_with_the_rewards_by_name():
@@ -47,3 +36,35 @@ def test_a_long_completion_is_shortened_and_says_so(capsys):
     SampleTable(1, longest=50)(["prompt"], ["x" * 1000], {}, [0.0], 1)
     shown = capsys.readouterr().out
     assert shown.count("x") == 50 and "…" in shown
+
+
+def record(strict, lenient, format_strict, samples=None):
+    flags = {"strict": strict, "lenient": lenient, "format_strict": format_strict, "format_soft": format_strict}
+    more = {} if samples is None else {"samples": samples, "answer": "4"}
+    return {**flags, "truncated": False, "length": 10, **more}
+
+
+def test_two_evaluations_beside_each_other_fit_80_columns_and_show_the_change(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    before = evaluation.summarize([record(False, True, False)] * 4)
+    after = evaluation.summarize([record(True, True, True)] * 4)
+    print_evaluations({"before": before, "after": after}, "It learned the tags.")
+    shown = capsys.readouterr().out
+    assert "accuracy, strict" in shown and "+100.0" in shown and "4 held-out questions" in shown
+    assert "100.0 (51-100)" in shown and all(len(line) <= 80 for line in shown.splitlines())
+    assert "It learned the tags." in shown and "maj@" not in shown
+
+
+def test_one_evaluation_alone_with_samples(capsys):
+    summary = evaluation.summarize([record(True, True, True, ["4", "4", "5"])] * 4)
+    print_evaluations({"some/model": summary})
+    shown = capsys.readouterr().out
+    assert "some/model" in shown and "maj@3" in shown and "pass@3" in shown and "change" not in shown
+
+
+def test_the_table_of_checks_shows_findings_and_remedies_whatever_they_hold(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_checks([Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "mend [it]")], "[/bold] <|prompt|>")
+    shown = capsys.readouterr().out
+    assert "[fine]" in shown and "→ mend [it]" in shown and "[/bold] <|prompt|>" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())

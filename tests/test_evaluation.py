@@ -1,14 +1,17 @@
 """grpo/evaluation.py: the numbers, and that batching changes no answer."""
 
+import itertools
 import json
+import math
 
 import pytest
+import scipy
 import torch
 from conftest import DEMO, ROWS
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo import evaluation, prompts
+from grpo import evaluation, prompts, sources
 from grpo.evaluation import wilson
 from train_grpo import make_prompt
 
@@ -21,7 +24,7 @@ def demo():
 
 @pytest.fixture(scope="module")
 def questions():
-    rows = prompts.load_source(str(DEMO / "test.jsonl"))["train"].select(range(24))
+    rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(24))
     return prompts.make_prompts(rows, make_prompt)[0]
 
 
@@ -39,45 +42,73 @@ def test_wilson_intervals_equal_published_values(successes, n, low, high):
     assert wilson(successes, n) == pytest.approx((low, high), abs=1e-5)
 
 
-def test_batch_size_does_not_change_an_answer(demo, questions):
-    model, tokenizer = demo
-    records = {}
-    for batch_size in (1, 5, 64):
-        summary, records[batch_size] = evaluation.evaluate(
-            model, tokenizer, questions, max_new_tokens=40, batch_size=batch_size
-        )
-        assert summary["n"] == 24
-    assert records[1] == records[5] == records[64]
-    assert [record["question"] for record in records[1]] == questions["question"]
+@pytest.mark.parametrize("n", [1, 7, 200, 1319])
+def test_wilson_intervals_equal_scipys(n):
+    for successes in {0, 1, n // 3, n - 1, n}:
+        reference = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
+        assert wilson(successes, n) == pytest.approx((reference.low, reference.high), abs=1e-9)
 
 
-def test_completions_end_at_the_first_end_token_and_cut_ones_are_counted(demo, questions):
-    model, tokenizer = demo
-    ids = prompts.tokenize(questions["prompt"], tokenizer)
-    for tokens, cut in evaluation.generate_greedy(model, tokenizer, ids, max_new_tokens=40, batch_size=7):
-        assert tokenizer.eos_token_id not in tokens and not cut
-    for tokens, cut in evaluation.generate_greedy(model, tokenizer, ids, max_new_tokens=4, batch_size=7):
-        assert cut and len(tokens) == 4
+@pytest.mark.parametrize(("n", "correct"), [(1, 0), (1, 1), (5, 2), (8, 8), (10, 1)])
+def test_pass_at_k_is_the_share_of_all_draws_of_k_that_hold_a_right_one(n, correct):
+    outcomes = [index < correct for index in range(n)]
+    for k in range(1, n + 1):
+        draws = list(itertools.combinations(outcomes, k))
+        assert evaluation.pass_at_k(n, correct, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    # the values of Chen et al.'s product form
+    assert evaluation.pass_at_k(200, 20, 100) == pytest.approx(1 - math.prod(1 - 100 / i for i in range(181, 201)))
 
 
-def test_the_models_own_sampling_defaults_do_not_reach_the_evaluation(demo, questions):
-    model, tokenizer = demo
-    plain = evaluation.evaluate(model, tokenizer, questions, max_new_tokens=40)[1]
-    defaults = model.generation_config
-    model.generation_config = type(defaults)(**{**defaults.to_dict(), "repetition_penalty": 9.0, "do_sample": True})
-    try:
-        assert evaluation.evaluate(model, tokenizer, questions, max_new_tokens=40)[1] == plain
-    finally:
-        model.generation_config = defaults
+@pytest.mark.parametrize(("n", "correct", "k"), [(5, 1, 6), (5, 6, 1), (5, -1, 1), (5, 1, 0)])
+def test_pass_at_k_of_impossible_numbers_is_an_error(n, correct, k):
+    with pytest.raises(ValueError, match="pass@"):
+        evaluation.pass_at_k(n, correct, k)
 
 
-def test_evaluation_leaves_the_models_mode_and_the_random_state_alone(demo, questions):
-    model, tokenizer = demo
-    model.train()
-    state = torch.get_rng_state()
-    evaluation.evaluate(model, tokenizer, questions.select([0]), max_new_tokens=4)
-    assert model.training and torch.equal(state, torch.get_rng_state())
-    model.eval()
+@pytest.mark.parametrize(
+    ("texts", "winner"),
+    [
+        (["<answer>3</answer>", "<answer>4</answer>", "it is 4.0"], 1),  # equal as numbers
+        (["5", "6", "6", "5"], 0),  # of equals the first
+        (["0", "0", "1"], 0),  # zero is an answer
+        (["", "<answer></answer>", "7"], 2),  # no answer, no vote
+        (["yes", "no", "no"], 1),  # words vote as they are
+        (["", ""], None),
+    ],
+)
+def test_the_majority_is_the_first_completion_of_the_most_frequent_answer(texts, winner):
+    assert evaluation.majority(texts) == (None if winner is None else texts[winner])
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("72.0", "72", True),
+        ("$72", "72", True),
+        ("1,000", "1000", True),
+        ("72.", "72", True),
+        ("-5", "-5", True),
+        ("5", "-5", False),
+        ("3/4", "0.75", True),
+        ("0.75", "3/4", True),
+        ("50%", "50", True),
+        ("72 apples", "72", True),
+        ("10 + 62 = 72", "72", True),
+        ("72 of 80", "72", False),
+        ("seventy-two", "72", False),
+        ("7 2", "72", False),
+        ("", "72", False),
+        ("yes", "yes", True),  # strictly right is right, also without a number
+        ("yes", "no", False),
+    ],
+)
+def test_the_lenient_rule(answer, gold, right):
+    assert evaluation.is_right(f"<reasoning>\n1 + 1 = 2\n</reasoning>\n<answer>\n{answer}\n</answer>", gold) is right
+
+
+def test_without_a_number_in_the_tag_the_texts_last_one_counts():
+    assert evaluation.is_right("so 70 + 2 = 72\n<answer>\nthat\n</answer>", "72")
+    assert not evaluation.is_right("72 it is\n<answer>\n71\n</answer>", "72")
 
 
 def record(strict, lenient, format_strict, truncated=False, length=10):
@@ -105,19 +136,26 @@ def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     assert [json.loads(line) for line in lines if line] == records
 
 
-def test_the_side_by_side_table_fits_80_columns_and_shows_the_change(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    before = evaluation.summarize([record(False, True, False)] * 4)
-    after = evaluation.summarize([record(True, True, True)] * 4)
-    evaluation.print_side_by_side(before, after)
-    shown = capsys.readouterr().out
-    assert "accuracy, strict" in shown and "+100.0" in shown and "4 held-out questions" in shown
-    assert "100.0 (51-100)" in shown and all(len(line) <= 80 for line in shown.splitlines())
-
-
 def test_rows_of_any_question_column(demo):
     rows = prompts.make_prompts(
         Dataset.from_list([{"q": r["question"], "answer": r["answer"]} for r in ROWS[:2]]), make_prompt, "q"
     )
     (_, records) = evaluation.evaluate(*demo, rows[0], max_new_tokens=4)
     assert records[0]["question"] == "What is 2 + 2?"
+
+
+def test_k_samples_give_majority_and_pass_at_k():
+    right, wrong = "<answer>4</answer>", "<answer>5</answer>"
+    mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
+    summary = evaluation.summarize([{**record(True, True, True), "answer": "4", "samples": mix} for mix in mixes])
+    assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75)
+    assert summary["pass_1"] == pytest.approx((4 + 0 + 1 + 3) / 16) and 0.5 < summary["pass_2"] < 0.75
+    assert "pass_4" not in summary and summary["maj_k_low"] < 0.5 < summary["maj_k_high"]
+
+
+def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
+    (summary, records) = evaluation.evaluate(*demo, questions.select(range(4)), max_new_tokens=40, num_samples=3)
+    assert summary["k"] == 3 and 0 <= summary["maj_k"] <= summary["pass_k"] <= 1
+    assert all(len(row["samples"]) == 3 for row in records)
+    again = evaluation.evaluate(*demo, questions.select(range(4)), max_new_tokens=40, num_samples=3)[1]
+    assert [row["samples"] for row in again] == [row["samples"] for row in records]

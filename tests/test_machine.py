@@ -1,4 +1,4 @@
-"""grpo/preflight.py: settings against the machine."""
+"""grpo/machine.py: settings against the machine."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import transformers.utils
 import wandb
 
 import train_grpo
-from grpo import UserError, preflight
+from grpo import UserError, machine
 from grpo.config import resolve
 
 
@@ -61,27 +61,27 @@ def test_without_a_gpu_the_default_run_stops_and_points_to_the_demo():
 
 def test_use_cpu_overrides_the_inline_block_and_recipes():
     values = settings(use_cpu=True, tf32=True, load_in_4bit=True)
-    assert preflight.fit_to_machine(values, given={"use_cpu"}) == []
+    assert machine.fit_to_machine(values, given={"use_cpu"}) == []
     assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
     assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
 
 
 def test_eager_attention_may_be_asked_for_on_a_cpu():
     values = settings(use_cpu=True, attn_implementation="eager")
-    preflight.fit_to_machine(values, given={"use_cpu", "attn_implementation"})
+    machine.fit_to_machine(values, given={"use_cpu", "attn_implementation"})
     assert values["attn_implementation"] == "eager"
 
 
 def test_an_eight_bit_optimizer_from_a_recipe_is_replaced_on_a_cpu_in_one_line():
     values = settings(use_cpu=True, optim="adamw_8bit")
-    (note,) = preflight.fit_to_machine(values, given={"use_cpu"})
+    (note,) = machine.fit_to_machine(values, given={"use_cpu"})
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note
 
 
 def test_flash_attention_falls_back_to_sdpa_in_one_line_that_names_the_remedies(gpus):
     gpus(1, flash=False)
     values = settings()
-    (note,) = preflight.fit_to_machine(values, given=set())
+    (note,) = machine.fit_to_machine(values, given=set())
     assert values["attn_implementation"] == "sdpa"
     assert "requirements-cuda.txt" in note and "kernels-community/flash-attn2" in note and "\n" not in note
 
@@ -89,14 +89,14 @@ def test_flash_attention_falls_back_to_sdpa_in_one_line_that_names_the_remedies(
 def test_flash_attention_stays_where_it_is_installed(gpus):
     gpus(1)
     values = settings()
-    assert preflight.fit_to_machine(values, given=set()) == []
+    assert machine.fit_to_machine(values, given=set()) == []
     assert values["attn_implementation"] == "flash_attention_2"
 
 
 def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
     gpus(1)
     values = settings(dtype="float32")
-    (note,) = preflight.fit_to_machine(values, given=set())
+    (note,) = machine.fit_to_machine(values, given=set())
     assert values["attn_implementation"] == "sdpa" and "float32" in note
 
 
@@ -104,22 +104,22 @@ def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
 def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
     gpus(1)
     with pytest.raises(UserError, match="use_transformers_continuous_batching"):
-        preflight.fit_to_machine(settings(use_transformers_continuous_batching=True, **overrides), given=set())
+        machine.fit_to_machine(settings(use_transformers_continuous_batching=True, **overrides), given=set())
 
 
 def test_several_gpus_without_a_launcher_use_the_first_and_say_how_to_use_all(gpus, monkeypatch):
     gpus(2)
     monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1", "--hub_token", "hf_secret"])
-    (note,) = preflight.fit_to_machine(settings(), given=set())
+    (note,) = machine.fit_to_machine(settings(), given=set())
     assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note and "hf_secret" not in note
-    assert preflight.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+    assert machine.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
 def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
     gpus(2)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert preflight.fit_to_machine(settings(), given=set()) == []
-    assert preflight.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert machine.fit_to_machine(settings(), given=set()) == []
+    assert machine.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
 )
 def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     gpus(1)
-    notes = preflight.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
+    notes = machine.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
     assert len(notes) == warned and all("rounding" in note for note in notes)
 
 
@@ -136,7 +136,7 @@ def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
 def test_a_tracker_that_is_not_installed_is_named_with_its_package(monkeypatch, tracker):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=f"{tracker} is not installed; pip install {tracker}"):
-        preflight.fit_to_machine(settings(use_cpu=True, report_to=tracker), given=set())
+        machine.fit_to_machine(settings(use_cpu=True, report_to=tracker), given=set())
 
 
 def test_a_key_that_wandb_refuses_is_one_line(monkeypatch):
@@ -144,7 +144,7 @@ def test_a_key_that_wandb_refuses_is_one_line(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "abc")
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(UserError, match="W&B refuses its key"):
-        preflight.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
+        machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
     wandb.teardown()  # which would keep the key
 
 
@@ -153,8 +153,8 @@ def test_wandb_without_login_and_terminal_goes_offline_in_one_line(monkeypatch):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", "/nonexistent")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    (note,) = preflight.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
-    assert preflight.os.environ.pop("WANDB_MODE") == "offline"
+    (note,) = machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
+    assert machine.os.environ.pop("WANDB_MODE") == "offline"
     assert "offline" in note and "--report_to none" in note
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert preflight.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set()) == []
+    assert machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set()) == []

@@ -1,0 +1,64 @@
+"""Which values a setting can have, and that none of them is a secret."""
+
+import math
+import re
+from typing import Any
+
+from . import UserError
+
+ANY, ABOVE_ZERO, BELOW_ONE = (-math.inf, math.inf), 1e-12, 1 - 1e-12
+# Smallest and largest value that makes sense; every other number must at least be finite.
+RANGES: dict[tuple[float, float], str] = {
+    (1, math.inf): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
+    "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
+    "eval_samples eval_num_samples save_total_limit num_completions_to_print lora_r lora_alpha ref_model_sync_steps "
+    "ddp_timeout",
+    (2, math.inf): "num_generations num_generations_eval",
+    (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
+    "warmup_steps dataloader_num_workers entropy_coef eval_delay",
+    (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
+    "sapo_temperature_neg sapo_temperature_pos",
+    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha",
+    (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
+    (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
+    (0, 2**32 - 1): "seed data_seed",
+}
+
+
+# Where TRL takes any text and complains in the middle of a run
+CHOICES: dict[str, tuple[str, ...]] = {
+    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "scale_rewards": ("group", "batch", "none", "True", "False"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+}
+
+
+def check_values(settings: dict[str, Any]) -> None:
+    for key, choices in CHOICES.items():
+        if str(settings[key]) not in choices:
+            raise UserError(f"{key}: {settings[key]!r} is unknown; give {', '.join(choices[:-1])} or {choices[-1]}")
+    ranges = {key: limits for limits, keys in RANGES.items() for key in keys.split()}
+    for key, value in settings.items():
+        low, high = ranges.get(key, ANY)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            if not math.isfinite(number) or not low <= number <= high:
+                least = {ABOVE_ZERO: "a number above 0", -math.inf: "a finite number"}.get(low, f"at least {low:g}")
+                most = {math.inf: "", BELOW_ONE: " and below 1"}.get(high, f" and at most {high:g}")
+                raise UserError(f"{key}: {number} is out of range; give {least}{most}")
+    if settings["max_steps"] != -1 and settings["max_steps"] < 1:
+        raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
+
+
+def refuse_secrets(settings: dict[str, Any]) -> None:
+    """UserError for a token or a key among the settings: trackers, run.json and checkpoints record all of them."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            refuse_secrets({f"{key}.{name}": inner for name, inner in value.items()})
+        elif isinstance(value, str) and re.search(r"(?i)(^|[_.])(token|api_?key|secret|password)$", key):
+            raise UserError(
+                f"{key}: secrets are taken from the environment only (HF_TOKEN, WANDB_API_KEY, …), since settings are "
+                "written to files and trackers; drop it and export the variable"
+            )

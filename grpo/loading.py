@@ -1,0 +1,72 @@
+"""What can be wrong with a model's files, said in one line before its weights are read."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from . import UserError
+
+
+@contextlib.contextmanager
+def readable_load_errors(name: str) -> Iterator[None]:
+    """What the libraries raise for a model that cannot be loaded, as a UserError with the remedy."""
+    from huggingface_hub.errors import StrictDataclassError
+    from jinja2 import TemplateError
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except TemplateError as error:
+        raise UserError(
+            f"model_name_or_path: the chat template of {name!r} refuses a system message and a question ({error}); "
+            "give another model or another template"
+        ) from None
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"model_name_or_path: {name!r} does not load ({reason}); give a Hub id that can be reached, or a "
+            "directory with config.json, weights and tokenizer files"
+        ) from error
+
+
+def read_config(name: str, **source: Any) -> Any:
+    """The model's configuration, of the base model where `name` is an adapter; weights that are here are probed.
+
+    Args:
+        name: a local directory or a Hub id.
+        source: `revision` and `trust_remote_code`.
+    """
+    from peft import PeftConfig
+    from safetensors import safe_open
+    from transformers import AutoConfig
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):  # no Hub id
+        raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
+    with readable_load_errors(name):
+        if find_adapter_config_file(name, revision=source["revision"]):
+            name = PeftConfig.from_pretrained(name, revision=source["revision"]).base_model_name_or_path
+        if os.path.isdir(name):
+            files = [os.path.join(name, file) for file in os.listdir(name)]
+            weights = [file for file in files if file.endswith((".safetensors", ".bin"))]
+            if not weights:
+                raise OSError("it holds no weights: no .safetensors and no .bin file")
+            for file in weights:
+                if file.endswith(".safetensors"):
+                    with safe_open(file, framework="pt"):  # its header must agree with its size
+                        pass
+        return AutoConfig.from_pretrained(name, **source)
+
+
+def check_tokenizer(tokenizer: Any, name: str, chat: list[dict[str, str]], kwargs: dict[str, Any] | None) -> None:
+    """UserError unless the tokenizer has a vocabulary and a chat template that renders `chat`."""
+    if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
+        raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")
+    if tokenizer.chat_template is None:
+        raise UserError(
+            f"model_name_or_path: the tokenizer of {name!r} has no chat template, so the model would get bare text "
+            "and never stop; give an instruct model, or add a chat_template.jinja to its directory"
+        )
+    with readable_load_errors(name):
+        tokenizer.apply_chat_template(chat, **(kwargs or {}))

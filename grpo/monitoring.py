@@ -1,0 +1,134 @@
+"""Callbacks that watch a run while it trains: the metrics file, and the alarms of alarms.py."""
+
+import math
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from transformers import TrainerCallback
+
+from rewards import completion_text
+
+from .alarms import ALARMS, MOVES, Observed, Rollout
+from .run_directory import append_line
+
+
+class MetricsFile(TrainerCallback):
+    """Append what the trainer logs to `metrics.jsonl`: one JSON object a line, with `step` and `epoch`, no NaN."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "metrics.jsonl"
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and logs:
+            append_line(self.path, {"step": state.global_step, **logs})
+
+
+class Watch(TrainerCallback):
+    """Raise each alarm once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>` for the tracker.
+
+    All it looks at TRL has gathered from all processes, so that all of them come to the same findings and stop at the
+    same step without asking each other.
+
+    Args:
+        trainer: a GRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
+        stop: whether an alarm ends the run at the next rollout's boundary, with a checkpoint.
+    """
+
+    def __init__(self, trainer: Any, directory: Path, stop: bool = False) -> None:
+        self.trainer, self.path, self.stop = trainer, directory / "alarms.jsonl", stop
+        prompt = trainer.train_dataset[0]["prompt"]
+        self.seen = Observed(
+            scaled_by_group=trainer.scale_rewards == "group",
+            chat_template_unused=isinstance(prompt, str) and bool(trainer.processing_class.chat_template),
+        )
+        self.raised: dict[tuple[str, str], str] = {}
+        self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
+        self._weights: dict[str, torch.Tensor] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The alarms that were raised, in order."""
+        return list(dict.fromkeys(name for name, _ in self.raised))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._weights = _sample(self.trainer.model)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        grads = [p.grad for p in self.trainer.model.parameters() if p.grad is not None]
+        if grads:  # DeepSpeed keeps its own
+            # clipping by an infinite norm has turned some value into NaN, so it still shows here
+            self.seen.gradient_finite = math.isfinite(torch.nn.utils.get_total_norm(grads).item())
+        self.seen.moves += self.trainer.lr_scheduler.get_last_lr()[0] > 0
+        self._raise(state, state.global_step + 1)  # at once: a step with NaN may be the last one
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        now = self._new_metrics()
+        for key, value in now.items():
+            self.seen.metrics.setdefault(key, []).append(value)
+        if "reward" in now:
+            self.seen.add(self._rollout())
+        if self.seen.moves >= MOVES and self.seen.weights_moved is None and self._weights:
+            moved = _sample(self.trainer.model)
+            self.seen.weights_moved = any(not torch.equal(moved[name], old) for name, old in self._weights.items())
+        self._raise(state, state.global_step)
+        boundary = (
+            state.global_step * args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations)
+            == 0
+        )
+        if self.stop and self.raised and boundary:
+            control.should_training_stop = control.should_save = True
+
+    def _new_metrics(self) -> dict[str, float]:
+        """The means of what TRL has noted since the last optimizer step."""
+        noted, means = self.trainer._metrics["train"], {}
+        for key, values in noted.items():
+            start = self._read.get(key, 0)
+            fresh = [value for value in values[start if start <= len(values) else 0 :] if not math.isnan(value)]
+            if fresh:
+                means[key] = fmean(fresh)
+        self._read = {key: len(values) for key, values in noted.items()}
+        return means
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._read = {}  # TRL's log empties what it has noted
+
+    def _rollout(self) -> Rollout:
+        noted, weights = self.trainer._logs, self.trainer.reward_weights.tolist()
+        rewards = {}
+        for (name, values), weight in zip(noted["rewards"].items(), weights, strict=True):
+            rewards[name] = [None if math.isnan(value) else weight * value for value in values]
+        texts = [completion_text(completion) for completion in noted["completion"]]
+        return Rollout(list(noted["prompt"]), texts, rewards, self.trainer.num_generations)
+
+    def _raise(self, state: Any, step: int) -> None:
+        for name, (check, remedy) in ALARMS.items():
+            found = check(self.seen)
+            for subject, message in found.items() if isinstance(found, dict) else [("", found)]:
+                if message and (name, subject) not in self.raised:
+                    self.raised[name, subject] = message
+                    self._tell(state, step, name, message, remedy)
+
+    def _tell(self, state: Any, step: int, name: str, message: str, remedy: str) -> None:
+        self.trainer._metrics["train"][f"alarms/{name}"].append(1.0)
+        if not state.is_world_process_zero:
+            return
+        append_line(self.path, {"step": step, "name": name, "message": message, "remedy": remedy})
+        Console().print()  # off the progress bar's line
+        title = f"[bold red]alarm at step {step}: {name}[/bold red]"
+        text = f"{escape(message[0].upper() + message[1:])}.\n[bold]Remedy[/bold]: {escape(remedy)}."
+        Console().print(Panel(text, title=title, title_align="left", border_style="red"))
+
+
+def _sample(model: Any, per_tensor: int = 64) -> dict[str, torch.Tensor]:
+    """Some weights of every parameter that is trained."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.numel():
+            flat = parameter.detach().flatten()
+            found[name] = flat[:: max(1, flat.numel() // per_tensor)].clone()
+    return found

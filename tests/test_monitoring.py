@@ -1,0 +1,293 @@
+"""grpo/monitoring.py and grpo/alarms.py: every alarm in a real (tiny) run that provokes it, and silence otherwise."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import DEMO
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+import rewards
+import train_grpo
+from grpo import evaluation, prompts, sources
+from grpo.alarms import ALARMS, Observed, Rollout
+from grpo.monitoring import MetricsFile, Watch
+
+LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
+
+
+def alarms(run="run"):
+    """What the run raised, by name."""
+    path = Path(run) / "alarms.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    assert all(set(line) == {"step", "name", "message", "remedy"} for line in lines)
+    return {line["name"]: line for line in lines}
+
+
+@pytest.fixture
+def train(tiny_run):
+    """Train the demo's model for some steps by the real command; the alarms that were raised."""
+
+    def run(expected=0, **overrides):
+        flags = {
+            "model_name_or_path": str(DEMO / "model"),
+            "dataset_name": str(DEMO / "train.jsonl"),
+            "max_samples": "200",
+            "eval_samples": "2",
+            "max_completion_length": "48",
+            "num_generations": "8",
+            "per_device_train_batch_size": "32",
+            "learning_rate": "1e-4",
+            "log_completions": "false",
+            "save_strategy": "no",
+            "logging_steps": "50",  # alarms do not wait for logs
+        }
+        assert train_grpo.main(tiny_run(**{**flags, **overrides})) == expected
+        return alarms()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    """Rows of the demo's training data, and how its model answers each greedily."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+    rows = sources.load_source(str(DEMO / "train.jsonl"))["train"].select(range(200))
+    asked, _ = prompts.make_prompts(rows, train_grpo.make_prompt)
+    records = evaluation.evaluate(model, tokenizer, asked, 48)[1]
+    return list(zip(rows.to_list(), records, strict=True))
+
+
+def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
+    callback = MetricsFile(tmp_path)
+    for step in (1, 2):
+        callback.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=step), None, logs=LOGS)
+    callback.on_log(None, SimpleNamespace(is_world_process_zero=False, global_step=3), None, logs=LOGS)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
+
+
+# --- Provoked in real runs
+
+
+def test_a_healthy_run_raises_nothing(train):
+    assert train(max_steps="14") == {} and not Path("run/alarms.jsonl").exists()
+
+
+def test_all_truncated_within_five_steps_whatever_logging_steps_says(train, capfd):
+    found = train(max_steps="5", max_completion_length="3")
+    assert found["all_truncated"]["step"] <= 5 and "max_completion_length" in found["all_truncated"]["remedy"]
+    assert "alarm at step 3: all_truncated" in capfd.readouterr().out
+
+
+def test_zero_variance_all_wrong(train, tiny_model):
+    found = train(max_steps="3", model_name_or_path=tiny_model, max_completion_length="8")
+    assert "(all wrong)" in found["zero_variance"]["message"]
+
+
+def test_zero_variance_all_right(train, greedy, write_jsonl):
+    perfect = [row for row, record in greedy if record["strict"] and record["format_strict"]]
+    assert len(perfect) > 20
+    found = train(max_steps="3", dataset_name=write_jsonl(perfect), temperature="1e-4", learning_rate="0")
+    assert set(found) == {"zero_variance"} and "(all right)" in found["zero_variance"]["message"]
+
+
+def test_zero_variance_of_a_constant_reward(train, tiny_model):
+    flags = {"model_name_or_path": tiny_model, "max_completion_length": "8"}
+    found = train(max_steps="3", reward_funcs="soft_format_reward_func", **flags)
+    assert "(constant reward)" in found["zero_variance"]["message"]
+
+
+def test_dead_reward_is_named(train, greedy, write_jsonl):
+    rows = [{"question": row["question"], "answer": "#### 987654"} for row, _ in greedy]
+    found = train(max_steps="10", dataset_name=write_jsonl(rows))
+    assert set(found) == {"dead_reward"} and found["dead_reward"]["step"] == 10
+    assert "correctness_reward_func has been 0" in found["dead_reward"]["message"]
+
+
+def test_mode_collapse_of_answers_that_are_not_right(train, greedy, write_jsonl):
+    wrong = [row for row, record in greedy if not record["strict"]]
+    found = train(max_steps="3", dataset_name=write_jsonl(wrong), temperature="1e-4", learning_rate="0")
+    assert "identical" in found["mode_collapse"]["message"]
+
+
+def test_kl_runaway_is_seen_where_kl_is_computed(train):
+    found = train(max_steps="8", beta="0.001", learning_rate="3e-3", max_grad_norm="10")
+    assert "above 0.5" in found["kl_runaway"]["message"]
+
+
+def test_entropy_runaway(train):
+    found = train(max_steps="14", entropy_coef="1", learning_rate="1e-3", max_grad_norm="10")
+    assert "rose from" in found["entropy_runaway"]["message"]
+
+
+def test_weights_unchanged_once_the_learning_rate_was_above_zero(train):
+    found = train(max_steps="6", learning_rate="1e-30")
+    assert set(found) == {"weights_unchanged"} and found["weights_unchanged"]["step"] == 5
+    assert train(max_steps="6", learning_rate="0", overwrite_run="true") == {}
+
+
+def trainer(tmp_path, model, prompt=train_grpo.make_prompt, reward_funcs=None, callbacks=(), **overrides):
+    """A GRPOTrainer that is watched, for what the command refuses or cannot express."""
+    settings = {"max_completion_length": 1, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4}
+    args = GRPOConfig(
+        output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, report_to="none", save_strategy="no",
+        disable_tqdm=True, **{**settings, **overrides},
+    )  # fmt: skip
+    made = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        reward_funcs=reward_funcs or [rewards.correctness_reward_func],
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": prompt(str(n)), "answer": str(n)} for n in range(40)]),
+        processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
+        callbacks=list(callbacks),
+    )
+    watch = Watch(made, tmp_path / "run")
+    made.add_callback(watch)
+    return made, watch
+
+
+def test_bare_text_for_a_chat_model_is_named(tmp_path, tiny_model):
+    bare, watch = trainer(tmp_path, tiny_model, prompt=lambda question: question)
+    bare.train()
+    assert {"all_truncated", "no_chat_template"} <= set(watch.names)
+    chat, watch = trainer(tmp_path, tiny_model)
+    chat.train()
+    assert "all_truncated" in watch.names and "no_chat_template" not in watch.names
+
+
+def is_text(completions, **kwargs):
+    return [0.5] * len(completions)
+
+
+def is_long(completions, **kwargs):
+    return [0.001 * len(completion[0]["content"]) for completion in completions]
+
+
+@pytest.mark.parametrize(("scale_rewards", "raised"), [("group", True), ("none", False)])
+def test_tiny_differences_that_decide_alone(tmp_path, tiny_model, scale_rewards, raised):
+    made, watch = trainer(
+        tmp_path, tiny_model, reward_funcs=[is_text, is_long], scale_rewards=scale_rewards, max_completion_length=6
+    )
+    made.train()
+    assert ("tiny_variance" in watch.names) is raised
+    if raised:
+        message = alarms(tmp_path / "run")["tiny_variance"]["message"]
+        assert "is_long" in message and "is_text" not in message
+
+
+def holds_an_a(completions, **kwargs):
+    return [completion[0]["content"].count("a") for completion in completions]
+
+
+def test_entropy_collapse_of_a_reward_that_one_token_wins(tmp_path, tiny_model):
+    flags = {"max_completion_length": 6, "per_device_train_batch_size": 64, "num_generations": 32, "max_steps": 40}
+    made, watch = trainer(tmp_path, tiny_model, reward_funcs=[holds_an_a], learning_rate=2e-2, **flags)
+    made.train()
+    assert "entropy_collapse" in watch.names
+    assert "fell from" in alarms(tmp_path / "run")["entropy_collapse"]["message"]
+
+
+class SpoilTheGradient(TrainerCallback):
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        next(model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.1, 0.0])
+def test_a_gradient_that_is_not_finite_is_named_before_the_step(tmp_path, tiny_model, max_grad_norm):
+    settings = {"max_steps": 1, "max_grad_norm": max_grad_norm, "reward_funcs": [is_long], "max_completion_length": 6}
+    made, watch = trainer(tmp_path, tiny_model, callbacks=[SpoilTheGradient()], **settings)
+    made.train()
+    assert "nonfinite_gradient" in watch.names and alarms(tmp_path / "run")["nonfinite_gradient"]["step"] == 1
+
+
+def test_stop_on_alarm_ends_with_a_checkpoint_a_report_and_status_3(train, capfd):
+    found = train(expected=3, stop_on_alarm="true", max_steps="9", max_completion_length="3", log_completions="true")
+    assert found["all_truncated"]["step"] == 3
+    run = Path("run")
+    assert (run / "checkpoint-3" / "model.safetensors").exists() and not (run / "model.safetensors").exists()
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"].startswith("stopped by an alarm: all_truncated")
+    assert "all_truncated" in (run / "report.html").read_text() and not (run / "eval_after.json").exists()
+    assert "--resume_from_checkpoint auto" in capfd.readouterr().out
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any(line.get("alarms/all_truncated") == 1 for line in logged)  # where trackers read it
+
+
+# --- The checks by themselves
+
+
+def rollout(texts, group=2, prompts=None, **columns):
+    return Rollout(prompts or [str(index // group) for index in range(len(texts))], texts, columns, group)
+
+
+def observed(*rollouts, **facts):
+    seen = Observed(**facts)
+    for one in rollouts:
+        seen.add(one)
+    return seen
+
+
+def check(name, seen):
+    return ALARMS[name][0](seen)
+
+
+def test_zero_variance_says_how_many_groups_are_right_and_wrong():
+    mixed = rollout(list("abcd"), correctness_reward_func=[2.0, 2.0, 0.0, 0.0])
+    assert "3 groups all wrong, 3 all right" in check("zero_variance", observed(mixed, mixed, mixed))
+    assert check("zero_variance", observed(mixed, mixed)) is None
+    live = rollout(list("abcd"), correctness_reward_func=[2.0, 0.0, 0.0, 0.0])
+    assert check("zero_variance", observed(mixed, mixed, live)) is None
+
+
+def test_rewards_that_cancel_out_are_no_variance():
+    opposed = rollout(list("ab"), one=[1.0, 0.0], other=[0.0, 1.0])
+    assert "constant reward" in check("zero_variance", observed(opposed, opposed, opposed))
+
+
+@pytest.mark.parametrize(
+    ("values", "dead"), [([0.0, 0.0], True), ([-1.0, -1.0], True), ([0.0, -0.5], False), ([1.0, 1.0], False)]
+)
+def test_a_dead_reward_is_constant_and_not_above_zero(values, dead):
+    seen = observed(*[rollout(list("ab"), some=values, none=[None, None])] * 10)
+    assert ("some" in check("dead_reward", seen)) is dead and "none" not in check("dead_reward", seen)
+
+
+def test_one_text_for_every_prompt_is_mode_collapse_and_one_right_answer_is_not():
+    same = rollout(["x"] * 20, correctness_reward_func=[0.0] * 20)
+    assert "whatever the prompt" in check("mode_collapse", observed(same, same, same))
+    right = rollout(["1", "1", "2", "2"], correctness_reward_func=[2.0] * 4)
+    assert check("mode_collapse", observed(right, right, right)) is None
+    lonely = rollout(["x", "x"], prompts=["p", "p"], correctness_reward_func=[2.0, 2.0])
+    assert check("mode_collapse", observed(lonely, lonely, lonely)) is None  # one prompt, answered right
+
+
+def test_missing_rewards_do_not_disturb_the_checks():
+    seen = observed(*[rollout(list("abcd"), correctness_reward_func=[None, 2.0, None, None])] * 3)
+    assert all(check(name, seen) is None or isinstance(check(name, seen), str | dict) for name in ALARMS)
+
+
+@pytest.mark.parametrize(
+    ("values", "alarm"),
+    [
+        ([0.4] * 5 + [0.03] * 5, "entropy_collapse"),
+        ([0.4] * 5 + [0.05] * 5, None),
+        ([0.4] * 5 + [1.3] * 5, "entropy_runaway"),
+        ([0.05] * 5 + [0.3] * 5, None),  # from hardly any to little
+        ([0.4] * 5 + [0.0] * 4, None),
+    ],
+)
+def test_entropies_are_compared_with_the_first_ones(values, alarm):
+    seen = observed(metrics={"entropy": values})
+    assert [name for name in ("entropy_collapse", "entropy_runaway") if check(name, seen)] == [alarm] * bool(alarm)
+
+
+def test_one_spike_of_the_kl_is_no_runaway():
+    assert check("kl_runaway", observed(metrics={"kl": [0.1, 9.0, 0.1]})) is None
+    assert check("kl_runaway", observed(metrics={"kl": [0.1, 0.6, 0.7, 0.8]}))
