@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from peft import PeftModel
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 Job = tuple[int, Sequence[int]]  # a number to know it by, and the prompt's token ids
@@ -83,7 +84,7 @@ class _Batch:
 
     def __init__(self, model: Any, tokenizer: Any, ends: Sequence[int], max_new_tokens: int, sampling: Any) -> None:
         # a PEFT model's layers hold the adapter themselves, and its own forward hides what the model's takes
-        self.model = model.get_base_model() if hasattr(model, "peft_config") else model
+        self.model = model.get_base_model() if isinstance(model, PeftModel) else model
         self.tokenizer, self.ends, self.max_new_tokens = tokenizer, ends, max_new_tokens
         self.warpers = sampling.warpers() if sampling else None
         seed = sampling.seed if sampling else 0

@@ -51,7 +51,7 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
     yield _judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
     steps, prompts = config.geometry.steps_per_epoch(rows), config.geometry.rollout_prompts
     finding = f"{rows} training rows, {steps} optimizer steps per epoch; {len(data.held_out)} held-out questions"
-    if rows < prompts:
+    if rows < prompts and not script.eval_only:
         yield Check(
             "error",
             "dataset",

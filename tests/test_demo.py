@@ -79,3 +79,5 @@ def test_the_demo_learns_more_than_the_tags():
     assert before["accuracy_strict"] <= 0.50 and after["accuracy_strict"] >= 0.90
     assert before["format_strict"] < 0.90 and after["format_strict"] >= 0.98
     assert after["accuracy_lenient"] >= before["accuracy_lenient"] + 0.10
+    assert not Path("run/alarms.jsonl").exists()
+    assert json.loads(Path("run/comparison.json").read_text())["verdict"] == "got_better"

@@ -44,6 +44,11 @@ def torchrun(script, argv):
     )
 
 
+def words(capfd):
+    """What was printed, whatever the width of the tables."""
+    return " ".join(capfd.readouterr().out.split())
+
+
 # --- Mistakes
 
 
@@ -109,6 +114,9 @@ MISTAKES = {  # what is given instead: what the line must name
     "indivisible": ({"num_generations": "3"}, ["num_generations: 3", "give per_device_train_batch_size 3"]),
     "negative length": ({"max_completion_length": "-8"}, ["max_completion_length: -8"]),
     "tracker": ({"report_to": "notebook"}, ["report_to: 'notebook'"]),
+    "reward twice": ({"reward_funcs": None, "config": "twice.yaml"}, ["'int_reward_func' is given twice"]),
+    "secret": ({"hub_token": "hf_planted"}, ["hub_token: secrets", "environment"]),
+    "an adapter for other modules": ({"use_peft": "true", "lora_target_modules": "nope"}, ["adapter", "nope"]),
     "reward weights": ({"reward_weights": "1"}, ["reward_weights: 1 weights for 5 reward_funcs"]),
     "what TRL refuses": ({"sync_ref_model": "true"}, ["sync_ref_model", "beta"]),
 }
@@ -118,6 +126,7 @@ MISTAKES = {  # what is given instead: what the line must name
 def test_mistakes_are_one_line_and_leave_nothing_behind(case, tiny_run, capfd):
     overrides, expected = MISTAKES[case]
     DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:5])).save_to_disk("splits")
+    Path("twice.yaml").write_text("reward_funcs: [int_reward_func, int_reward_func]")
     before = sorted(Path.cwd().rglob("*"))
     assert train_grpo.main(tiny_run(**overrides)) == 2
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
@@ -212,7 +221,7 @@ LEARNS = {
 
 def test_a_run_trains_saves_and_records(tiny_run, capfd):
     assert train_grpo.main(tiny_run(**LEARNS)) == 0
-    shown = capfd.readouterr().out
+    shown = words(capfd)
     assert "2 prompts × 8 generations = 16 completions per optimizer step" in shown
     assert "36 training rows, 18 optimizer steps per epoch; 4 held-out questions" in shown
     assert "accuracy, strict" in shown and "a sample of step 1" in shown
@@ -269,7 +278,7 @@ def test_lora_trains_the_adapter_alone_and_loads_again(tiny_run):
 def test_an_epoch_has_as_many_steps_as_was_said(geometry, tiny_run, capfd):
     flags = {"max_samples": "21", "max_steps": None, "max_completion_length": "2", "log_completions": "false"}
     assert train_grpo.main(tiny_run(**flags, **geometry)) == 0
-    said = re.search(r"19 training rows, (\d+) optimizer steps per epoch", capfd.readouterr().out)
+    said = re.search(r"19 training rows, (\d+) optimizer steps per epoch", words(capfd))
     last = json.loads((Path("run") / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == int(said[1]) and "train_runtime" in last
 
@@ -285,14 +294,14 @@ def test_resuming_goes_on_from_the_newest_checkpoint(tiny_run):
 def test_a_data_set_with_a_test_split_is_evaluated_on_it(tiny_run, capfd):
     DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:5])).save_to_disk("splits")
     assert train_grpo.main(tiny_run(dataset_name="splits", eval_samples="3", max_steps="1")) == 0
-    shown = capfd.readouterr().out
+    shown = words(capfd)
     assert "3 held-out questions" in shown and "3 training rows that ask a held-out question were dropped" in shown
 
 
 def test_an_evaluation_file_of_its_own_and_shots(tiny_run, write_jsonl, capfd):
     held_out = write_jsonl([{"question": "What is 50 + 1?", "answer": "#### 51"}] * 2, "held_out.jsonl")
     assert train_grpo.main(tiny_run(eval_dataset_name=held_out, num_shots="1", max_steps="1")) == 0
-    shown = capfd.readouterr().out
+    shown = words(capfd)
     assert "40 training rows" in shown and "2 held-out questions" in shown
 
 
@@ -302,6 +311,118 @@ def test_a_reference_model_is_used_when_beta_is_set(tiny_run):
     lines = [json.loads(line) for line in (Path("run") / "metrics.jsonl").read_text().splitlines()]
     assert lines[1]["kl"] > 0 and "rewards/correctness_reward_func/mean" in lines[1]
     assert "rewards/int_reward_func/mean" not in lines[1]
+
+
+# --- Preflight alone, evaluation alone, and the proof
+
+
+def test_a_dry_run_checks_everything_loads_no_weights_and_writes_nothing(tiny_run, capfd, monkeypatch):
+    monkeypatch.setattr(train_grpo, "load_model", None)
+    before = sorted(Path.cwd().rglob("*"))
+    assert train_grpo.main(tiny_run(**LEARNS, dry_run="true")) == 0
+    shown = words(capfd)
+    for part in ("geometry", "prompt length", "reward correctness", "trained", "disk", "<|im_start|>user"):
+        assert part in shown
+    assert "Dry run" in shown and sorted(Path.cwd().rglob("*")) == before
+
+
+def test_a_dry_run_that_finds_an_error_is_status_2(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(max_samples="2", dry_run="true")) == 2
+    assert "error: dataset: 1 training rows are fewer" in capfd.readouterr().err
+
+
+def test_a_run_compares_before_and_after_on_the_same_questions_and_reports_it(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(**LEARNS)) == 0
+    shown, run = words(capfd), Path("run")
+    compared = json.loads((run / "comparison.json").read_text())
+    assert compared["n"] == 4 and compared["sentence"] in shown and "too small to tell" in compared["sentence"]
+    assert sum(compared["lenient"][key] for key in ("both", "fixed", "broken", "neither")) == 4
+    page, card = (run / "report.html").read_text(), (run / "README.md").read_text()
+    assert "not a progress measure" in page and str(DEMO / "train.jsonl") in page
+    assert "library_name: transformers" in card and "too small to tell" in card
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "finished" and record["seconds"] > 1
+    assert record["system_prompt"] == train_grpo.SYSTEM_PROMPT
+    assert record["changed"]["learning_rate"] == {"inline": 5e-6, "run": 1e-3}
+
+
+def test_held_out_questions_are_never_trained_on(tiny_run, monkeypatch):
+    trained = []
+
+    def note(prompts, completions, answer, **kwargs):
+        trained.extend(prompt[-1]["content"] for prompt in prompts)
+        return [float(len(completion[0]["content"])) for completion in completions]
+
+    monkeypatch.setitem(train_grpo.REWARD_FUNCS, "int_reward_func", note)
+    assert train_grpo.main(tiny_run(reward_funcs="int_reward_func", max_steps="19", max_completion_length="2")) == 0
+    asked = [json.loads(line)["question"] for line in Path("run/completions_before.jsonl").read_text().splitlines()]
+    assert len(asked) == 4 and len(set(trained)) == 36 and not set(asked) & set(trained)
+
+
+def test_evaluation_alone_gives_the_numbers_of_the_run_it_follows(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(**LEARNS)) == 0
+    flags = {**LEARNS, "model_name_or_path": "run", "output_dir": None, "eval_only": "true", "eval_num_samples": "2"}
+    assert train_grpo.main(tiny_run(**flags)) == 0
+    alone, after = (
+        json.loads(Path(name).read_text()) for name in ("outputs/run-eval/eval_only.json", "run/eval_after.json")
+    )
+    assert alone["k"] == 2 and {key: alone[key] for key in after if key != "seconds"} == {
+        key: value for key, value in after.items() if key != "seconds"
+    }
+    names = {path.name for path in Path("outputs/run-eval").iterdir()}
+    assert names == {"run.json", "eval_only.json", "completions_only.jsonl", "report.html"}
+    assert "maj@2" in words(capfd)
+    assert train_grpo.main(tiny_run(**flags)) == 0 and Path("outputs/run-eval-2/eval_only.json").exists()
+
+
+def test_an_adapter_can_be_evaluated_alone(tiny_run):
+    assert train_grpo.main(tiny_run(**LEARNS, use_peft="true", lora_r="4")) == 0
+    flags = {**LEARNS, "model_name_or_path": "run", "output_dir": "eval", "eval_only": "true"}
+    assert train_grpo.main(tiny_run(**flags)) == 0
+    alone, after = (json.loads(Path(f"{name}.json").read_text()) for name in ("eval/eval_only", "run/eval_after"))
+    assert alone["accuracy_strict"] == after["accuracy_strict"] and alone["mean_length"] == after["mean_length"]
+
+
+def test_samples_are_part_of_the_proof_when_asked_for(tiny_run):
+    assert train_grpo.main(tiny_run(**LEARNS, eval_num_samples="3")) == 0
+    for when in ("before", "after"):
+        summary = json.loads(Path(f"run/eval_{when}.json").read_text())
+        assert summary["k"] == 3 and summary["maj_k_low"] <= summary["maj_k"] <= summary["pass_k"]
+        rows = [json.loads(line) for line in Path(f"run/completions_{when}.jsonl").read_text().splitlines()]
+        assert all(len(row["samples"]) == 3 for row in rows)
+
+
+def test_no_secret_of_the_environment_reaches_a_file(tiny_run, monkeypatch):
+    planted = {
+        name: f"planted-{index}-0123456789abcdef"
+        for index, name in enumerate(
+            ("HF_TOKEN", "WANDB_API_KEY", "MY_SECRET", "SMTP_PASSWORD", "AWS_SECRET_ACCESS_KEY")
+        )
+    }
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    assert train_grpo.main(tiny_run(**LEARNS, save_steps="1", stop_on_alarm="true")) == 0
+    files = [path for path in Path.cwd().rglob("*") if path.is_file()]
+    assert {"run.json", "report.html", "README.md", "training_args.bin", "trainer_state.json"} <= {
+        f.name for f in files
+    }
+    for path in files:
+        content = path.read_bytes()
+        assert not any(value.encode() in content for value in planted.values()), path
+
+
+def test_a_run_that_was_killed_half_way_can_be_reported(tiny_run):
+    assert train_grpo.main(tiny_run(**LEARNS)) == 0
+    run = Path("run")
+    for name in ("eval_after.json", "completions_after.jsonl", "comparison.json", "report.html", "README.md"):
+        (run / name).unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text(lines[0] + "\n" + lines[1][:40])
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo.report", "run"], capture_output=True, text=True,
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0 and "report.html" in done.stdout and (run / "report.html").exists(), done.stderr
 
 
 # --- Several processes and trackers, as commands
@@ -328,7 +449,9 @@ def test_two_processes_end_with_the_same_weights_and_they_moved(lora, tiny_run):
     Path("ranks.py").write_text(RANKS.format(root=str(ROOT)))
     done = torchrun("ranks.py", tiny_run(**LEARNS, use_peft=lora, save_strategy="no"))
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "4 prompts × 8 generations = 32 completions per optimizer step (16 on each of 2 device(s)" in done.stdout
+    assert "4 prompts × 8 generations = 32 completions per optimizer step (16 on each of 2 device(s)" in " ".join(
+        done.stdout.split()
+    )
     ranks = [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0] == ranks[1] and len(ranks[0]) > 20
     if lora == "true":
@@ -338,12 +461,29 @@ def test_two_processes_end_with_the_same_weights_and_they_moved(lora, tiny_run):
         moved, start = load_file("run/model.safetensors"), load_file(DEMO / "model" / "model.safetensors")
         assert all(not torch.equal(moved[name], start[name].float()) for name in start)
     assert json.loads(Path("run/eval_after.json").read_text())["n"] == 4  # every question once
-    assert done.stdout.count("Geometry:") == 1
+    asked = [json.loads(line)["question"] for line in Path("run/completions_after.jsonl").read_text().splitlines()]
+    assert len(set(asked)) == 4
+    assert done.stdout.count("a prompt, as the model gets it") == 1 and Path("run/report.html").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_as_one_does_and_agree_on_alarms(tiny_run):
+    flags = {**LEARNS, "eval_samples": "9", "max_samples": "90", "eval_only": "true"}
+    assert train_grpo.main(tiny_run(**flags)) == 0
+    done = torchrun(ROOT / "train_grpo.py", tiny_run(**flags, output_dir="two"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Path("two/completions_only.jsonl").read_text() == Path("run/completions_only.jsonl").read_text()
+    flags = {**LEARNS, "max_completion_length": "3", "max_steps": "6", "stop_on_alarm": "true", "save_strategy": "no"}
+    done = torchrun(ROOT / "train_grpo.py", tiny_run(**flags, output_dir="stopped"))
+    assert done.returncode != 0 and "stopped by an alarm" in Path("stopped/run.json").read_text()
+    lines = [json.loads(line) for line in Path("stopped/alarms.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines].count("all_truncated") == 1 and lines[0]["step"] == 3
+    assert Path("stopped/checkpoint-3").is_dir() and done.stdout.count("alarm at step 3: all_truncated") == 1
 
 
 @pytest.mark.slow
 def test_wandb_without_login_logs_offline_instead_of_crashing(tiny_run):
     done = command(tiny_run(report_to="wandb"), NETRC="/nonexistent", WANDB_API_KEY="")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "W&B is not logged in, so it logs offline" in done.stdout
+    assert "W&B is not logged in, so it logs offline" in " ".join(done.stdout.split())
     assert list(Path("wandb").glob("offline-run-*"))

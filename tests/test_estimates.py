@@ -1,0 +1,79 @@
+"""grpo/estimates.py: sizes without weights, held against real ones."""
+
+from pathlib import Path
+
+import pytest
+from conftest import DEMO
+from peft import LoraConfig
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
+from trl import get_peft_config
+
+import train_grpo
+from grpo import estimates
+from grpo.config import resolve
+
+QWEN_15B = Qwen2Config(
+    vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
+    num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=32768,
+)  # fmt: skip
+
+
+def settings(*flags):
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
+    return config.training, config.model
+
+
+def test_the_shape_is_the_models_own():
+    shape = estimates.shape(AutoConfig.from_pretrained(DEMO / "model"))
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
+    assert shape.parameters == shape.trained == sum(weight.numel() for weight in model.parameters())
+    assert (shape.layers, shape.hidden, shape.vocabulary) == (4, 192, 512)
+
+
+def test_qwens_published_number_of_parameters_and_an_adapters():
+    assert estimates.shape(QWEN_15B).parameters == 1_543_714_304  # 1.54B
+    targets = train_grpo.HYPERPARAMETERS["lora_target_modules"]
+    adapted = estimates.shape(QWEN_15B, LoraConfig(r=16, target_modules=targets))
+    assert adapted.parameters == 1_543_714_304 and adapted.trained == 18_464_768
+
+
+def test_an_adapter_that_fits_nothing_is_an_error():
+    with pytest.raises(ValueError, match="no_such"):
+        estimates.shape(QWEN_15B, LoraConfig(target_modules=["no_such"]))
+
+
+def test_weights_optimizer_and_checkpoint_of_the_default_run():
+    training, model = settings()
+    training.bf16, model.dtype = True, "bfloat16"
+    shape = estimates.shape(QWEN_15B)
+    parts = estimates.memory(shape, training, model, rollout_per_device=64, prompt_length=256)
+    assert parts["weights"] == parts["gradients"] == 2 * shape.parameters and parts["reference model"] == 0
+    assert parts["optimizer"] == 6 * shape.parameters  # two moments and the compensation, in bfloat16
+    checkpoint, final = estimates.disk(shape, training, model)
+    assert checkpoint == pytest.approx(12.3e9, rel=0.01) and final == pytest.approx(3.1e9, rel=0.01)
+    training.beta = 0.04
+    assert estimates.memory(shape, training, model, 64, 256)["reference model"] == 2 * shape.parameters
+
+
+def test_longer_completions_and_larger_batches_take_more():
+    def peak(*flags):
+        training, model = settings(*flags)
+        shape = estimates.shape(QWEN_15B, get_peft_config(model))
+        return sum(estimates.memory(shape, training, model, 64, 256).values())
+
+    assert peak("--max_completion_length", "2048") > peak()
+    assert peak("--per_device_train_batch_size", "64") > peak()
+    assert peak("--gradient_checkpointing", "false") > peak()
+    assert peak("--use_peft", "true") < peak()
+
+
+def test_what_is_said_of_the_disk_is_what_a_run_writes(tiny_run):
+    flags = tiny_run(model_name_or_path=str(DEMO / "model"), save_steps="1", max_steps="1")
+    assert train_grpo.main(flags) == 0
+    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--overwrite_run", "true"])
+    checkpoint, final = estimates.disk(
+        estimates.shape(AutoConfig.from_pretrained(DEMO / "model")), config.training, config.model
+    )
+    written = sum(path.stat().st_size for path in Path("run/checkpoint-1").iterdir())
+    assert written == pytest.approx(checkpoint, rel=0.05)
+    assert Path("run/model.safetensors").stat().st_size == pytest.approx(final, rel=0.05)

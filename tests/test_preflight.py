@@ -1,0 +1,186 @@
+"""grpo/preflight.py: each check is ok where all is well, and names what is wrong and the remedy where it is not."""
+
+import shutil
+from collections import namedtuple
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from conftest import DEMO, ROWS
+from transformers import AutoConfig, AutoTokenizer
+
+import train_grpo
+from grpo import UserError, preflight
+from grpo.config import resolve
+from rewards import REWARD_FUNCS
+from train_grpo import XML_COT_FORMAT
+
+PERFECT = ("5 + 4 = <<5+4=9>>9", "9")
+
+
+@pytest.fixture
+def table(write_jsonl):
+    """The checks of a run on the demo's model, by name."""
+
+    def checks(rows=ROWS, rewards=tuple(REWARD_FUNCS), model_config=None, **overrides):
+        flags = {
+            "use_cpu": "true",
+            "report_to": "none",
+            "model_name_or_path": str(DEMO / "model"),
+            "dataset_name": write_jsonl(rows),
+            "max_completion_length": "64",
+            "per_device_train_batch_size": "16",
+            "gradient_accumulation_steps": "1",
+            **overrides,
+        }
+        config = resolve(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
+        tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+        data = train_grpo.build_datasets(config, tokenizer)
+        model_config = model_config or AutoConfig.from_pretrained(DEMO / "model")
+        functions = {name: REWARD_FUNCS[name] for name in rewards}
+        return {
+            check.name: check
+            for check in preflight.check(config, tokenizer, model_config, data, functions, XML_COT_FORMAT)
+        }
+
+    return checks
+
+
+def test_a_sound_run_is_ok_throughout(table):
+    checks = table(rows=[{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)])
+    assert {check.status for check in checks.values()} == {"ok"} and not any(c.remedy for c in checks.values())
+    expected = {"geometry", "tracker", "output", "schema", "dataset", "duplicates", "overlap", "prompt length"}
+    expected |= {"completion length", "all rewards", "reward correctness", "model", "memory", "disk"}
+    assert expected <= set(checks)
+    assert "360 training rows, 360 optimizer steps per epoch; 40 held-out" in checks["dataset"].finding
+
+
+PROBLEMS = {  # rows that are added, and settings: the check and what it says
+    "no gold": ([{"question": "a", "answer": "9"}], {}, "schema", "1 rows without a question or a gold answer"),
+    "few held out": ([], {}, "dataset", "4 held-out questions"),
+    "duplicates": (ROWS[:9], {}, "duplicates", "training rows ask a question again"),
+    "contradiction": (
+        [{"question": question, "answer": f"#### {n}"} for n, question in enumerate(("One?", "one?", " ONE? "))],
+        {},
+        "duplicates",
+        "1 questions with different gold answers",
+    ),
+    "long prompts": (
+        [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)],
+        {},
+        "prompt length",
+        "were dropped",
+    ),
+    "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 % are longer"),
+    "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
+    "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect 0.5, wrong number 0.5"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_each_problem_is_a_warning_with_a_remedy(name, table):
+    rows, settings, check, finding = PROBLEMS[name]
+    rewards = ["int_reward_func"] if name == "no correctness" else list(REWARD_FUNCS)
+    found = table(rows=ROWS + rows, rewards=rewards, **settings)[check]
+    assert found.status == "warning" and finding in found.finding and found.remedy
+
+
+def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
+    held_out = write_jsonl([{"question": " WHAT is 2 + 2? ", "answer": "#### 4"}], "held_out.jsonl")
+    found = table(eval_dataset_name=held_out)["overlap"]
+    assert found.status == "warning" and "1 training rows that ask a held-out question" in found.finding
+
+
+def test_fewer_rows_than_a_rollout_are_an_error(table):
+    found = table(per_device_train_batch_size="1024")["dataset"]
+    assert found.status == "error" and "64 prompts of one rollout" in found.finding
+
+
+def test_the_length_of_gold_solutions_leaves_their_calculator_marks_out(table):
+    rows = [{"question": f"{n}?", "answer": f"1 + 1 = <<{'1+' * 40}1=2>>2\n#### 2"} for n in range(40)]
+    assert table(rows=rows)["completion length"].status == "ok"
+
+
+def test_perturbed_answers():
+    kinds = preflight.perturbed("5 + 4 = 9", "9", XML_COT_FORMAT)
+    assert kinds["perfect"] == XML_COT_FORMAT.format(reasoning="5 + 4 = 9", answer="9")
+    assert "<answer>\n10\n</answer>" in kinds["wrong number"] and "<" not in kinds["no tags"]
+    assert kinds["extra text"].startswith(kinds["perfect"]) and kinds["empty"] == ""
+    assert "<answer>\nnot yes\n</answer>" in preflight.perturbed("", "yes", XML_COT_FORMAT)["wrong number"]
+
+
+def test_each_reward_is_tried_on_all_of_them():
+    tried = preflight.try_rewards(REWARD_FUNCS, {"prompt": [], "answer": "1", "other": 3}, PERFECT, XML_COT_FORMAT)
+    totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
+    assert totals == pytest.approx(
+        {"perfect": 4.0, "wrong number": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
+    )
+
+
+def test_a_reward_that_tells_nothing_apart_is_named_and_alone_it_is_an_error():
+    def constant(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    tried = preflight.try_rewards(
+        {"constant": constant, "int_reward_func": REWARD_FUNCS["int_reward_func"]},
+        {"prompt": []},
+        PERFECT,
+        XML_COT_FORMAT,
+    )
+    checks = {check.name: check for check in preflight.about_rewards(tried, None)}
+    assert checks["reward constant"].status == "warning" and checks["reward int"].status == "ok"
+    (_, alone) = preflight.about_rewards({"constant": tried["constant"]}, None)
+    assert alone.status == "error" and "nothing can be learned" in alone.remedy
+    (*_, silenced) = preflight.about_rewards(tried, [1.0, 0.0])
+    assert silenced.status == "error"
+
+
+def test_an_adapter_for_other_modules_is_an_error(table):
+    found = table(use_peft="true", lora_target_modules="no_such_proj")["model"]
+    assert found.status == "error" and "no_such_proj" in found.finding and "lora_target_modules" in found.remedy
+
+
+def test_the_share_that_is_trained_is_shown(table):
+    assert "1.7 of 1.7 million parameters are trained" in table()["model"].finding
+    assert "of 1.7 million" in table(use_peft="true")["model"].finding
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_knows_is_an_error(table):
+    config = AutoConfig.from_pretrained(DEMO / "model")
+    config.vocab_size = 300
+    assert table(model_config=config)["vocabulary"].status == "error"
+
+
+def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
+    found = table()["memory"]
+    assert found.status == "warning" and "1.0 MB free" in found.finding
+    assert "per_device_train_batch_size" in found.remedy
+
+
+@pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])
+def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 0, free))
+    found = table()["disk"]  # two checkpoints and one being written, of 20 MB each, and the model of 7 MB
+    assert found.status == status and "3 checkpoints of 20.1 MB" in found.finding
+
+
+def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("optim: adamw_8bit\n")
+    found = table(config=str(recipe))["machine"]
+    assert found.status == "warning" and "adamw_8bit needs CUDA" in found.finding
+
+
+def test_an_evaluation_alone_is_not_held_to_the_rules_of_training(table):
+    checks = table(eval_only="true", per_device_train_batch_size="1024")
+    assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
+    assert checks["dataset"].status != "error" and "prompt length" in checks
+
+
+def test_errors_stop_with_the_first_one_and_the_number_of_others():
+    checks = [preflight.Check("ok", "a", "fine"), *[preflight.Check("error", "b", "broken", "mend it")] * 3]
+    with pytest.raises(UserError, match=r"b: broken; mend it \(and 2 more"):
+        preflight.stop_at_errors(checks)
+    preflight.stop_at_errors(checks[:1])
