@@ -215,54 +215,66 @@ def load_model(config: "Config") -> "PreTrainedModel":
 
 
 def run(argv: list[str] | None) -> int:
-    """Configure, check, evaluate, train, save, evaluate, report; the exit status."""
+    """Configure, check, then train or evaluate; the exit status."""
     from grpo.config import resolve
 
+    start = time.perf_counter()
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
-    script, training = config.script, config.training
-    rewards = select_rewards(script.reward_funcs, training.reward_weights)
+    rewards = select_rewards(config.script.reward_funcs, config.training.reward_weights)
 
     from accelerate import PartialState
-    from trl import GRPOTrainer, get_peft_config
 
-    from grpo import comparison, console, evaluation, generation, loading, monitoring, preflight, report, run_directory
+    from grpo import console, loading, preflight
 
-    start, say, main_process = time.perf_counter(), PartialState().print, PartialState().is_main_process
-    name = config.model.model_name_or_path
-    model_config = loading.read_config(
-        name, revision=config.model.model_revision, trust_remote_code=training.trust_remote_code
-    )
+    model, training = config.model, config.training
+    source = dict(revision=model.model_revision, trust_remote_code=training.trust_remote_code)
+    model_config = loading.read_config(model.model_name_or_path, **source)
     tokenizer = load_tokenizer(config)
     data = build_datasets(config, tokenizer)
     checks = preflight.check(config, tokenizer, model_config, data, rewards, XML_COT_FORMAT)
-    if main_process:
+    if PartialState().is_main_process:
         console.print_checks(checks, preflight.example(config, tokenizer, data))
     preflight.stop_at_errors(checks)
-    if script.dry_run:
-        say("Dry run: preflight found no error; nothing was trained or written")
+    if config.script.dry_run:
+        PartialState().print("Dry run: preflight found no error; nothing was trained or written")
         return 0
+    if config.script.eval_only:
+        return evaluate_alone(config, tokenizer, data, start)
+    return train(config, tokenizer, data, rewards, start)
 
-    evaluate = functools.partial(
-        evaluation.evaluate,
-        tokenizer=tokenizer,
-        rows=data.held_out,
-        max_new_tokens=training.max_completion_length,
-        batch_size=training.per_device_eval_batch_size,
-        chat_template_kwargs=training.chat_template_kwargs,
-        num_samples=script.eval_num_samples,
-        sampling=generation.Sampling.like(training),
-    )
-    output = Path(training.output_dir)
-    if script.eval_only:
-        summary, records = evaluate(load_model(config))
-        if main_process:
-            run_directory.begin(output, config, SYSTEM_PROMPT)
-            evaluation.save(output, "only", summary, records)
-            console.print_evaluations({name: summary})
-            run_directory.finish(output, "evaluated", time.perf_counter() - start)
-            say(f"Saved in {output}; the report is {report.write(output)}")
-        return 0
 
+def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data: "Data", start: float) -> int:
+    """`--eval_only`: measure the model as it is."""
+    from accelerate import PartialState
+
+    from grpo import console, evaluation, report, run_directory
+
+    output = Path(config.training.output_dir)
+    summary, records = evaluation.measure(config, load_model(config), tokenizer, data.held_out)
+    if PartialState().is_main_process:
+        run_directory.begin(output, config, system_prompt=SYSTEM_PROMPT, data=data.counts())
+        evaluation.save(output, "only", summary, records)
+        console.print_evaluations({Path(config.model.model_name_or_path).name: summary})
+        run_directory.finish(output, "evaluated", time.perf_counter() - start)
+        print(f"Saved in {output}; the report is {report.write(output)}")
+    return 0
+
+
+def train(
+    config: "Config",
+    tokenizer: "PreTrainedTokenizerBase",
+    data: "Data",
+    rewards: dict[str, Callable[..., list[float]]],
+    start: float,
+) -> int:
+    """Evaluate, train, save, evaluate, compare, report."""
+    from accelerate import PartialState
+    from trl import GRPOTrainer, get_peft_config
+
+    from grpo import comparison, console, evaluation, monitoring, report, run_directory
+
+    training, output = config.training, Path(config.training.output_dir)
+    say, main_process = PartialState().print, PartialState().is_main_process
     with run_directory.cleared_on_refusal(output):  # TRL makes directories before it looks at the settings
         trainer = GRPOTrainer(
             model=load_model(config),
@@ -274,23 +286,24 @@ def run(argv: list[str] | None) -> int:
             peft_config=get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
-    watch = monitoring.Watch(trainer, output, stop=script.stop_on_alarm)
+    watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
     trainer.add_callback(watch)
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)))
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
-        run_directory.begin(output, config, SYSTEM_PROMPT)
+        run_directory.begin(output, config, system_prompt=SYSTEM_PROMPT, data=data.counts())
     say(f"Run: {training.run_name}, in {output}")
-    before, records_before = evaluate(trainer.model)
+
+    before, records_before = evaluation.measure(config, trainer.model, tokenizer, data.held_out)
     if main_process:
         evaluation.save(output, "before", before, records_before)
     say("Training (a loss near 0 is normal: watch the rewards)")
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    stopped = script.stop_on_alarm and bool(watch.names)
-
+    stopped = config.script.stop_on_alarm and bool(watch.names)
     if not stopped:
         trainer.save_model()
-        after, records_after = evaluate(trainer.accelerator.unwrap_model(trainer.model))
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        after, records_after = evaluation.measure(config, policy, tokenizer, data.held_out)
         if main_process:
             evaluation.save(output, "after", after, records_after)
             comparison.save(output, compared := comparison.compare(records_before, records_after))

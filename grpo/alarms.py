@@ -4,6 +4,7 @@ A check looks at an `Observed` and returns a sentence, or None while all is well
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -144,7 +145,7 @@ def tiny_variance(seen: Observed) -> Finding:
             return None
         deciders |= {name for name in rollout.rewards for group in tiny if rollout.spread(name, group) > 0}
     return (
-        f"in at least half of the groups that have any variance, for {IN_A_ROW} rollouts, differences below 2 % of the "
+        f"for {IN_A_ROW} rollouts, in at least half of the groups with any variance, differences below 2 % of the "
         f"rewards' size ({scale:g}) decided the advantage alone; they came from {', '.join(sorted(deciders))}"
     )
 
@@ -155,7 +156,7 @@ def mode_collapse(seen: Observed) -> Finding:
     across, within = [], []
     for rollout in seen.rollouts:
         texts, several = rollout.completions, len({str(prompt) for prompt in rollout.prompts}) > 1
-        across.append(several and max(map(texts.count, set(texts))) / len(texts) >= 0.9)
+        across.append(several and max(Counter(texts).values()) >= 0.9 * len(texts))
         # identical right answers are what training is for
         unsolved = [group for group in rollout.groups() if not all(_correct(rollout, group) or [False])]
         within.append(bool(unsolved) and all(len(set(texts[group])) == 1 for group in unsolved))
@@ -169,7 +170,7 @@ def mode_collapse(seen: Observed) -> Finding:
 def kl_runaway(seen: Observed) -> Finding:
     values = seen.last("kl")  # logged only where it is computed: beta > 0
     if values and min(values) > 0.5:
-        return f"the KL divergence from the reference model was above 0.5 for {IN_A_ROW} optimizer steps: {values[-1]:.2f}"
+        return f"the KL divergence from the reference model was above 0.5 for {IN_A_ROW} steps, now {values[-1]:.2f}"
     return None
 
 
@@ -181,14 +182,16 @@ def _entropies(seen: Observed) -> tuple[float, float] | None:
 def entropy_collapse(seen: Observed) -> Finding:
     entropies = _entropies(seen)
     if entropies and entropies[1] < 0.1 * entropies[0]:
-        return f"the policy's entropy fell from {entropies[0]:.3f} to {entropies[1]:.4f} nats a token: it has stopped exploring"
+        return f"entropy fell from {entropies[0]:.3f} to {entropies[1]:.4f} nats a token: the policy stopped exploring"
     return None
 
 
 def entropy_runaway(seen: Observed) -> Finding:
     entropies = _entropies(seen)
     if entropies and entropies[1] > max(3 * entropies[0], entropies[0] + 0.5):
-        return f"the policy's entropy rose from {entropies[0]:.2f} to {entropies[1]:.2f} nats a token: it drifts towards noise"
+        return (
+            f"entropy rose from {entropies[0]:.2f} to {entropies[1]:.2f} nats a token: the policy drifts towards noise"
+        )
     return None
 
 

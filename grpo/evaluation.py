@@ -26,6 +26,7 @@ from rewards import (
 from .generation import Sampling, generate
 from .prompts import questions, tokenize
 
+Evaluation = tuple[dict[str, Any], list[dict[str, Any]]]  # the summary, and a record of each question
 SHARES = {  # key in eval_*.json: its column in the records
     "accuracy_strict": "strict",
     "accuracy_lenient": "lenient",
@@ -82,6 +83,20 @@ def is_right(text: str, gold: str) -> bool:
     return extract_xml_answer(text) == gold or is_numerically_correct(text, gold)
 
 
+def measure(config: Any, model: Any, tokenizer: Any, rows: Dataset) -> Evaluation:
+    """`evaluate` with a run's settings; samples are drawn as its rollouts are."""
+    return evaluate(
+        model,
+        tokenizer,
+        rows,
+        max_new_tokens=config.training.max_completion_length,
+        batch_size=config.training.per_device_eval_batch_size,
+        chat_template_kwargs=config.training.chat_template_kwargs,
+        num_samples=config.script.eval_num_samples,
+        sampling=Sampling.like(config.training),
+    )
+
+
 def evaluate(
     model: Any,
     tokenizer: Any,
@@ -91,7 +106,7 @@ def evaluate(
     chat_template_kwargs: dict[str, Any] | None = None,
     num_samples: int = 1,
     sampling: Sampling | None = None,
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> Evaluation:
     """Greedy pass@1 on rows with `prompt` and `answer`; with `num_samples` k > 1 also maj@k and pass@k.
 
     Returns:

@@ -121,7 +121,7 @@ def _check_trackers(settings: dict[str, Any]) -> list[str]:
             )
     settings["report_to"] = names
     can_ask = sys.stdin is not None and sys.stdin.isatty()
-    if "wandb" not in names or "WANDB_MODE" in os.environ or can_ask:
+    if "wandb" not in names or "WANDB_MODE" in os.environ:
         return []
     import wandb
 
@@ -130,9 +130,11 @@ def _check_trackers(settings: dict[str, Any]) -> list[str]:
             return []
     except wandb.errors.Error as error:
         raise UserError(f"report_to: W&B refuses its key ({error}); wandb login, or --report_to none") from None
+    wandb.teardown()  # login read the environment for good; the next use reads it again
+    if can_ask:
+        return ["note: W&B has no key yet, so it asks for one when training starts; wandb login, or --report_to none"]
     # without a key and without a terminal wandb raises in the middle of train()
     os.environ["WANDB_MODE"] = "offline"
-    wandb.teardown()  # login read the environment for good; the next use reads it again
     return ["note: W&B is not logged in, so it logs offline to ./wandb; log in (wandb login) or give --report_to none"]
 
 

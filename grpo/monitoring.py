@@ -32,7 +32,7 @@ class Watch(TrainerCallback):
     """Raise each alarm once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>` for the tracker.
 
     All it looks at TRL has gathered from all processes, so that all of them come to the same findings and stop at the
-    same step without asking each other.
+    same step without asking each other. TRL shows a rollout to nobody, so `_metrics` and `_logs` are read.
 
     Args:
         trainer: a GRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.

@@ -198,8 +198,9 @@ def about_surroundings(config: Any) -> Iterator[Check]:
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         trackers = [name for name in config.training.report_to if name != "none"]
-        state = " (offline)" if "wandb" in trackers and os.environ.get("WANDB_MODE") == "offline" else ""
-        yield Check("ok", "tracker", (", ".join(trackers) or "none") + state)
+        asks = any("W&B" in note for note in config.notes)  # machine.py tried to log in
+        state = os.environ.get("WANDB_MODE") or ("not logged in" if asks else "logged in")
+        yield Check("ok", "tracker", (", ".join(trackers) or "none") + (f" ({state})" if "wandb" in trackers else ""))
     resume = config.training.resume_from_checkpoint
     finding = f"{config.training.output_dir}" + (f", going on from {resume}" if resume else "")
     yield Check("ok", "output", finding)
@@ -228,7 +229,8 @@ def check(
         solution = next(iter(data.solutions), ("", data.train[0]["answer"]))
         tried = try_rewards(rewards, data.train[0], solution, answer_format)
         checks += about_rewards(tried, config.training.reward_weights)
-    largest_id = max(tokenizer.get_vocab().values())
+    used = tokenizer(example(config, tokenizer, data), add_special_tokens=False)["input_ids"]
+    largest_id = max(*used, tokenizer.eos_token_id, tokenizer.pad_token_id)
     checks += about_model(config, model_config, get_peft_config(config.model), data, largest_id)
     return checks
 

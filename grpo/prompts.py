@@ -30,6 +30,11 @@ class Data:
     too_long: int
     solutions: list[tuple[str, str]]  # (reasoning, answer) of at most a thousand gold solutions
 
+    def counts(self) -> dict[str, int]:
+        """Rows by what became of them, for run.json."""
+        dropped = {"unusable": self.unusable, "overlap": self.overlap, "too_long": self.too_long}
+        return {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
+
 
 def prepare(
     source: dict[str, Dataset],

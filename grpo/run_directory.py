@@ -182,8 +182,8 @@ def commit() -> str | None:
     return out.stdout.strip()
 
 
-def begin(directory: Path, config: Any, system_prompt: str) -> None:
-    """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit.
+def begin(directory: Path, config: Any, **facts: Any) -> None:
+    """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
 
     What an earlier run left is removed where it is being replaced (`overwrite_run`), so that nobody resumes from a
     checkpoint of another run.
@@ -200,7 +200,7 @@ def begin(directory: Path, config: Any, system_prompt: str) -> None:
         "versions": versions(),
         "hardware": hardware(),
         "geometry": dataclasses.asdict(config.geometry),
-        "system_prompt": system_prompt,
+        **facts,
         "changed": config.changed,
         "settings": config.settings(),
     }

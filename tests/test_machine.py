@@ -158,3 +158,12 @@ def test_wandb_without_login_and_terminal_goes_offline_in_one_line(monkeypatch):
     assert "offline" in note and "--report_to none" in note
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set()) == []
+
+
+def test_wandb_without_login_at_a_terminal_may_ask(monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", "/nonexistent")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    (note,) = machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
+    assert "asks for one when training starts" in note and "WANDB_MODE" not in os.environ

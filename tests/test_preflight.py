@@ -60,10 +60,10 @@ PROBLEMS = {  # rows that are added, and settings: the check and what it says
     "few held out": ([], {}, "dataset", "4 held-out questions"),
     "duplicates": (ROWS[:9], {}, "duplicates", "training rows ask a question again"),
     "contradiction": (
-        [{"question": question, "answer": f"#### {n}"} for n, question in enumerate(("One?", "one?", " ONE? "))],
+        [{"question": f"One{' ' * n} {pair}?", "answer": f"#### {n}"} for pair in range(9) for n in range(2)],
         {},
         "duplicates",
-        "1 questions with different gold answers",
+        "questions with different gold answers",
     ),
     "long prompts": (
         [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)],
