@@ -117,16 +117,19 @@ def test_mode_collapse_of_answers_that_are_not_right(train, greedy, write_jsonl)
     assert "identical" in found["mode_collapse"]["message"]
 
 
+@pytest.mark.slow
 def test_kl_runaway_is_seen_where_kl_is_computed(train):
     found = train(max_steps="8", beta="0.001", learning_rate="3e-3", max_grad_norm="10")
     assert "above 0.5" in found["kl_runaway"]["message"]
 
 
+@pytest.mark.slow
 def test_entropy_runaway(train):
     found = train(max_steps="14", entropy_coef="1", learning_rate="1e-3", max_grad_norm="10")
     assert "rose from" in found["entropy_runaway"]["message"]
 
 
+@pytest.mark.slow
 def test_weights_unchanged_once_the_learning_rate_was_above_zero(train):
     found = train(max_steps="6", learning_rate="1e-30")
     assert set(found) == {"weights_unchanged"} and found["weights_unchanged"]["step"] == 5
