@@ -60,6 +60,9 @@ _NUMBER = re.compile(
 )
 
 
+_POWER = re.compile(r"\^\{?[-\u2212]?[0-9]+")  # 72 cm^2 is 72
+
+
 def last_number(text: str) -> Fraction | None:
     """The last number in a text, exactly; None where there is none or it has over 200 digits.
 
@@ -69,7 +72,7 @@ def last_number(text: str) -> Fraction | None:
     >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("3/4")
     (Fraction(2001, 2), Fraction(5, 1), Fraction(-5, 1), Fraction(3, 4))
     """
-    last = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
+    last = next(iter(deque(_NUMBER.finditer(_POWER.sub(" ", text)), maxlen=1)), None)
     if last is None or len(last[0]) > 200:
         return None
     value = Fraction((last["whole"].replace(",", "") or "0") + (last["decimals"] or ""))

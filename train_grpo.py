@@ -29,6 +29,7 @@ from grpo import UserError
 from rewards import REWARD_FUNCS
 
 if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo.config import Config
@@ -161,8 +162,9 @@ def build_datasets(config: "Config", tokenizer: "PreTrainedTokenizerBase") -> "D
     if script.num_shots > len(EXEMPLARS):
         raise UserError(f"num_shots: {script.num_shots} is more than there are exemplars; give 0 to {len(EXEMPLARS)}")
     with PartialState().main_process_first():  # the others find the main process' download in the cache
-        source = sources.load_source(script.dataset_name, script.dataset_config)
         other = script.eval_dataset_name
+        alone = script.eval_only and other  # then nothing else is needed
+        source = {} if alone else sources.load_source(script.dataset_name, script.dataset_config)
         eval_source = sources.load_source(other, script.dataset_config) if other else None
     tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.training.chat_template_kwargs)
     chat = functools.partial(make_prompt, num_shots=script.num_shots)
@@ -189,25 +191,18 @@ def load_tokenizer(config: "Config") -> "PreTrainedTokenizerBase":
     return tokenizer
 
 
-def load_model(config: "Config") -> "PreTrainedModel":
-    """The policy on this process' device."""
-    from transformers import AutoModelForCausalLM
+def load_model(config: "Config") -> "PreTrainedModel | PeftModel":
+    """The policy on this process' device; a saved adapter on its base model, to go on with."""
     from trl import get_quantization_config
 
     from grpo import loading
 
-    quantization = get_quantization_config(config.model)
     options = dict(
-        revision=config.model.model_revision,
-        trust_remote_code=config.training.trust_remote_code,
         dtype=config.model.dtype,
         attn_implementation=config.model.attn_implementation,
-        quantization_config=quantization,
+        quantization_config=get_quantization_config(config.model),
     )
-    options.update(config.training.model_init_kwargs or {})
-    with loading.readable_load_errors(config.model.model_name_or_path):
-        model = AutoModelForCausalLM.from_pretrained(config.model.model_name_or_path, **options)
-    return model if quantization else model.to(config.training.device)
+    return loading.load(config, options | (config.training.model_init_kwargs or {}))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -225,16 +220,15 @@ def run(argv: list[str] | None) -> int:
     from accelerate import PartialState
 
     from grpo import console, loading, preflight
+    from grpo.checks import stop_at_errors
 
-    model, training = config.model, config.training
-    source = dict(revision=model.model_revision, trust_remote_code=training.trust_remote_code)
-    model_config = loading.read_config(model.model_name_or_path, **source)
+    model_config, peft_config = loading.read_configs(config)
     tokenizer = load_tokenizer(config)
     data = build_datasets(config, tokenizer)
-    checks = preflight.check(config, tokenizer, model_config, data, rewards, XML_COT_FORMAT)
+    checks = preflight.check(config, tokenizer, model_config, peft_config, data, rewards, XML_COT_FORMAT)
     if PartialState().is_main_process:
         console.print_checks(checks, preflight.example(config, tokenizer, data))
-    preflight.stop_at_errors(checks)
+    stop_at_errors(checks)
     if config.script.dry_run:
         PartialState().print("Dry run: preflight found no error; nothing was trained or written")
         return 0
@@ -269,6 +263,7 @@ def train(
 ) -> int:
     """Evaluate, train, save, evaluate, compare, report."""
     from accelerate import PartialState
+    from peft import PeftModel
     from trl import GRPOTrainer, get_peft_config
 
     from grpo import comparison, console, evaluation, monitoring, report, run_directory
@@ -276,14 +271,15 @@ def train(
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
     with run_directory.cleared_on_refusal(output):  # TRL makes directories before it looks at the settings
+        model = load_model(config)
         trainer = GRPOTrainer(
-            model=load_model(config),
+            model=model,
             reward_funcs=list(rewards.values()),
             args=training,
             train_dataset=data.train,
             eval_dataset=data.held_out if training.eval_strategy != "no" else None,
             processing_class=tokenizer,
-            peft_config=get_peft_config(config.model),
+            peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
     watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
@@ -299,7 +295,7 @@ def train(
         evaluation.save(output, "before", before, records_before)
     say("Training (a loss near 0 is normal: watch the rewards)")
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    stopped = config.script.stop_on_alarm and bool(watch.names)
+    stopped = watch.stopping
     if not stopped:
         trainer.save_model()
         policy = trainer.accelerator.unwrap_model(trainer.model)
@@ -320,7 +316,7 @@ def train(
     # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
-    return 3 if stopped else 0
+    return 3 if stopped and main_process else 0  # torchrun would end the main process at another one's failure
 
 
 def select_rewards(names: list[str], weights: list[float] | None) -> dict[str, Callable[..., list[float]]]:
@@ -342,6 +338,8 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         if os.environ.get("RANK", "0") == "0":  # under torchrun, say it once
             print(f"error: {error}", file=sys.stderr)
+        else:
+            time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
         return 2
 
 

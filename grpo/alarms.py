@@ -3,80 +3,23 @@
 A check looks at an `Observed` and returns a sentence, or None while all is well. `ALARMS`, at the end, names them.
 """
 
-import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from statistics import fmean
-from typing import Any
+
+from .observed import IN_A_ROW, Observed, Rollout
 
 Finding = str | None
-IN_A_ROW = 3  # rollouts or optimizer steps that must look alike: one may be chance
-NEVER = 10  # rollouts after which a reward that has never fired is called dead
+NEVER = 20  # rollouts after warm-up (before, the policy hardly moves) when a reward that never fired is called dead
 WINDOW = 5  # optimizer steps over which entropies are averaged
 MOVES = 5  # optimizer steps with a learning rate above 0 after which some weight must differ
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """One rollout of all processes, group by group.
-
-    `rewards` holds each reward's weighted values, None where it returned none.
-    """
-
-    prompts: list[Any]
-    completions: list[str]
-    rewards: dict[str, list[float | None]]
-    group: int  # completions per group
-
-    def groups(self) -> Iterator[slice]:
-        return (slice(start, start + self.group) for start in range(0, len(self.prompts), self.group))
-
-    def spread(self, name: str, group: slice) -> float:
-        values = [value for value in self.rewards[name][group] if value is not None]
-        return max(values) - min(values) if values else 0.0
-
-    def totals(self, group: slice) -> list[float]:
-        columns = [self.rewards[name][group] for name in self.rewards]
-        return [sum(value or 0.0 for value in row) for row in zip(*columns, strict=True)]
-
-
-@dataclass
-class Observed:
-    """What a run has shown so far; a check reads it, the callback in monitoring.py writes it."""
-
-    scaled_by_group: bool = True  # advantages are divided by the group's standard deviation
-    chat_template_unused: bool = False  # the tokenizer has a chat template, and the prompts are bare text
-    metrics: dict[str, list[float]] = field(default_factory=dict)  # TRL's, the mean of each optimizer step
-    rollouts: list[Rollout] = field(default_factory=list)  # the last IN_A_ROW
-    rollouts_seen: int = 0
-    highest: dict[str, float] = field(default_factory=dict)  # of each reward's weighted values, in the whole run
-    lowest: dict[str, float] = field(default_factory=dict)
-    gradient_finite: bool = True
-    moves: int = 0  # optimizer steps with a learning rate above 0
-    weights_moved: bool | None = None  # None before it is known
-
-    def add(self, rollout: Rollout) -> None:
-        self.rollouts = [*self.rollouts[1 - IN_A_ROW :], rollout]
-        self.rollouts_seen += 1
-        for name, values in rollout.rewards.items():
-            known = [value for value in values if value is not None]
-            self.highest[name] = max([self.highest.get(name, -math.inf), *known])
-            self.lowest[name] = min([self.lowest.get(name, math.inf), *known])
-
-    def last(self, key: str) -> list[float]:
-        """The metric of the last IN_A_ROW optimizer steps; empty before there are so many."""
-        values = self.metrics.get(key, [])
-        return values[-IN_A_ROW:] if len(values) >= IN_A_ROW else []
-
-    @property
-    def settled(self) -> bool:
-        return len(self.rollouts) == IN_A_ROW
+GOES_ON = ("dead_reward", "tiny_variance")  # the run still learns from its other rewards: no reason to stop it
 
 
 def _correct(rollout: Rollout, group: slice) -> list[bool] | None:
     """Which completions of a group are right; None where no reward says so."""
-    names = [name for name in rollout.rewards if "correct" in name]
+    names = [name for name in rollout.rewards if re.search(r"(^|_)(correct|accura)", name)]
     if not names:
         return None
     return [
@@ -97,6 +40,17 @@ def no_chat_template(seen: Observed) -> Finding:
     return None
 
 
+def _kind(seen: Observed, rollout: Rollout, group: slice) -> str:
+    """Why the completions of a group earned the same."""
+    verdict, (low, high) = _correct(rollout, group), seen.totals
+    if verdict is None and low < high:  # no reward says what is right: the best and the worst seen so far do
+        total = rollout.totals(group)[0]
+        verdict = [total == high] if total in (low, high) else None
+    if verdict is None or (any(verdict) and not all(verdict)):  # where rewards cancel out, some are right
+        return "constant reward"
+    return "all right" if all(verdict) else "all wrong"
+
+
 def zero_variance(seen: Observed) -> Finding:
     if not seen.settled or any(
         max(rollout.totals(group)) - min(rollout.totals(group)) > 1e-8
@@ -104,17 +58,9 @@ def zero_variance(seen: Observed) -> Finding:
         for group in rollout.groups()
     ):
         return None
-    verdicts = [_correct(rollout, group) for rollout in seen.rollouts for group in rollout.groups()]
-    right = sum(verdict is not None and all(verdict) for verdict in verdicts)
-    wrong = sum(verdict is not None and not any(verdict) for verdict in verdicts)
-    if None in verdicts:
-        kind = "constant reward"
-    elif right == len(verdicts):
-        kind = "all right"
-    elif wrong == len(verdicts):
-        kind = "all wrong"
-    else:
-        kind = f"{wrong} groups all wrong, {right} all right"
+    groups = [(rollout, group) for rollout in seen.rollouts for group in rollout.groups()]
+    kinds = Counter(_kind(seen, rollout, group) for rollout, group in groups)
+    kind = next(iter(kinds)) if len(kinds) == 1 else ", ".join(f"{n} groups {kind}" for kind, n in kinds.items())
     return (
         f"within each group of the last {IN_A_ROW} rollouts all completions earned the same ({kind}), so every "
         "advantage and the gradient were 0"
@@ -123,7 +69,7 @@ def zero_variance(seen: Observed) -> Finding:
 
 def dead_rewards(seen: Observed) -> dict[str, str]:
     """Each reward that has never fired, by name."""
-    if seen.rollouts_seen < NEVER:
+    if seen.rollouts_after_warmup < NEVER:
         return {}
     dead = [name for name, high in seen.highest.items() if high <= 0 and high == seen.lowest[name]]
     return {
@@ -132,11 +78,17 @@ def dead_rewards(seen: Observed) -> dict[str, str]:
     }
 
 
+def _size(values: list[float | None]) -> float:
+    """How large a reward usually is: nine in ten values are not larger."""
+    sizes = sorted(abs(value) for value in values if value is not None)
+    return sizes[int(0.9 * (len(sizes) - 1))] if sizes else 0.0
+
+
 def tiny_variance(seen: Observed) -> Finding:
     """Dividing by the group's standard deviation blows a thousandth up to a full advantage."""
     if not seen.settled or not seen.scaled_by_group:
         return None
-    scale = max(max(abs(seen.highest[name]), abs(seen.lowest[name])) for name in seen.highest)
+    scale = max(_size(rollout.rewards[name]) for rollout in seen.rollouts for name in rollout.rewards)
     deciders: set[str] = set()
     for rollout in seen.rollouts:
         live = [group for group in rollout.groups() if max(rollout.totals(group)) - min(rollout.totals(group)) > 1e-8]
@@ -196,7 +148,7 @@ def entropy_runaway(seen: Observed) -> Finding:
 
 
 def nonfinite_gradient(seen: Observed) -> Finding:
-    return None if seen.gradient_finite else "the gradient holds NaN or infinity"
+    return None if seen.gradient_finite else "the gradient holds NaN or infinity; the step was skipped"
 
 
 def weights_unchanged(seen: Observed) -> Finding:

@@ -32,8 +32,12 @@ def mcnemar(fixed: int, broken: int) -> float:
 def bootstrap(fixed: int, broken: int, n: int, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
     """95 % percentile interval of the paired difference (fixed - broken) / n, over resampled questions.
 
-    A question counts +1, -1 or 0, so that resampling the questions is drawing from a multinomial distribution.
+    A question counts +1, -1 or 0, so that resampling the questions is drawing from a multinomial distribution. Where
+    none has changed there is nothing to resample: the interval is what n questions without a change leave possible.
     """
+    if fixed == broken == 0:
+        bound = 1 - 0.05 ** (1 / n)  # the exact form of the rule of three
+        return -bound, bound
     shares = numpy.array([fixed, broken, n - fixed - broken]) / n
     drawn = numpy.random.default_rng(seed).multinomial(n, shares, size=resamples)
     low, high = numpy.quantile((drawn[:, 0] - drawn[:, 1]) / n, [0.025, 0.975])
@@ -97,7 +101,7 @@ def _judge(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
         return "learned_the_tags", (
             f"It learned the tags, not to answer better: {_shown(what, measures[tags[0]])}, while {shown}{unclear}."
         )
-    if steady and lenient["fixed"] + lenient["broken"]:
+    if steady:
         return "no_change", f"No change: {shown}."
     return "too_small_to_tell", f"The sample of {n} is too small to tell: {shown}."
 

@@ -13,8 +13,8 @@ from trl.trainer import grpo_trainer
 
 from rewards import short_name
 
+from .checks import Check
 from .evaluation import SHARES
-from .preflight import Check
 
 
 class ProgressLine(ProgressCallback):

@@ -136,7 +136,9 @@ class _Batch:
 
     def step(self) -> None:
         """One more token for every row."""
-        self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
+        # what a row that has ended still computes is nobody's: masked, it needs no further position
+        running = self.mask.new_tensor([[not (row.ended or row.cut)] for row in self.rows])
+        self.mask = torch.cat([self.mask, running], dim=1)
         positions = self.mask.sum(-1, keepdim=True) - 1
         self.tokens = self._choose(self._logits(self.tokens[:, None], positions, self.mask, self.cache))
         self._note(len(self.rows))

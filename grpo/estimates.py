@@ -1,5 +1,6 @@
 """How much memory and disk a run will take, from the model's shape alone: no weights are loaded."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ class Shape:
 
     parameters: int
     trained: int
+    adapter: bool  # only that is trained
     layers: int
     hidden: int
     intermediate: int
@@ -29,7 +31,8 @@ def shape(model_config: Any, peft_config: Any = None, trust_remote_code: bool = 
     """The model's shape, built without memory on torch's meta device; with an adapter only that is trained.
 
     Raises:
-        ValueError: the adapter finds none of its target modules in the model.
+        ValueError: this is no causal language model, or the adapter finds none of its target modules in it.
+        RuntimeError: some models of other people's code cannot be built without weights.
     """
     from transformers import AutoModelForCausalLM
 
@@ -39,28 +42,38 @@ def shape(model_config: Any, peft_config: Any = None, trust_remote_code: bool = 
         if peft_config is not None:
             from peft import get_peft_model
 
+            peft_config = copy.deepcopy(peft_config)
+            peft_config.inference_mode = False  # which a saved one is set to
             model = get_peft_model(model, peft_config)
     text = model_config.get_text_config(decoder=True)
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+
+    def size(name: str, default: int) -> int:
+        try:
+            value = getattr(text, name, None) or default
+        except AttributeError:  # layers that differ, and refuse to say in one number
+            return default
+        return max(value) if isinstance(value, list | tuple) else value
+
+    hidden, heads = size("hidden_size", 0), size("num_attention_heads", 1)
     return Shape(
         parameters=parameters,
         trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-        key_value=heads * head_size,
-        vocabulary=text.vocab_size,
-        positions=getattr(text, "max_position_embeddings", None),
+        adapter=peft_config is not None,
+        layers=size("num_hidden_layers", 0),
+        hidden=hidden,
+        intermediate=size("intermediate_size", 4 * hidden),
+        key_value=size("num_key_value_heads", heads) * size("head_dim", hidden // heads),
+        vocabulary=size("vocab_size", 0),
+        positions=size("max_position_embeddings", 0) or None,
     )
 
 
 def _bytes(shape: Shape, model: Any, optim: str) -> tuple[float, float, float]:
     """Bytes of all weights, of the trained ones, and of their optimizer state."""
     held = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else BYTES.get(str(model.dtype), 4)
-    trained = 4 if model.use_peft else BYTES.get(str(model.dtype), 4)  # an adapter is float32
+    trained = 4 if shape.adapter else BYTES.get(str(model.dtype), 4)  # an adapter is float32
     per_weight = next((rule(trained) for name, rule in STATE_BYTES if name in optim), 2.0 * trained)
-    adapter = shape.trained * trained if model.use_peft else 0
+    adapter = shape.trained * trained if shape.adapter else 0
     return shape.parameters * held + adapter, shape.trained * trained, shape.trained * per_weight
 
 
@@ -85,7 +98,7 @@ def memory(shape: Shape, training: Any, model: Any, rollout_per_device: int, pro
     cache += rollout_per_device * shape.vocabulary * 4 * 2  # the last position's logits and their shares
     return {
         "weights": weights,
-        "reference model": weights if training.beta and not model.use_peft else 0.0,
+        "reference model": weights if training.beta and not shape.adapter else 0.0,
         "gradients": trained,
         "optimizer": state,
         "activations or generation": max(activations, cache),  # the two phases take turns
@@ -95,5 +108,5 @@ def memory(shape: Shape, training: Any, model: Any, rollout_per_device: int, pro
 def disk(shape: Shape, training: Any, model: Any) -> tuple[float, float]:
     """Bytes of one checkpoint (trained weights and optimizer state) and of the final model."""
     _, trained, state = _bytes(shape, model, training.optim.value)
-    final = trained if model.use_peft else shape.parameters * BYTES.get(str(model.dtype), 4)
+    final = trained if shape.adapter else shape.parameters * BYTES.get(str(model.dtype), 4)
     return final + (0.0 if training.save_only_model else state), final

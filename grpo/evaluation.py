@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+import torch
 from datasets import Dataset
 
 from rewards import (
@@ -84,17 +85,22 @@ def is_right(text: str, gold: str) -> bool:
 
 
 def measure(config: Any, model: Any, tokenizer: Any, rows: Dataset) -> Evaluation:
-    """`evaluate` with a run's settings; samples are drawn as its rollouts are."""
-    return evaluate(
-        model,
-        tokenizer,
-        rows,
-        max_new_tokens=config.training.max_completion_length,
-        batch_size=config.training.per_device_eval_batch_size,
-        chat_template_kwargs=config.training.chat_template_kwargs,
-        num_samples=config.script.eval_num_samples,
-        sampling=Sampling.like(config.training),
-    )
+    """`evaluate` with a run's settings, in the arithmetic of its training; samples are drawn as its rollouts are."""
+    training = config.training
+    # Accelerate casts in the forward of the model that it has trained, but not in that of one just loaded: the same
+    # weights would answer differently before and after
+    number = torch.bfloat16 if training.bf16 else torch.float16
+    with torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16):
+        return evaluate(
+            model,
+            tokenizer,
+            rows,
+            max_new_tokens=training.max_completion_length,
+            batch_size=training.per_device_eval_batch_size,
+            chat_template_kwargs=training.chat_template_kwargs,
+            num_samples=config.script.eval_num_samples,
+            sampling=Sampling.like(training),
+        )
 
 
 def evaluate(

@@ -30,23 +30,34 @@ def readable_load_errors(name: str) -> Iterator[None]:
         ) from error
 
 
+def _refuse_missing(name: str) -> None:
+    if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):  # no Hub id
+        raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
+
+
+def read_adapter(name: str, revision: str | None) -> Any:
+    """The PeftConfig where `name` is an adapter, else None."""
+    from peft import PeftConfig
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    _refuse_missing(name)
+    with readable_load_errors(name):
+        found = find_adapter_config_file(name, revision=revision)
+        return PeftConfig.from_pretrained(name, revision=revision) if found else None
+
+
 def read_config(name: str, **source: Any) -> Any:
-    """The model's configuration, of the base model where `name` is an adapter; weights that are here are probed.
+    """The configuration of a model; weights that are here are probed.
 
     Args:
         name: a local directory or a Hub id.
         source: `revision` and `trust_remote_code`.
     """
-    from peft import PeftConfig
     from safetensors import safe_open
     from transformers import AutoConfig
-    from transformers.utils.peft_utils import find_adapter_config_file
 
-    if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):  # no Hub id
-        raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
+    _refuse_missing(name)
     with readable_load_errors(name):
-        if find_adapter_config_file(name, revision=source["revision"]):
-            name = PeftConfig.from_pretrained(name, revision=source["revision"]).base_model_name_or_path
         if os.path.isdir(name):
             files = [os.path.join(name, file) for file in os.listdir(name)]
             weights = [file for file in files if file.endswith((".safetensors", ".bin"))]
@@ -57,6 +68,38 @@ def read_config(name: str, **source: Any) -> Any:
                     with safe_open(file, framework="pt"):  # its header must agree with its size
                         pass
         return AutoConfig.from_pretrained(name, **source)
+
+
+def read_configs(config: Any) -> tuple[Any, Any]:
+    """Of the model (an adapter's base model), and of the adapter: a saved one, a new one (`use_peft`), or None."""
+    from trl import get_peft_config
+
+    name, revision = config.model.model_name_or_path, config.model.model_revision
+    adapter = read_adapter(name, revision)
+    if adapter:
+        name, revision = adapter.base_model_name_or_path, adapter.revision
+    read = read_config(name, revision=revision, trust_remote_code=config.training.trust_remote_code)
+    return read, adapter or get_peft_config(config.model)
+
+
+def load(config: Any, options: dict[str, Any]) -> Any:
+    """The model on this process' device; `options` are from_pretrained's."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    name, revision = config.model.model_name_or_path, config.model.model_revision
+    adapter = read_adapter(name, revision)
+    base = adapter.base_model_name_or_path if adapter else name
+    source = dict(revision=adapter.revision if adapter else revision)
+    source["trust_remote_code"] = config.training.trust_remote_code
+    with readable_load_errors(name):
+        model = AutoModelForCausalLM.from_pretrained(base, **source | options)
+        if options["quantization_config"] is None:
+            model = model.to(config.training.device)
+        if adapter:
+            trainable = not config.script.eval_only  # by default an adapter is loaded frozen, and would learn nothing
+            model = PeftModel.from_pretrained(model, name, revision=revision, is_trainable=trainable)
+    return model
 
 
 def check_tokenizer(tokenizer: Any, name: str, chat: list[dict[str, str]], kwargs: dict[str, Any] | None) -> None:

@@ -13,7 +13,8 @@ from transformers import TrainerCallback
 
 from rewards import completion_text
 
-from .alarms import ALARMS, MOVES, Observed, Rollout
+from .alarms import ALARMS, GOES_ON, MOVES
+from .observed import Observed, Rollout
 from .run_directory import append_line
 
 
@@ -49,6 +50,12 @@ class Watch(TrainerCallback):
         self.raised: dict[tuple[str, str], str] = {}
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
         self._weights: dict[str, torch.Tensor] = {}
+        self._warmup = 0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is to end for what was raised."""
+        return self.stop and not set(self.names) <= set(GOES_ON)
 
     @property
     def names(self) -> list[str]:
@@ -57,30 +64,41 @@ class Watch(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._weights = _sample(self.trainer.model)
+        self._warmup = args.get_warmup_steps(state.max_steps)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        grads = [p.grad for p in self.trainer.model.parameters() if p.grad is not None]
-        if grads:  # DeepSpeed keeps its own
+        parameters = [p for p in self.trainer.model.parameters() if p.grad is not None]
+        # DeepSpeed keeps its gradients to itself; with fp16 the gradient scaler skips such steps, as it should
+        if parameters and self.trainer.accelerator.scaler is None:
             # clipping by an infinite norm has turned some value into NaN, so it still shows here
-            self.seen.gradient_finite = math.isfinite(torch.nn.utils.get_total_norm(grads).item())
+            finite = math.isfinite(torch.nn.utils.get_total_norm([p.grad for p in parameters]).item())
+            self.seen.gradient_finite = finite
+            for parameter in parameters if not finite else ():
+                parameter.grad = None  # which the optimizer leaves out
         self.seen.moves += self.trainer.lr_scheduler.get_last_lr()[0] > 0
         self._raise(state, state.global_step + 1)  # at once: a step with NaN may be the last one
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = self._new_metrics()
+        if cut := self.seen.metrics.get("completions/clipped_ratio"):
+            now.setdefault("completions/clipped_ratio", cut[-1])  # these completions are trained on for several steps
         for key, value in now.items():
             self.seen.metrics.setdefault(key, []).append(value)
+        warm = state.global_step >= self._warmup
         if "reward" in now:
-            self.seen.add(self._rollout())
-        if self.seen.moves >= MOVES and self.seen.weights_moved is None and self._weights:
-            moved = _sample(self.trainer.model)
-            self.seen.weights_moved = any(not torch.equal(moved[name], old) for name, old in self._weights.items())
+            self.seen.add(self._rollout(), after_warmup=warm)
+        if self.seen.weights_moved is None and self.seen.moves:
+            now = _sample(self.trainer.model)
+            moved = any(not torch.equal(now[name], old) for name, old in self._weights.items())
+            # 16-bit weights rightly stand still while a learning rate is tiny
+            judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in now.values()))
+            self.seen.weights_moved = True if moved else False if judged else None
         self._raise(state, state.global_step)
         boundary = (
             state.global_step * args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations)
             == 0
         )
-        if self.stop and self.raised and boundary:
+        if self.stopping and boundary:
             control.should_training_stop = control.should_save = True
 
     def _new_metrics(self) -> dict[str, float]:
@@ -124,7 +142,7 @@ class Watch(TrainerCallback):
         Console().print(Panel(text, title=title, title_align="left", border_style="red"))
 
 
-def _sample(model: Any, per_tensor: int = 64) -> dict[str, torch.Tensor]:
+def _sample(model: Any, per_tensor: int = 256) -> dict[str, torch.Tensor]:
     """Some weights of every parameter that is trained."""
     found = {}
     for name, parameter in model.named_parameters():

@@ -4,35 +4,18 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-from rewards import last_number, short_name
-
-from . import UserError, estimates
-from .prompts import Data
-
-Rewards = dict[str, Callable[..., list[float]]]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the table; `remedy` is empty where all is well."""
-
-    status: str  # ok, warning, error
-    name: str
-    finding: str
-    remedy: str = ""
+from . import estimates
+from .checks import Check, judge
+from .prompts import Data, canonical, questions
+from .reward_trial import Rewards, about_rewards, try_rewards
 
 
 def _size(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
-
-
-def _judge(bad: Any, name: str, finding: str, remedy: str, status: str = "warning") -> Check:
-    return Check(status, name, finding, remedy) if bad else Check("ok", name, finding)
 
 
 # --- Data ---------------------------------------------------------------------------------------------------------
@@ -48,7 +31,7 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
     remedy = f"{script.question_column} and {script.answer_column} (with `#### gold answer`) are needed in every row"
     finding = f"columns {script.question_column} and {script.answer_column}"
     finding += f"; {data.unusable} rows without a question or a gold answer after `####` were dropped"
-    yield _judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
+    yield judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
     steps, prompts = config.geometry.steps_per_epoch(rows), config.geometry.rollout_prompts
     finding = f"{rows} training rows, {steps} optimizer steps per epoch; {len(data.held_out)} held-out questions"
     if rows < prompts and not script.eval_only:
@@ -60,15 +43,15 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
         )
     else:
         small = len(data.held_out) < 30
-        yield _judge(small, "dataset", finding, "so few held-out questions show only huge changes; raise eval_samples")
+        yield judge(small, "dataset", finding, "so few held-out questions show only huge changes; raise eval_samples")
     finding = f"{data.duplicates} training rows ask a question again"
     if data.contradictory:
         finding += f", {data.contradictory} questions with different gold answers"
     bad = data.contradictory or data.duplicates > 0.01 * rows
-    yield _judge(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
+    yield judge(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
     finding = f"{data.overlap} training rows that ask a held-out question were dropped"
     finding = finding if data.overlap else "no training row asks a held-out question"
-    yield _judge(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
+    yield judge(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
 
 
 def about_lengths(config: Any, data: Data, count: Callable[[str], int], answer_format: str) -> Iterator[Check]:
@@ -77,61 +60,17 @@ def about_lengths(config: Any, data: Data, count: Callable[[str], int], answer_f
     if data.too_long:
         finding += f": {data.too_long} training rows with longer prompts were dropped"
     many = data.too_long > 0.05 * len(data.lengths)
-    yield _judge(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
+    yield judge(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
     if data.solutions:
         limit = config.training.max_completion_length
         # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
-        plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions]
+        plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
         lengths = [count(answer_format.format(reasoning=why, answer=gold)) for why, gold in plain]
         long = fmean(length > limit for length in lengths)
         finding = f"gold solutions in the answer format: {_spread(lengths)}; limit {limit}"
         finding += f"; {100 * long:.0f} % are longer" if long else ""
         remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
-        yield _judge(long > 0.05, "completion length", finding, remedy)
-
-
-# --- Rewards ------------------------------------------------------------------------------------------------------
-
-
-def perturbed(reasoning: str, answer: str, answer_format: str) -> dict[str, str]:
-    """A perfect completion, and what a reward should tell from it."""
-    number = last_number(answer)
-    wrong = f"not {answer}" if number is None else str(number + 1)
-    perfect = answer_format.format(reasoning=reasoning, answer=answer)
-    return {
-        "perfect": perfect,
-        "wrong number": answer_format.format(reasoning=reasoning, answer=wrong),
-        "no tags": f"{reasoning}\nThe answer is {answer}.",
-        "extra text": perfect + "\nI hope that this helps!\n",
-        "empty": "",
-    }
-
-
-def try_rewards(rewards: Rewards, row: dict[str, Any], solution: tuple[str, str], answer_format: str) -> dict:
-    """What each reward gives for a perfect completion of the row and for the perturbed ones."""
-    texts = perturbed(*solution, answer_format)
-    columns = {key: [value] * len(texts) for key, value in row.items() if key != "prompt"}
-    columns["answer"] = [solution[1]] * len(texts)
-    completions = [[{"role": "assistant", "content": text}] for text in texts.values()]
-    arguments = {"prompts": [row["prompt"]] * len(texts), "completions": completions, **columns}
-    return {name: dict(zip(texts, reward(**arguments), strict=True)) for name, reward in rewards.items()}
-
-
-def about_rewards(tried: dict[str, dict[str, float]], weights: list[float] | None) -> Iterator[Check]:
-    for name, values in tried.items():
-        flat = len(set(values.values())) == 1
-        finding = ", ".join(f"{kind} {value:.3g}" for kind, value in values.items())
-        remedy = "it tells none of these apart; it moves no advantage unless your completions differ in other ways"
-        yield _judge(flat, f"reward {short_name(name)}", finding, remedy)
-    weights = weights or [1.0] * len(tried)
-    kinds = next(iter(tried.values()))
-    total = {kind: sum(w * values[kind] for w, values in zip(weights, tried.values(), strict=True)) for kind in kinds}
-    finding = ", ".join(f"{kind} {value:.3g}" for kind, value in total.items())
-    if len(set(total.values())) == 1:
-        yield Check("error", "all rewards", finding, "no reward tells these apart, so nothing can be learned; add one")
-    else:
-        remedy = "a wrong number earns as much as the right one; add a correctness reward, or raise its weight"
-        yield _judge(total["perfect"] <= total["wrong number"], "all rewards", finding, remedy)
+        yield judge(long > 0.05, "completion length", finding, remedy)
 
 
 # --- Model and machine --------------------------------------------------------------------------------------------
@@ -142,12 +81,19 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     try:
         shape = estimates.shape(model_config, peft_config, training.trust_remote_code)
     except ValueError as error:
-        yield Check("error", "model", f"the adapter does not fit {name}: {error}", "set lora_target_modules")
+        fits = f"the adapter does not fit {name}" if peft_config else f"{name} is no causal language model"
+        remedy = "set lora_target_modules" if peft_config else "give another model"
+        yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
+        return
+    except RuntimeError as error:
+        yield Check("warning", "model", f"its size is known only once it is loaded ({error})", "watch the memory")
         return
     share = f"{shape.trained / 1e6:,.1f} of {shape.parameters / 1e6:,.1f} million parameters are trained"
-    finding = f"{name}: {share}, in {model.dtype}, attention {model.attn_implementation}"
-    yield _judge(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
-    if largest_id >= shape.vocabulary:
+    base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
+    saved = f" (an adapter of {base})" if base else ""
+    finding = f"{name}{saved}: {share}, in {model.dtype}, attention {model.attn_implementation}"
+    yield judge(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
+    if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
         yield Check("error", "vocabulary", finding, "give the tokenizer that belongs to the model")
     needed = min(max(data.lengths), config.script.max_prompt_length or max(data.lengths))
@@ -158,12 +104,15 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     if config.script.eval_only:
         return
     per_device = config.geometry.rollout // config.geometry.world_size
+    if not shape.layers:
+        yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
+        return
     parts = estimates.memory(shape, training, model, per_device, needed - training.max_completion_length)
     free, where = _free_memory(training.device)
     finding = f"about {_size(sum(parts.values()))} at the peak, {_size(free)} free on {where} ("
     finding += ", ".join(f"{part} {_size(size)}" for part, size in parts.items() if size) + ")"
     remedy = "lower per_device_train_batch_size and raise gradient_accumulation_steps; use_peft; a shorter completion"
-    yield _judge(sum(parts.values()) > free, "memory", finding, remedy)
+    yield judge(sum(parts.values()) > free, "memory", finding, remedy)
     yield _about_disk(config, shape)
 
 
@@ -188,7 +137,7 @@ def _about_disk(config: Any, shape: estimates.Shape) -> Check:
     finding += f"{kept} checkpoints of {_size(checkpoint)} and the model; " if kept else "the model, no checkpoints; "
     remedy = "free some room, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
     status = "error" if free < final + bool(kept) * checkpoint else "warning"
-    return _judge(free < needed, "disk", f"{finding}{_size(free)} free in {existing}", remedy, status)
+    return judge(free < needed, "disk", f"{finding}{_size(free)} free in {existing}", remedy, status)
 
 
 def about_surroundings(config: Any) -> Iterator[Check]:
@@ -210,28 +159,35 @@ def about_surroundings(config: Any) -> Iterator[Check]:
 
 
 def check(
-    config: Any, tokenizer: Any, model_config: Any, data: Data, rewards: Rewards, answer_format: str
+    config: Any,
+    tokenizer: Any,
+    model_config: Any,
+    peft_config: Any,
+    data: Data,
+    rewards: Rewards,
+    answer_format: str,
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it.
 
     Args:
-        model_config: the model's configuration, as Transformers reads it.
+        model_config, peft_config: of the model (an adapter's base model) and of its adapter, if any.
         answer_format: a perfect completion, with `{reasoning}` and `{answer}`.
     """
-    from trl import get_peft_config
 
-    def count(text: str) -> int:
-        return len(tokenizer.encode(text, add_special_tokens=False)) + 1  # the end token
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
 
     checks = [*about_surroundings(config), *about_data(config, data)]
-    checks += about_lengths(config, data, count, answer_format)
+    checks += about_lengths(config, data, lambda text: len(encode(text)) + 1, answer_format)  # 1: the end token
     if not config.script.eval_only:
-        solution = next(iter(data.solutions), ("", data.train[0]["answer"]))
-        tried = try_rewards(rewards, data.train[0], solution, answer_format)
-        checks += about_rewards(tried, config.training.reward_weights)
+        question = questions(data.train.select([0]))[0]
+        reasoning, _ = data.solutions.get(canonical(question), ("", ""))
+        tried = try_rewards(rewards, data.train[0], reasoning, answer_format, encode)
+        weights = config.training.reward_weights or [1.0] * len(rewards)
+        checks += about_rewards(tried, dict(zip(rewards, weights, strict=True)))
     used = tokenizer(example(config, tokenizer, data), add_special_tokens=False)["input_ids"]
-    largest_id = max(*used, tokenizer.eos_token_id, tokenizer.pad_token_id)
-    checks += about_model(config, model_config, get_peft_config(config.model), data, largest_id)
+    largest_id = max(*used, tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
+    checks += about_model(config, model_config, peft_config, data, largest_id)
     return checks
 
 
@@ -240,11 +196,3 @@ def example(config: Any, tokenizer: Any, data: Data) -> str:
     kwargs = config.training.chat_template_kwargs or {}
     prompt = data.held_out[0]["prompt"]
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **kwargs)
-
-
-def stop_at_errors(checks: Sequence[Check]) -> None:
-    """UserError for the first check that failed, with how many more there are."""
-    errors = [check for check in checks if check.status == "error"]
-    if errors:
-        more = f" (and {len(errors) - 1} more, see the table)" if len(errors) > 1 else ""
-        raise UserError(f"{errors[0].name}: {errors[0].finding}; {errors[0].remedy}{more}")

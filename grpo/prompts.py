@@ -28,7 +28,7 @@ class Data:
     contradictory: int  # questions among them with different gold answers
     lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
     too_long: int
-    solutions: list[tuple[str, str]]  # (reasoning, answer) of at most a thousand gold solutions
+    solutions: dict[str, tuple[str, str]]  # question: (reasoning, answer), of at most a thousand gold solutions
 
     def counts(self) -> dict[str, int]:
         """Rows by what became of them, for run.json."""
@@ -44,43 +44,53 @@ def prepare(
     tokenize: Callable[[Sequence[list[Message]]], list[list[int]]],
     seed: int,
 ) -> Data:
-    """Training and held-out rows.
+    """Training and held-out rows; for an evaluation alone, only the held-out ones, in the place of both.
 
     Args:
-        source: the splits of `dataset_name`.
+        source: the splits of `dataset_name`; empty where an evaluation alone does without.
         eval_source: those of `eval_dataset_name`, None where that is unset.
         script: the ScriptArguments.
         tokenize: chat prompts to token ids.
     """
     columns = script.question_column, script.answer_column
-    rows = take_split(source, script.dataset_split)
-    if script.max_samples is not None:
-        rows = rows.select(range(min(script.max_samples, len(rows))))
-    solutions = [(text.partition("####")[0].strip(), extract_hash_answer(text)) for text in _texts(rows, columns[1])]
-    rows, unusable = make_prompts(rows, make_prompt, *columns)
     name = script.eval_split.partition("[")[0]
     if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
         eval_source = {name: next(iter(eval_source.values()))}
-    if eval_source or name in source:
-        held_out, more = make_prompts(take_split(eval_source or source, script.eval_split), make_prompt, *columns)
-        held_out, unusable = sample(held_out, script.eval_samples, seed), unusable + more
+    given = take_split(eval_source or source, script.eval_split) if eval_source or name in source else None
+    if script.eval_only and given is not None:
+        raw = given
     else:
+        raw = take_split(source, script.dataset_split)
+        raw = raw.select(range(min(script.max_samples or len(raw), len(raw))))
+    rows, unusable = make_prompts(raw, make_prompt, *columns)
+    if given is None:
         rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
-    rows, overlap = drop_overlap(rows, held_out)
+    else:
+        held_out, more = (rows, 0) if raw is given else make_prompts(given, make_prompt, *columns)
+        held_out, unusable = sample(held_out, script.eval_samples, seed), unusable + more
+    if script.eval_only:
+        rows, overlap = held_out, 0
+    else:
+        rows, overlap = drop_overlap(rows, held_out)
     answers: dict[str, set[str]] = {}
     for question, answer in zip(questions(rows), rows["answer"], strict=True):
         answers.setdefault(canonical(question), set()).add(answer)
     lengths = [len(ids) for ids in tokenize(rows["prompt"])]
     duplicates = len(rows) - len(answers)
-    rows, too_long = drop_long(rows, lengths, script.max_prompt_length)
+    rows, too_long = drop_long(rows, lengths, None if script.eval_only else script.max_prompt_length)
     contradictory = sum(len(golds) > 1 for golds in answers.values())
+    solutions = _solutions(raw.select(range(min(1000, len(raw)))), *columns)
     return Data(rows, held_out, unusable, overlap, duplicates, contradictory, lengths, too_long, solutions)
 
 
-def _texts(rows: Dataset, column: str, count: int = 1000) -> list[str]:
-    """The first gold solutions of a column that need not be there."""
-    values = rows.select(range(min(count, len(rows))))[column] if column in rows.column_names else []
-    return [value for value in values if isinstance(value, str) and extract_hash_answer(value)]
+def _solutions(rows: Dataset, question_column: str, answer_column: str) -> dict[str, tuple[str, str]]:
+    """Gold solutions by question: what stands before `####`, and the answer."""
+    pairs = zip(rows[question_column], rows[answer_column], strict=True)
+    return {
+        canonical(question): (solution.partition("####")[0].strip(), answer)
+        for question, solution in pairs
+        if isinstance(question, str) and isinstance(solution, str) and (answer := extract_hash_answer(solution))
+    }
 
 
 # --- Prompts ------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
     python -m grpo.report RUN_DIR
 
-Reads files only, so a run can be reported while it trains, after it was killed, or on another machine; what is missing
-is left out. Whatever a model or a user wrote is escaped where the templates are filled.
+Reads files only, so a run can be reported while it trains, after it was killed, or elsewhere; what is missing is left
+out. Whatever a model or a user wrote is escaped where the templates are filled.
 """
 
 import json
@@ -17,12 +17,16 @@ from rewards import short_name
 
 from . import UserError
 
+SHARES = ("accuracy_lenient", "accuracy_strict", "format_strict")
+NUMBERS = ("n", *(f"{share}{end}" for share in SHARES for end in ("", "_low", "_high")))  # of an eval_*.json
+
 # --- Reading ------------------------------------------------------------------------------------------------------
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The logs of optimizer steps in order, the later one where a resumed run logged a step again."""
-    steps = {line["step"]: line for line in _read_lines(run / "metrics.jsonl", "step") if "reward" in line}
+    lines = [line for line in _read_lines(run / "metrics.jsonl", "step") if "reward" in line]
+    steps = {line["step"]: line for line in lines if isinstance(line["step"], int)}
     return [steps[step] for step in sorted(steps)]
 
 
@@ -45,25 +49,25 @@ def _read_lines(path: Path, *keys: str) -> list[dict[str, Any]]:
     return objects
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """The file's JSON object; empty where there is no file."""
+def _read_object(path: Path, *numbers: str) -> dict[str, Any]:
+    """The file's JSON object, with a number under each of these keys; empty where there is no file."""
     try:
         item = json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
     except ValueError:
         item = None
-    if not isinstance(item, dict):
-        raise UserError(f"{path}: not a JSON object; remove the file to report the run without it")
+    if not isinstance(item, dict) or (item and not all(isinstance(item.get(key), int | float) for key in numbers)):
+        raise UserError(f"{path}: not a JSON object, or not a whole one; remove it to report the run without it")
     return item
 
 
 def _facts(run: Path) -> dict[str, Any]:
     """What the templates show, from those files that are there."""
     record, metrics = _read_object(run / "run.json"), read_metrics(run)
-    evaluations = {when: _read_object(run / f"eval_{when}.json") for when in ("before", "after", "only")}
+    evaluations = {when: _read_object(run / f"eval_{when}.json", *NUMBERS) for when in ("before", "after", "only")}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     if not (record or metrics or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
-    settings = record.get("settings") or {}
+    settings = found if isinstance(found := record.get("settings"), dict) else {}
     return {
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
@@ -153,27 +157,23 @@ def draw_curves(run: Path) -> Path:
     left.set(xlabel="optimizer step", ylabel="mean reward of a completion", title="While it trains")
     left.set_ylim(bottom=min(0, left.get_ylim()[0]))
     left.grid(axis="y", alpha=0.3)
-    keys = ("accuracy_lenient", "accuracy_strict", "format_strict")
     for when, offset, color in (("before", -0.2, "#b8c4ce"), ("after", 0.2, "#4d94bd")):
-        if summary := _read_object(run / f"eval_{when}.json"):
-            share = [100 * summary[key] for key in keys]
-            errors = [[abs(100 * (summary[key + end] - summary[key])) for key in keys] for end in ("_low", "_high")]
-            places = [index + offset for index in range(len(keys))]
+        if summary := _read_object(run / f"eval_{when}.json", *NUMBERS):
+            share = [100 * summary[key] for key in SHARES]
+            errors = [[abs(100 * (summary[key + end] - summary[key])) for key in SHARES] for end in ("_low", "_high")]
+            places = [index + offset for index in range(len(SHARES))]
             bars = right.bar(places, share, 0.38, yerr=errors, color=color, label=when, error_kw={"alpha": 0.5})
             right.bar_label(bars, fmt="%.1f", label_type="center")
             right.set_title(f"{summary['n']} held-out questions, greedy")
-    right.set_xticks(range(len(keys)), [key.replace("_", "\n") for key in keys])
+    right.set_xticks(range(len(SHARES)), [key.replace("_", "\n") for key in SHARES])
     right.set(ylabel="per cent, with 95 % intervals", ylim=(0, 105))
     if not right.patches:  # no evaluation
         right.remove()
-    for axes in figure.axes:
+    for axes in [axes for axes in figure.axes if axes.get_legend_handles_labels()[0]]:
         axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     figure.savefig(run / "curves.png", dpi=130)
     pyplot.close(figure)
     return run / "curves.png"
-
-
-# --- Writing ------------------------------------------------------------------------------------------------------
 
 
 def _number(value: float) -> str:
@@ -184,8 +184,8 @@ def _number(value: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes > 59 else f"{minutes} min {seconds} s"
+    minutes = round(seconds) // 60
+    return f"{minutes // 60} h {minutes % 60} min" if minutes > 59 else f"{minutes} min {round(seconds) % 60} s"
 
 
 def _markdown(value: Any) -> str:

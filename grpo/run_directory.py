@@ -132,15 +132,23 @@ def resume_command(output: Path, argv: list[str]) -> str:
     words = [*argv, "--resume_from_checkpoint", "auto"]
     if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
         words += ["--output_dir", str(output)]
-    return f"python {command_line(words)}"
+    processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    return f"{f'torchrun --nproc_per_node={processes}' if processes else 'python'} {command_line(words)}"
 
 
-def mask(text: str) -> str:
-    """The text without the values of the environment's tokens, keys and passwords, wherever they came from."""
+def mask(value: Any) -> Any:
+    """The value, at any depth, without the environment's tokens, keys and passwords, wherever they came from."""
+    if isinstance(value, dict):
+        return {mask(key): mask(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [mask(item) for item in value]
+    if not isinstance(value, str):
+        return value
     named = re.compile(r"(?i)(^|_)(token|key|secret|password|passwd|credentials?)$|api_?key")
-    for value in {value for name, value in os.environ.items() if named.search(name) and len(value) >= 8}:
-        text = text.replace(value, "***")
-    return text
+    for name, secret in os.environ.items():
+        if named.search(name) and len(secret) >= 8 and not os.path.exists(secret):  # SSH_KEY names a file
+            value = value.replace(secret, "***")
+    return value
 
 
 def without_nan(value: Any) -> Any:
@@ -223,5 +231,5 @@ def finish(directory: Path, status: str, seconds: float) -> None:
 
 
 def _write_record(directory: Path, record: dict[str, Any]) -> None:
-    text = mask(json.dumps(without_nan(record), indent=2, default=str))
+    text = json.dumps(mask(without_nan(record)), indent=2, default=str)
     (directory / "run.json").write_text(text + "\n", encoding="utf-8")

@@ -36,7 +36,13 @@ def test_the_bootstrap_interval_covers_what_resampled_questions_give():
     half = 1.96 * ((40 - 20**2 / 200) ** 0.5) / 200
     assert (low, high) == pytest.approx((0.1 - half, 0.1 + half), abs=0.01)
     assert bootstrap(30, 10, 200) == (low, high)  # seeded
-    assert bootstrap(0, 0, 50) == (0.0, 0.0)
+
+
+def test_where_nothing_changed_the_interval_is_what_n_questions_leave_possible():
+    low, high = bootstrap(fixed=0, broken=0, n=100)
+    assert -low == high == pytest.approx(scipy.stats.binomtest(0, 100, alternative="less").proportion_ci().high)
+    assert compare(rows(*["l"] * 1319), rows(*["l"] * 1319))["verdict"] == "no_change"
+    assert compare(rows(*["l"] * 10), rows(*["l"] * 10))["verdict"] == "too_small_to_tell"
 
 
 def test_the_bootstrap_equals_scipys():

@@ -1,8 +1,8 @@
 """grpo/console.py: what is shown is readable."""
 
 from grpo import evaluation
+from grpo.checks import Check
 from grpo.console import SampleTable, describe, print_checks, print_evaluations
-from grpo.preflight import Check
 
 LOGS = {
     "loss": float("nan"),

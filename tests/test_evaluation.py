@@ -12,8 +12,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo import evaluation, prompts, sources
+from grpo.config import resolve
 from grpo.evaluation import wilson
-from train_grpo import make_prompt
+from train_grpo import HYPERPARAMETERS, make_prompt
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,19 @@ def test_rows_of_any_question_column(demo):
     )
     (_, records) = evaluation.evaluate(*demo, rows[0], max_new_tokens=4)
     assert records[0]["question"] == "What is 2 + 2?"
+
+
+def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
+    """Accelerate casts in the forward of a model that it has prepared: the same weights must answer the same."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), demo[1]
+    argv = ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"]
+    config = resolve(HYPERPARAMETERS, argv)
+    full = evaluation.measure(config, model, tokenizer, questions)[1]
+    config.training.bf16 = True
+    before = evaluation.measure(config, model, tokenizer, questions)[1]
+    model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    after = evaluation.measure(config, model, tokenizer, questions)[1]
+    assert before == after != full
 
 
 def test_k_samples_give_majority_and_pass_at_k():

@@ -96,6 +96,16 @@ def test_other_kinds_of_models_answer_as_generate_does(family, tokenizer, ids, c
     assert ("runs on model.generate" in capsys.readouterr().out) == (family == "mistral")
 
 
+def test_sequences_may_fill_all_the_positions_that_a_model_has(tokenizer):
+    """A row that has ended waits for others to leave with it, and must not be computed beyond the last position."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=48, n_layer=2, n_head=4, n_positions=60))
+    prompts = [[5 + row] * 20 for row in range(64)]
+    assert all(len(tokens) == 40 or not cut for tokens, cut in generate(model, tokenizer, prompts, 40, 64))
+    drawn = generate(model, tokenizer, prompts, 40, 64, Sampling(temperature=1.0, seed=0))
+    assert any(not cut for _, cut in drawn) and any(cut for _, cut in drawn)
+
+
 def test_an_adapter_takes_part(demo, tokenizer, ids, reference):
     torch.manual_seed(0)
     model = get_peft_model(

@@ -9,7 +9,9 @@ from conftest import DEMO
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import train_grpo
 from grpo import UserError, loading
+from grpo.config import resolve
 
 SOURCE = {"revision": "main", "trust_remote_code": False}
 
@@ -22,8 +24,13 @@ def test_the_configuration_is_read_without_weights(monkeypatch):
 def test_an_adapters_configuration_is_its_base_models(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
     model.name_or_path = str(DEMO / "model")
-    get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-    assert loading.read_config(str(tmp_path / "adapter"), **SOURCE).vocab_size == 512
+    get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    config = resolve(
+        train_grpo.HYPERPARAMETERS,
+        ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(tmp_path / "adapter")],
+    )
+    model_config, peft_config = loading.read_configs(config)
+    assert model_config.vocab_size == 512 and peft_config.r == 3
 
 
 @pytest.mark.parametrize(

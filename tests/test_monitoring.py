@@ -14,8 +14,9 @@ from trl import GRPOConfig, GRPOTrainer
 import rewards
 import train_grpo
 from grpo import evaluation, prompts, sources
-from grpo.alarms import ALARMS, Observed, Rollout
+from grpo.alarms import ALARMS, NEVER
 from grpo.monitoring import MetricsFile, Watch
+from grpo.observed import Observed, Rollout
 
 LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
 
@@ -106,9 +107,14 @@ def test_zero_variance_of_a_constant_reward(train, tiny_model):
 
 def test_dead_reward_is_named(train, greedy, write_jsonl):
     rows = [{"question": row["question"], "answer": "#### 987654"} for row, _ in greedy]
-    found = train(max_steps="10", dataset_name=write_jsonl(rows))
-    assert set(found) == {"dead_reward"} and found["dead_reward"]["step"] == 10
+    found = train(
+        max_steps="21", dataset_name=write_jsonl(rows), warmup_steps="2", stop_on_alarm="true", learning_rate="1e-6",
+        per_device_train_batch_size="16",
+    )  # fmt: skip
+    assert set(found) == {"dead_reward"}  # which stops no run that has other rewards to learn from
+    assert found["dead_reward"]["step"] == 21  # after NEVER rollouts of a policy that moves
     assert "correctness_reward_func has been 0" in found["dead_reward"]["message"]
+    assert json.loads(Path("run/run.json").read_text())["status"] == "finished"
 
 
 def test_mode_collapse_of_answers_that_are_not_right(train, greedy, write_jsonl):
@@ -206,8 +212,27 @@ class SpoilTheGradient(TrainerCallback):
 def test_a_gradient_that_is_not_finite_is_named_before_the_step(tmp_path, tiny_model, max_grad_norm):
     settings = {"max_steps": 1, "max_grad_norm": max_grad_norm, "reward_funcs": [is_long], "max_completion_length": 6}
     made, watch = trainer(tmp_path, tiny_model, callbacks=[SpoilTheGradient()], **settings)
+    start = [weight.detach().clone() for weight in made.model.parameters()]
     made.train()
     assert "nonfinite_gradient" in watch.names and alarms(tmp_path / "run")["nonfinite_gradient"]["step"] == 1
+    assert all(torch.equal(old, new) for old, new in zip(start, made.model.parameters(), strict=True))  # skipped
+
+
+def test_frozen_weights_are_named(tmp_path, tiny_model):
+    made, watch = trainer(tmp_path, tiny_model, max_steps=6, reward_funcs=[is_long], max_completion_length=6)
+    for parameter in made.model.parameters():
+        parameter.requires_grad_(False)
+    made.model.lm_head.weight.requires_grad_(True)  # autograd needs one; the optimizer does not get it
+    made.create_optimizer()
+    made.optimizer.param_groups[0]["params"].clear()
+    made.train()
+    assert "weights_unchanged" in watch.names
+
+
+def test_truncation_is_told_within_five_steps_also_where_a_rollout_lasts_for_four(train):
+    flags = {"gradient_accumulation_steps": "1", "steps_per_generation": "4", "per_device_train_batch_size": "8"}
+    found = train(max_steps="5", max_completion_length="3", **flags)
+    assert found["all_truncated"]["step"] <= 5
 
 
 def test_stop_on_alarm_ends_with_a_checkpoint_a_report_and_status_3(train, capfd):
@@ -243,7 +268,7 @@ def check(name, seen):
 
 def test_zero_variance_says_how_many_groups_are_right_and_wrong():
     mixed = rollout(list("abcd"), correctness_reward_func=[2.0, 2.0, 0.0, 0.0])
-    assert "3 groups all wrong, 3 all right" in check("zero_variance", observed(mixed, mixed, mixed))
+    assert "3 groups all right, 3 groups all wrong" in check("zero_variance", observed(mixed, mixed, mixed))
     assert check("zero_variance", observed(mixed, mixed)) is None
     live = rollout(list("abcd"), correctness_reward_func=[2.0, 0.0, 0.0, 0.0])
     assert check("zero_variance", observed(mixed, mixed, live)) is None
@@ -258,8 +283,34 @@ def test_rewards_that_cancel_out_are_no_variance():
     ("values", "dead"), [([0.0, 0.0], True), ([-1.0, -1.0], True), ([0.0, -0.5], False), ([1.0, 1.0], False)]
 )
 def test_a_dead_reward_is_constant_and_not_above_zero(values, dead):
-    seen = observed(*[rollout(list("ab"), some=values, none=[None, None])] * 10)
+    one = rollout(list("ab"), some=values, none=[None, None])
+    assert check("dead_reward", observed(*[one] * (NEVER - 1))) == {}
+    seen = observed(*[one] * NEVER)
     assert ("some" in check("dead_reward", seen)) is dead and "none" not in check("dead_reward", seen)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("accuracy_reward", [1.0, 1.0], "all right"),
+        ("accuracy_reward", [0.0, 0.0], "all wrong"),
+        ("incorrect_penalty", [0.0, 0.0], "all right"),  # the best that was seen
+        ("incorrect_penalty", [-1.0, -1.0], "all wrong"),
+        ("style", [0.5, 0.5], "constant reward"),  # between the best and the worst
+    ],
+)
+def test_right_and_wrong_are_told_by_the_rewards_name_or_by_what_was_seen(name, values, kind):
+    extremes = {"accuracy_reward": [0.0, 1.0], "incorrect_penalty": [-1.0, 0.0], "style": [0.0, 1.0]}[name]
+    now = rollout(list("ab"), **{name: values})
+    seen = observed(rollout(list("ab"), **{name: extremes}), now, now, now)
+    assert f"({kind})" in check("zero_variance", seen)
+
+
+def test_one_long_tail_does_not_make_all_other_differences_tiny():
+    tail = rollout(list("abcd") * 5, xmlcount=[-7.6] + [0.5] * 19)
+    tags = rollout(list("abcd") * 5, xmlcount=[0.375, 0.5] * 10)
+    assert check("tiny_variance", observed(tail, tags, tags, tags)) is None
+    assert check("tiny_variance", observed(tags, tail, tags)) is None
 
 
 def test_one_text_for_every_prompt_is_mode_collapse_and_one_right_answer_is_not():

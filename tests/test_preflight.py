@@ -1,5 +1,6 @@
 """grpo/preflight.py: each check is ok where all is well, and names what is wrong and the remedy where it is not."""
 
+import dataclasses
 import shutil
 from collections import namedtuple
 from types import SimpleNamespace
@@ -7,15 +8,15 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from conftest import DEMO, ROWS
-from transformers import AutoConfig, AutoTokenizer
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig, T5Config
 
 import train_grpo
-from grpo import UserError, preflight
+from grpo import UserError, estimates, loading, preflight
+from grpo.checks import Check, stop_at_errors
 from grpo.config import resolve
 from rewards import REWARD_FUNCS
 from train_grpo import XML_COT_FORMAT
-
-PERFECT = ("5 + 4 = <<5+4=9>>9", "9")
 
 
 @pytest.fixture
@@ -36,11 +37,13 @@ def table(write_jsonl):
         config = resolve(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         data = train_grpo.build_datasets(config, tokenizer)
-        model_config = model_config or AutoConfig.from_pretrained(DEMO / "model")
+        read, peft_config = loading.read_configs(config)
         functions = {name: REWARD_FUNCS[name] for name in rewards}
         return {
             check.name: check
-            for check in preflight.check(config, tokenizer, model_config, data, functions, XML_COT_FORMAT)
+            for check in preflight.check(
+                config, tokenizer, model_config or read, peft_config, data, functions, XML_COT_FORMAT
+            )
         }
 
     return checks
@@ -101,40 +104,6 @@ def test_the_length_of_gold_solutions_leaves_their_calculator_marks_out(table):
     assert table(rows=rows)["completion length"].status == "ok"
 
 
-def test_perturbed_answers():
-    kinds = preflight.perturbed("5 + 4 = 9", "9", XML_COT_FORMAT)
-    assert kinds["perfect"] == XML_COT_FORMAT.format(reasoning="5 + 4 = 9", answer="9")
-    assert "<answer>\n10\n</answer>" in kinds["wrong number"] and "<" not in kinds["no tags"]
-    assert kinds["extra text"].startswith(kinds["perfect"]) and kinds["empty"] == ""
-    assert "<answer>\nnot yes\n</answer>" in preflight.perturbed("", "yes", XML_COT_FORMAT)["wrong number"]
-
-
-def test_each_reward_is_tried_on_all_of_them():
-    tried = preflight.try_rewards(REWARD_FUNCS, {"prompt": [], "answer": "1", "other": 3}, PERFECT, XML_COT_FORMAT)
-    totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
-    assert totals == pytest.approx(
-        {"perfect": 4.0, "wrong number": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
-    )
-
-
-def test_a_reward_that_tells_nothing_apart_is_named_and_alone_it_is_an_error():
-    def constant(completions, **kwargs):
-        return [1.0] * len(completions)
-
-    tried = preflight.try_rewards(
-        {"constant": constant, "int_reward_func": REWARD_FUNCS["int_reward_func"]},
-        {"prompt": []},
-        PERFECT,
-        XML_COT_FORMAT,
-    )
-    checks = {check.name: check for check in preflight.about_rewards(tried, None)}
-    assert checks["reward constant"].status == "warning" and checks["reward int"].status == "ok"
-    (_, alone) = preflight.about_rewards({"constant": tried["constant"]}, None)
-    assert alone.status == "error" and "nothing can be learned" in alone.remedy
-    (*_, silenced) = preflight.about_rewards(tried, [1.0, 0.0])
-    assert silenced.status == "error"
-
-
 def test_an_adapter_for_other_modules_is_an_error(table):
     found = table(use_peft="true", lora_target_modules="no_such_proj")["model"]
     assert found.status == "error" and "no_such_proj" in found.finding and "lora_target_modules" in found.remedy
@@ -180,7 +149,35 @@ def test_an_evaluation_alone_is_not_held_to_the_rules_of_training(table):
 
 
 def test_errors_stop_with_the_first_one_and_the_number_of_others():
-    checks = [preflight.Check("ok", "a", "fine"), *[preflight.Check("error", "b", "broken", "mend it")] * 3]
+    checks = [Check("ok", "a", "fine"), *[Check("error", "b", "broken", "mend it")] * 3]
     with pytest.raises(UserError, match=r"b: broken; mend it \(and 2 more"):
-        preflight.stop_at_errors(checks)
-    preflight.stop_at_errors(checks[:1])
+        stop_at_errors(checks)
+    stop_at_errors(checks[:1])
+
+
+def test_an_adapter_is_checked_with_its_base_model(table, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
+    get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(DEMO / "model" / file, tmp_path / "adapter")
+    found = table(model_name_or_path=str(tmp_path / "adapter"))["model"]
+    assert f"an adapter of {DEMO / 'model'}" in found.finding and "0.0 of 1.7 million" in found.finding
+    assert found.status == "ok"
+
+
+def test_what_is_no_causal_language_model_is_an_error(table):
+    found = table(model_config=T5Config(num_layers=1))["model"]
+    assert found.status == "error" and "no causal language model" in found.finding
+
+
+def test_a_model_that_does_not_tell_its_sizes_does_not_stop_a_run(table, monkeypatch):
+    shape = estimates.shape(MambaConfig(num_hidden_layers=2, hidden_size=32, vocab_size=512))
+    assert shape.parameters > 0
+    monkeypatch.setattr(estimates, "shape", lambda *_: dataclasses.replace(shape, layers=0))
+    assert table()["memory"].status == "warning" and "does not say" in table()["memory"].finding
+
+    def unbuildable(*_):
+        raise RuntimeError("needs its weights")
+
+    monkeypatch.setattr(estimates, "shape", unbuildable)
+    assert table()["model"].status == "warning"

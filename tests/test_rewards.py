@@ -160,7 +160,22 @@ def test_hash_answers(solution, answer):
 
 
 @pytest.mark.parametrize(
-    "text", ["72", "72.0", "$72", "72.", "72%", "x = 72 apples", "144/2", "$72.00", "+72", "(72)", "**72**"]
+    "text",
+    [
+        "72",
+        "72.0",
+        "$72",
+        "72.",
+        "72%",
+        "x = 72 apples",
+        "144/2",
+        "$72.00",
+        "+72",
+        "(72)",
+        "**72**",
+        "72 cm^2",
+        "72 m^{-2}",
+    ],
 )
 def test_lenient_correctness_reads_the_same_number_in_other_clothes(text):
     assert is_numerically_correct(f"<answer>{text}</answer>", "72")

@@ -125,6 +125,10 @@ def test_secrets_of_the_environment_are_masked_wherever_they_came_from(monkeypat
     }
     for name, value in planted.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("QUOTED_PASSWORD", 'with "quotes" and é')
+    assert run_directory.mask({"a": ['see with "quotes" and é', 1, None]}) == {"a": ["see ***", 1, None]}
+    monkeypatch.setenv("SSH_KEY", str(Path.cwd()))  # a path is no secret
+    assert run_directory.mask(str(Path.cwd() / "x")) == str(Path.cwd() / "x")
     monkeypatch.setenv("SOME_KEY", "short")  # nothing so short is a secret; it would blot out words
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "sometimes")
     text = run_directory.mask(f"{' '.join(planted.values())} short sometimes")
@@ -151,6 +155,17 @@ def test_a_half_written_line_is_gone_before_the_next_one():
     path.write_text('{"half')
     run_directory.append_line(path, {"step": 1})
     assert path.read_text() == '{"step": 1}\n'
+
+
+def test_the_command_to_go_on_with_names_run_and_launcher(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    command = run_directory.resume_command(Path("outputs/X"), ["--config", "recipes/demo.yaml"])
+    assert command == (
+        "python train_grpo.py --config recipes/demo.yaml --resume_from_checkpoint auto --output_dir outputs/X"
+    )
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    command = run_directory.resume_command(Path("mine"), ["--output_dir", "mine"])
+    assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
 
 
 def test_an_evaluation_alone_is_called_after_the_whole_model():

@@ -191,8 +191,24 @@ def test_as_a_command_a_mistake_is_one_line_on_stderr_and_status_2(argv, expecte
     assert expected in line and list(Path.cwd().iterdir()) == []
 
 
-def test_under_torchrun_a_mistake_is_said_once():
-    done = torchrun(ROOT / "train_grpo.py", ["--use_cpu", "true", "--num_generations", "5"])
+SLOW_TO_SPEAK = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+import train_grpo
+real = train_grpo.run
+def run(argv):
+    try:
+        return real(argv)
+    finally:
+        time.sleep(3 if os.environ["RANK"] == "0" else 0)
+train_grpo.run = run
+sys.exit(train_grpo.main())
+"""
+
+
+def test_under_torchrun_a_mistake_is_said_once_also_by_a_main_process_that_is_late():
+    Path("late.py").write_text(SLOW_TO_SPEAK.format(root=str(ROOT)))
+    done = torchrun("late.py", ["--use_cpu", "true", "--num_generations", "5"])
     assert done.returncode != 0 and done.stderr.count("error: num_generations: 5") == 1
     assert "2 device(s)" in done.stderr
 
@@ -381,6 +397,35 @@ def test_an_adapter_can_be_evaluated_alone(tiny_run):
     assert train_grpo.main(tiny_run(**flags)) == 0
     alone, after = (json.loads(Path(f"{name}.json").read_text()) for name in ("eval/eval_only", "run/eval_after"))
     assert alone["accuracy_strict"] == after["accuracy_strict"] and alone["mean_length"] == after["mean_length"]
+
+
+@pytest.mark.parametrize("use_peft", ["false", "true"])
+def test_training_goes_on_from_a_saved_adapter(use_peft, tiny_run):
+    assert train_grpo.main(tiny_run(**LEARNS, use_peft="true", lora_r="4")) == 0
+    flags = {**LEARNS, "model_name_or_path": "run", "output_dir": "more", "use_peft": use_peft}
+    assert train_grpo.main(tiny_run(**flags)) == 0
+    start, end = (load_file(f"{name}/adapter_model.safetensors") for name in ("run", "more"))
+    assert start.keys() == end.keys() and all(not torch.equal(start[key], end[key]) for key in start)
+    ended, began = (json.loads(Path(f"{name}.json").read_text()) for name in ("run/eval_after", "more/eval_before"))
+    for key in ("accuracy_strict", "format_soft", "mean_length"):
+        assert ended[key] == began[key]
+    assert not Path("more/alarms.jsonl").exists()
+
+
+def test_an_evaluation_alone_needs_its_questions_only(tiny_run, write_jsonl):
+    held_out = write_jsonl(
+        [{"question": f"What is {n} + 1? {'Think. ' * 90}", "answer": f"#### {n + 1}"} for n in range(5)], "test.jsonl"
+    )
+    flags = {
+        "eval_dataset_name": held_out,
+        "dataset_name": "not/there",
+        "eval_only": "true",
+        "max_prompt_length": "99",
+    }
+    assert train_grpo.main(tiny_run(**flags)) == 0
+    assert json.loads(Path("run/eval_only.json").read_text())["n"] == 5  # none is dropped for its length
+    flags = {"eval_dataset_name": held_out, "dataset_name": held_out, "eval_only": "true", "output_dir": "other"}
+    assert train_grpo.main(tiny_run(**flags)) == 0
 
 
 def test_samples_are_part_of_the_proof_when_asked_for(tiny_run):

@@ -1,0 +1,70 @@
+"""What a run has shown so far, as far as alarms need it: its last rollouts, and its metrics step by step."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+IN_A_ROW = 3  # rollouts or optimizer steps that must look alike before an alarm: one may be chance
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One rollout of all processes, group by group.
+
+    `rewards` holds each reward's weighted values, None where it returned none.
+    """
+
+    prompts: list[Any]
+    completions: list[str]
+    rewards: dict[str, list[float | None]]
+    group: int  # completions per group
+
+    def groups(self) -> Iterator[slice]:
+        return (slice(start, start + self.group) for start in range(0, len(self.prompts), self.group))
+
+    def spread(self, name: str, group: slice) -> float:
+        values = [value for value in self.rewards[name][group] if value is not None]
+        return max(values) - min(values) if values else 0.0
+
+    def totals(self, group: slice) -> list[float]:
+        columns = [self.rewards[name][group] for name in self.rewards]
+        return [sum(value or 0.0 for value in row) for row in zip(*columns, strict=True)]
+
+
+@dataclass
+class Observed:
+    """What a run has shown so far; a check reads it, the callback in monitoring.py writes it."""
+
+    scaled_by_group: bool = True  # advantages are divided by the group's standard deviation
+    chat_template_unused: bool = False  # the tokenizer has a chat template, and the prompts are bare text
+    metrics: dict[str, list[float]] = field(default_factory=dict)  # TRL's, the mean of each optimizer step
+    rollouts: list[Rollout] = field(default_factory=list)  # the last IN_A_ROW
+    rollouts_seen: int = 0
+    rollouts_after_warmup: int = 0
+    highest: dict[str, float] = field(default_factory=dict)  # of each reward's weighted values, in the whole run
+    lowest: dict[str, float] = field(default_factory=dict)
+    totals: tuple[float, float] = (math.inf, -math.inf)  # the lowest and the highest that a completion has earned
+    gradient_finite: bool = True
+    moves: int = 0  # optimizer steps with a learning rate above 0
+    weights_moved: bool | None = None  # None before it is known
+
+    def add(self, rollout: Rollout, after_warmup: bool = True) -> None:
+        self.rollouts = [*self.rollouts[1 - IN_A_ROW :], rollout]
+        self.rollouts_seen += 1
+        self.rollouts_after_warmup += after_warmup
+        totals = rollout.totals(slice(None))
+        self.totals = min(self.totals[0], *totals), max(self.totals[1], *totals)
+        for name, values in rollout.rewards.items():
+            known = [value for value in values if value is not None]
+            self.highest[name] = max([self.highest.get(name, -math.inf), *known])
+            self.lowest[name] = min([self.lowest.get(name, math.inf), *known])
+
+    def last(self, key: str) -> list[float]:
+        """The metric of the last IN_A_ROW optimizer steps; empty before there are so many."""
+        values = self.metrics.get(key, [])
+        return values[-IN_A_ROW:] if len(values) >= IN_A_ROW else []
+
+    @property
+    def settled(self) -> bool:
+        return len(self.rollouts) == IN_A_ROW
