@@ -52,7 +52,10 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
     base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
     family = re.match(r"[A-Za-z]*", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
-    name = f"{family}-{size[0].upper()}-GRPO" if family and size else f"{base}-GRPO"
+    # a run that goes on from another one is called like it
+    name = (
+        f"{family}-{size[0].upper()}-GRPO" if family and size else re.sub(r"(-GRPO(-\d+)?)?$", "-GRPO", base, count=1)
+    )
     if eval_only:
         name = f"{base}-eval"
     return f"outputs/{name}", f"{name}-{re.sub(r'[.](jsonl?|csv|parquet)$', '', Path(dataset_name).name)}"

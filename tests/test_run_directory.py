@@ -168,6 +168,11 @@ def test_the_command_to_go_on_with_names_run_and_launcher(monkeypatch):
     assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
 
 
+@pytest.mark.parametrize("model", ["assets/demo/model", "outputs/demo-GRPO", "outputs/demo-GRPO-2"])
+def test_a_run_that_goes_on_from_another_is_called_like_it(model):
+    assert run_directory.default_names(model, "train.jsonl") == ("outputs/demo-GRPO", "demo-GRPO-train")
+
+
 def test_an_evaluation_alone_is_called_after_the_whole_model():
     assert run_directory.default_names("outputs/demo-GRPO", "d.jsonl", eval_only=True)[0] == "outputs/demo-GRPO-eval"
     assert run_directory.default_names("a/Qwen2.5-1.5B-Instruct", "d", True)[0] == "outputs/Qwen2.5-1.5B-Instruct-eval"
