@@ -109,7 +109,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
         return
     parts = estimates.memory(shape, training, model, per_device, needed - training.max_completion_length)
     free, where = _free_memory(training.device)
-    finding = f"about {_size(sum(parts.values()))} at the peak, {_size(free)} free on {where} ("
+    finding = f"at least about {_size(sum(parts.values()))} at the peak, {_size(free)} free on {where} ("
     finding += ", ".join(f"{part} {_size(size)}" for part, size in parts.items() if size) + ")"
     remedy = "lower per_device_train_batch_size and raise gradient_accumulation_steps; use_peft; a shorter completion"
     yield judge(sum(parts.values()) > free, "memory", finding, remedy)

@@ -77,6 +77,7 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
 # --- Provoked in real runs
 
 
+@pytest.mark.slow
 def test_a_healthy_run_raises_nothing(train):
     assert train(max_steps="14") == {} and not Path("run/alarms.jsonl").exists()
 
@@ -105,6 +106,7 @@ def test_zero_variance_of_a_constant_reward(train, tiny_model):
     assert "(constant reward)" in found["zero_variance"]["message"]
 
 
+@pytest.mark.slow
 def test_dead_reward_is_named(train, greedy, write_jsonl):
     rows = [{"question": row["question"], "answer": "#### 987654"} for row, _ in greedy]
     found = train(
@@ -195,6 +197,7 @@ def holds_an_a(completions, **kwargs):
     return [completion[0]["content"].count("a") for completion in completions]
 
 
+@pytest.mark.slow
 def test_entropy_collapse_of_a_reward_that_one_token_wins(tmp_path, tiny_model):
     flags = {"max_completion_length": 6, "per_device_train_batch_size": 64, "num_generations": 32, "max_steps": 40}
     made, watch = trainer(tmp_path, tiny_model, reward_funcs=[holds_an_a], learning_rate=2e-2, **flags)

@@ -206,6 +206,7 @@ sys.exit(train_grpo.main())
 """
 
 
+@pytest.mark.slow
 def test_under_torchrun_a_mistake_is_said_once_also_by_a_main_process_that_is_late():
     Path("late.py").write_text(SLOW_TO_SPEAK.format(root=str(ROOT)))
     done = torchrun("late.py", ["--use_cpu", "true", "--num_generations", "5"])
@@ -399,7 +400,7 @@ def test_an_adapter_can_be_evaluated_alone(tiny_run):
     assert alone["accuracy_strict"] == after["accuracy_strict"] and alone["mean_length"] == after["mean_length"]
 
 
-@pytest.mark.parametrize("use_peft", ["false", "true"])
+@pytest.mark.parametrize("use_peft", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_training_goes_on_from_a_saved_adapter(use_peft, tiny_run):
     assert train_grpo.main(tiny_run(**LEARNS, use_peft="true", lora_r="4")) == 0
     flags = {**LEARNS, "model_name_or_path": "run", "output_dir": "more", "use_peft": use_peft}
