@@ -3,6 +3,7 @@
     python train_grpo.py                                  Qwen2.5-1.5B-Instruct on one CUDA GPU
     torchrun --nproc_per_node=4 train_grpo.py             the same on four
     python train_grpo.py --config recipes/demo.yaml       a tiny model on a laptop's CPU, in minutes
+    python train_grpo.py --dry_run true                   check everything that can be checked, and stop
 
 The policy samples a group of completions for each prompt, five rewards score them, and each completion's advantage
 is its reward relative to its group. TRL's `GRPOTrainer` trains; this file is the experiment: the settings, the prompt,
