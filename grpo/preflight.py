@@ -32,9 +32,14 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
     finding = f"columns {script.question_column} and {script.answer_column}"
     finding += f"; {data.unusable} rows without a question or a gold answer after `####` were dropped"
     yield judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
+    small, little = len(data.held_out) < 30, "so few held-out questions show only huge changes; raise eval_samples"
+    finding = f"{len(data.held_out)} held-out questions"
+    if script.eval_only:
+        yield judge(small, "dataset", finding, little)
+        return
     steps, prompts = config.geometry.steps_per_epoch(rows), config.geometry.rollout_prompts
-    finding = f"{rows} training rows, {steps} optimizer steps per epoch; {len(data.held_out)} held-out questions"
-    if rows < prompts and not script.eval_only:
+    finding = f"{rows} training rows, {steps} optimizer steps per epoch; {finding}"
+    if rows < prompts:
         yield Check(
             "error",
             "dataset",
@@ -42,8 +47,7 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
             "give more rows, or lower per_device_train_batch_size or gradient_accumulation_steps",
         )
     else:
-        small = len(data.held_out) < 30
-        yield judge(small, "dataset", finding, "so few held-out questions show only huge changes; raise eval_samples")
+        yield judge(small, "dataset", finding, little)
     finding = f"{data.duplicates} training rows ask a question again"
     if data.contradictory:
         finding += f", {data.contradictory} questions with different gold answers"
@@ -55,8 +59,9 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
 
 
 def about_lengths(config: Any, data: Data, count: Callable[[str], int], answer_format: str) -> Iterator[Check]:
-    limit = config.script.max_prompt_length
-    finding = f"{_spread(data.lengths)}; limit {limit}"
+    finding = _spread(data.lengths)
+    if config.script.max_prompt_length and not config.script.eval_only:
+        finding += f"; limit {config.script.max_prompt_length}"
     if data.too_long:
         finding += f": {data.too_long} training rows with longer prompts were dropped"
     many = data.too_long > 0.05 * len(data.lengths)
@@ -88,7 +93,9 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     except RuntimeError as error:
         yield Check("warning", "model", f"its size is known only once it is loaded ({error})", "watch the memory")
         return
-    share = f"{shape.trained / 1e6:,.1f} of {shape.parameters / 1e6:,.1f} million parameters are trained"
+    share = f"{shape.parameters / 1e6:,.1f} million parameters"
+    if not config.script.eval_only:
+        share = f"{shape.trained / 1e6:,.1f} of {share} are trained"
     base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
     saved = f" (an adapter of {base})" if base else ""
     finding = f"{name}{saved}: {share}, in {model.dtype}, attention {model.attn_implementation}"
@@ -96,8 +103,10 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
         yield Check("error", "vocabulary", finding, "give the tokenizer that belongs to the model")
-    needed = min(max(data.lengths), config.script.max_prompt_length or max(data.lengths))
-    needed += training.max_completion_length
+    longest = max(data.lengths)
+    if not config.script.eval_only:
+        longest = min(longest, config.script.max_prompt_length or longest)
+    needed = longest + training.max_completion_length
     if shape.positions and needed > shape.positions:
         finding = f"prompt and completion take up to {needed} tokens, the model was made for {shape.positions}"
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
@@ -107,7 +116,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    parts = estimates.memory(shape, training, model, per_device, needed - training.max_completion_length)
+    parts = estimates.memory(shape, training, model, per_device, longest)
     free, where = _free_memory(training.device)
     finding = f"at least about {_size(sum(parts.values()))} at the peak, {_size(free)} free on {where} ("
     finding += ", ".join(f"{part} {_size(size)}" for part, size in parts.items() if size) + ")"

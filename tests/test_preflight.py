@@ -145,7 +145,8 @@ def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
 def test_an_evaluation_alone_is_not_held_to_the_rules_of_training(table):
     checks = table(eval_only="true", per_device_train_batch_size="1024")
     assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
-    assert checks["dataset"].status != "error" and "prompt length" in checks
+    assert checks["dataset"].finding == "4 held-out questions" and "limit" not in checks["prompt length"].finding
+    assert "trained" not in checks["model"].finding and {"duplicates", "overlap"}.isdisjoint(checks)
 
 
 def test_errors_stop_with_the_first_one_and_the_number_of_others():
