@@ -8,8 +8,14 @@ import torch
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
 # Bytes of optimizer state for a trained weight that itself has `b` bytes; what is not named keeps two moments.
-STATE_BYTES = (("8bit", lambda b: 2.0), ("4bit", lambda b: 1.0), ("stable_adamw", lambda b: 8.0 if b == 4 else 6.0))
-STATE_BYTES += (("adafactor", lambda b: 0.1), ("sgd", lambda b: 0.0), ("lion", lambda b: b))
+STATE_BYTES = (
+    ("8bit", lambda b: 2.0),
+    ("4bit", lambda b: 1.0),
+    ("stable_adamw", lambda b: 8.0 if b == 4 else 6.0),
+    ("adafactor", lambda b: 0.1),
+    ("sgd", lambda b: 0.0),
+    ("lion", lambda b: b),
+)
 
 
 @dataclass(frozen=True)

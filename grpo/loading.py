@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from . import UserError
@@ -59,14 +60,12 @@ def read_config(name: str, **source: Any) -> Any:
     _refuse_missing(name)
     with readable_load_errors(name):
         if os.path.isdir(name):
-            files = [os.path.join(name, file) for file in os.listdir(name)]
-            weights = [file for file in files if file.endswith((".safetensors", ".bin"))]
-            if not weights:
-                raise OSError("it holds no weights: no .safetensors and no .bin file")
-            for file in weights:
-                if file.endswith(".safetensors"):
-                    with safe_open(file, framework="pt"):  # its header must agree with its size
-                        pass
+            files = list(Path(name).glob("*.safetensors"))
+            if not files and not list(Path(name).glob("pytorch_model*.bin")):
+                raise OSError("it holds no weights: no .safetensors and no pytorch_model.bin")
+            for file in files:
+                with safe_open(file, framework="pt"):  # its header must agree with its size
+                    pass
         return AutoConfig.from_pretrained(name, **source)
 
 

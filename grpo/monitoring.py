@@ -88,10 +88,10 @@ class Watch(TrainerCallback):
         if "reward" in now:
             self.seen.add(self._rollout(), after_warmup=warm)
         if self.seen.weights_moved is None and self.seen.moves:
-            now = _sample(self.trainer.model)
-            moved = any(not torch.equal(now[name], old) for name, old in self._weights.items())
+            current = _sample(self.trainer.model)
+            moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
             # 16-bit weights rightly stand still while a learning rate is tiny
-            judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in now.values()))
+            judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in current.values()))
             self.seen.weights_moved = True if moved else False if judged else None
         self._raise(state, state.global_step)
         boundary = (

@@ -52,6 +52,13 @@ def test_broken_files_are_one_line(spoil, reason, tmp_path):
     assert "model_name_or_path" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_training_arguments_are_no_weights(tmp_path):
+    shutil.copytree(DEMO / "model", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "training_args.bin")
+    with pytest.raises(UserError, match="no weights"):
+        loading.read_config(str(tmp_path / "model"), **SOURCE)
+
+
 def test_weights_that_were_cut_off_are_found_by_their_header(tmp_path):
     shutil.copytree(DEMO / "model", tmp_path / "model")
     file = Path(tmp_path / "model" / "model.safetensors")
