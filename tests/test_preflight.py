@@ -166,6 +166,23 @@ def test_an_adapter_is_checked_with_its_base_model(table, tmp_path):
     assert found.status == "ok"
 
 
+def test_a_model_of_which_nothing_is_trained_is_an_error(table, monkeypatch):
+    frozen = dataclasses.replace(estimates.shape(AutoConfig.from_pretrained(DEMO / "model")), trained=0)
+    monkeypatch.setattr(estimates, "shape", lambda *_: frozen)
+    found = table()["model"]
+    assert (
+        found.status == "error"
+        and "0.0 of 1.7 million" in found.finding
+        and "nothing would be learned" in found.remedy
+    )
+
+
+def test_the_tracker_and_its_login_are_told(table, monkeypatch):
+    assert table()["tracker"].finding == "none"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert table(report_to="wandb")["tracker"].finding == "wandb (offline)"
+
+
 def test_what_is_no_causal_language_model_is_an_error(table):
     found = table(model_config=T5Config(num_layers=1))["model"]
     assert found.status == "error" and "no causal language model" in found.finding
