@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo import UserError
-from rewards import REWARD_FUNCS
+from rewards import GIST_REWARDS, REWARD_FUNCS, XML_COT_FORMAT
 
 if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
     from peft import PeftModel
@@ -63,7 +63,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     num_shots=0,  # worked examples in each prompt; 1 helps models that never show the format by themselves
     max_prompt_length=256,  # tokens; longer training prompts are dropped
     # Rewards
-    reward_funcs=list(REWARD_FUNCS),  # all five, see rewards.py
+    reward_funcs=GIST_REWARDS,  # the five; rewards.py has more
     # GRPO
     num_generations=16,  # completions per prompt: the group that advantages are relative to
     max_completion_length=786,  # tokens; longer completions are cut off and rarely earn anything
@@ -110,15 +110,6 @@ Respond in the following format:
 </reasoning>
 <answer>
 ...
-</answer>
-"""
-
-XML_COT_FORMAT = """\
-<reasoning>
-{reasoning}
-</reasoning>
-<answer>
-{answer}
 </answer>
 """
 
