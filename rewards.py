@@ -62,8 +62,7 @@ def extract_hash_answer(text: str) -> str | None:
     return rest.partition("####")[0].strip().replace(",", "").replace("$", "") if mark else None
 
 
-# Sign, dollar sign, digits with or without thousands separators, decimals, and a denominator. A minus after a digit, a
-# letter or a bracket is a subtraction ("18-5"), not a sign.
+# A minus after a digit, a letter or a bracket is a subtraction ("18-5"), not a sign.
 _NUMBER = re.compile(
     r"(?P<sign>(?<![0-9A-Za-z)\]])[-\u2212])?\$?(?P<minus>(?<=\$)-)?"
     r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?P<decimals>\.[0-9]+)?(?:/(?P<below>[0-9]+))?"
@@ -205,6 +204,7 @@ _CLEANING = (  # in this order; _ is a word, | the end of a clause, ? a variable
     (r"[^-+*/()0-9.%=_|\s]", "?"),
 )
 _OPERAND = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(%?)")
+_AROUND = r"[\s_]*([-+*/])[\s_]*|[\s_]+(?=\))|(?<=\()[\s_]+"  # units and spaces within an expression
 _EXPRESSION = re.compile(rf"-?\(*-?{_OPERAND.pattern}\)*(?:[-+*/]\(*-?{_OPERAND.pattern}\)*)*")
 
 
@@ -232,10 +232,10 @@ def equations(line: str) -> list[tuple[str, str]]:
     for pattern, replacement in _CLEANING:
         line = re.sub(pattern, replacement, line)
     for before, after in itertools.pairwise(line.split("=")):
-        left = re.split(r"[\s_|]", re.sub(r"[\s_]*([-+*/])[\s_]*", r"\1", before.strip(" _")))[-1]
+        left = re.split(r"[\s_|]", re.sub(_AROUND, r"\1", before.strip(" _")))[-1]
         right = re.split(r"[\s_|]", re.sub(r"\s*([-+*/])\s*", r"\1", after.strip()))[0]
         sides = _expression(left), _expression(right.rstrip("+-*/"))
-        if all(sides) and re.search(r"[0-9%)][-+*/]", sides[0]):
+        if all(sides) and re.search(r"[0-9%)][-+*/]", "=".join(sides) if before.strip() == sides[0] else sides[0]):
             found.append(sides)
     return found
 
@@ -267,7 +267,7 @@ def is_true(left: str, right: str) -> bool:
     """
     from math_verify import verify
 
-    decimals = len(right.partition(".")[2]) if _OPERAND.fullmatch(right) else 0
+    decimals = len(right.partition(".")[2]) if _OPERAND.fullmatch(right.removeprefix("-")) else 0
     for percent in (100, 1) if "%" in left + right else (1,):
         value, result = (_value(side, percent) if side else None for side in (left, right))
         if value is None or result is None:
