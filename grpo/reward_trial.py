@@ -1,5 +1,7 @@
 """Rewards tried before training: on a perfect completion, and on what they should tell from it."""
 
+import contextlib
+import io
 from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
@@ -47,7 +49,8 @@ def try_rewards(
         if iscoroutinefunction(reward):
             continue
         try:
-            tried[name] = dict(zip(texts, reward(**arguments), strict=True))
+            with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
+                tried[name] = dict(zip(texts, reward(**arguments), strict=True))
         except Exception as error:  # a user's function may raise anything; the table shows it
             tried[name] = error
     return tried

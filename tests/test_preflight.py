@@ -15,7 +15,7 @@ import train_grpo
 from grpo import UserError, estimates, loading, preflight
 from grpo.checks import Check, stop_at_errors
 from grpo.config import resolve
-from rewards import REWARD_FUNCS
+from rewards import GIST_REWARDS, REWARD_FUNCS
 from train_grpo import XML_COT_FORMAT
 
 
@@ -23,7 +23,7 @@ from train_grpo import XML_COT_FORMAT
 def table(write_jsonl):
     """The checks of a run on the demo's model, by name."""
 
-    def checks(rows=ROWS, rewards=tuple(REWARD_FUNCS), model_config=None, **overrides):
+    def checks(rows=ROWS, rewards=GIST_REWARDS, model_config=None, **overrides):
         flags = {
             "use_cpu": "true",
             "report_to": "none",
@@ -83,7 +83,7 @@ PROBLEMS = {  # rows that are added, and settings: the check and what it says
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_each_problem_is_a_warning_with_a_remedy(name, table):
     rows, settings, check, finding = PROBLEMS[name]
-    rewards = ["int_reward_func"] if name == "no correctness" else list(REWARD_FUNCS)
+    rewards = ["int_reward_func"] if name == "no correctness" else GIST_REWARDS
     found = table(rows=ROWS + rows, rewards=rewards, **settings)[check]
     assert found.status == "warning" and finding in found.finding and found.remedy
 

@@ -33,11 +33,11 @@ def test_shots_are_turns_in_the_format_and_the_first_asks_for_the_largest_single
 
 
 def test_exemplars_earn_every_reward():
-    from rewards import REWARD_FUNCS
+    from rewards import GIST_REWARDS, REWARD_FUNCS
 
     for _, reasoning, answer in EXEMPLARS:
         text = XML_COT_FORMAT.format(reasoning=reasoning, answer=answer)
-        assert sum(reward([text], answer=[answer])[0] for reward in REWARD_FUNCS.values()) == pytest.approx(4.0)
+        assert sum(REWARD_FUNCS[name]([text], answer=[answer])[0] for name in GIST_REWARDS) == pytest.approx(4.0)
 
 
 def test_rows_without_a_usable_answer_are_dropped_and_counted():

@@ -3,9 +3,10 @@
 import pytest
 
 from grpo.reward_trial import about_rewards, perturbed, try_rewards
-from rewards import REWARD_FUNCS
+from rewards import GIST_REWARDS, REWARD_FUNCS
 from train_grpo import XML_COT_FORMAT
 
+FIVE = {name: REWARD_FUNCS[name] for name in GIST_REWARDS}
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
@@ -30,7 +31,7 @@ def test_perturbed_answers():
 
 
 def test_each_reward_is_tried_on_all_of_them():
-    tried = try_out(**REWARD_FUNCS)
+    tried = try_out(**FIVE)
     totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
     assert totals == pytest.approx(
         {"perfect": 4.0, "wrong number": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
@@ -55,6 +56,13 @@ def test_rewards_get_what_trl_gives_them():
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
 
 
+def test_every_reward_of_the_registry_can_be_tried_quietly(capfd):
+    tried = try_out(**REWARD_FUNCS)
+    assert all(isinstance(values, dict) for values in tried.values()), tried
+    assert tried["step_verified_reward_func"]["perfect"] == pytest.approx(0.6)
+    assert tried["debug_reward_func"]["perfect"] == 1.0 and capfd.readouterr() == ("", "")
+
+
 def test_a_reward_that_tells_nothing_apart_is_named():
     found = checks(try_out(constant=constant, int_reward_func=REWARD_FUNCS["int_reward_func"]))
     assert found["reward constant"].status == "warning" and found["reward int"].status == "ok"
@@ -76,7 +84,7 @@ def test_a_reward_that_raises_is_an_error_that_says_what():
     def broken(completions, **kwargs):
         raise KeyError("solution")
 
-    found = checks(try_out(broken=broken, **REWARD_FUNCS))
+    found = checks(try_out(broken=broken, **FIVE))
     assert found["reward broken"].status == "error" and "KeyError: 'solution'" in found["reward broken"].finding
     assert found["all rewards"].status == "ok"
     assert "all rewards" not in checks(try_out(broken=broken))
