@@ -22,6 +22,7 @@ from rewards import REWARD_FUNCS
 from . import UserError
 
 RewardFunc = Callable[..., list[float]]
+Rewards = dict[str, RewardFunc]
 NOT_PASSED = {"prompt", "completion", "completion_ids"}  # the columns that TRL keeps from rewards
 
 
@@ -31,7 +32,7 @@ def choose(
     args: Mapping[str, Mapping[str, Any]] | None,
     run_parameters: Mapping[str, Any],
     allow_custom: bool,
-) -> dict[str, RewardFunc]:
+) -> Rewards:
     """The rewards of these names with their parameters, in this order, by the names that TRL logs.
 
     Args:
@@ -53,7 +54,7 @@ def choose(
         raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; give one for each")
     if not isinstance(args or {}, Mapping):
         raise UserError(f"reward_args: {args!r} is no dictionary; write {{reward: {{parameter: value}}}}")
-    chosen: dict[str, RewardFunc] = {}
+    chosen: Rewards = {}
     left = dict(args or {})
     for name in names:
         reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
