@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,44 +21,12 @@ import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from . import UserError, machine, run_directory
+from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_values, refuse_secrets
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
-
-
-@dataclass
-class ScriptArguments:
-    """Our own settings, beside GRPOConfig's and ModelConfig's; their values stand in HYPERPARAMETERS."""
-
-    dataset_name: str = field(
-        metadata={"help": "A Hub id, a .jsonl, .csv or .parquet file, or a directory written by save_to_disk."}
-    )
-    dataset_split: str = field(metadata={"help": "Training split; slices allowed: train[:1000], train[:10%%]."})
-    eval_split: str = field(metadata={"help": "Split of held-out questions; cut from training rows if there is none."})
-    question_column: str = field(metadata={"help": "The column that holds the question."})
-    answer_column: str = field(metadata={"help": "The column that holds `... #### gold answer`."})
-    num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3)."})
-    reward_funcs: list[str] = field(metadata={"help": "Names from rewards.REWARD_FUNCS."})
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
-    eval_dataset_name: str | None = field(
-        default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
-    )
-    max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
-    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions."})
-    eval_num_samples: int = field(
-        default=1, metadata={"help": "Above 1: so many samples of each held-out question too, for maj@k and pass@k."}
-    )
-    max_prompt_length: int | None = field(
-        default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
-    )
-    overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
-    stop_on_alarm: bool = field(
-        default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
-    )
-    dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
-    eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
 
 
 @dataclass
@@ -197,6 +165,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     )
     run_directory.refuse_unwritable(Path(settings["output_dir"]))
     settings["run_name"] = settings["run_name"] or run_name
+    settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
     try:
         script, training, model = parser.parse_dict(settings)
     except (ValueError, TypeError, ImportError) as error:
