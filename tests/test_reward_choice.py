@@ -192,3 +192,24 @@ def test_columns_that_would_replace_a_parameter_are_refused():
     refuse_collisions(rewards, ["prompt", "answer", "completion_ids", "level"])
     with pytest.raises(UserError, match="the dataset's column 'low' would replace the parameter 'low' of length_rew"):
         refuse_collisions(rewards, ["answer", "low"])
+
+
+def test_trl_logs_each_chosen_reward_by_its_name(tiny_model):
+    """Functions, functions with parameters, a class's instance: as TRL's trainer takes and calls them."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = {"length_reward_func": {"low": 1}, "Longer": {"than": 0}}
+    run = {"template": THINK_FORMAT, "max_completion_length": 8}
+    rewards = chosen(*REWARD_FUNCS, "my_rewards.my_reward", "my_rewards.longer", args=args, run=run)
+    settings = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "logging_steps": 1}
+    settings |= {"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 4, "max_completion_length": 8}
+    trainer = GRPOTrainer(
+        model=tiny_model,
+        reward_funcs=list(rewards.values()),
+        args=GRPOConfig("run", **settings),
+        train_dataset=Dataset.from_list([{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(4)]),
+    )
+    trainer.train()
+    logged = {key.split("/")[1] for key in trainer.state.log_history[0] if key.startswith("rewards/")}
+    assert logged == set(rewards) == {*REWARD_FUNCS, "my_reward", "Longer"}
