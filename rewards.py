@@ -25,7 +25,9 @@ from fractions import Fraction
 from typing import Any
 
 Completion = str | list[dict[str, Any]]
-Texts, Golds, Ids = Sequence[Completion], Sequence[str], Sequence[Sequence[int]]  # of a whole rollout, flat
+Texts = Sequence[Completion]  # of a whole rollout, flat, as its gold answers and token ids are
+Golds = Sequence[str]
+Ids = Sequence[Sequence[int]]
 
 # A completion template is a perfect completion with {reasoning} and {answer} where these go.
 XML_COT_FORMAT = "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
@@ -192,14 +194,13 @@ def correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) ->
 
 _ANNOTATION = re.compile(r"<<([^<>]*)>>(?: ?[$€£]?(-?[$€£]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)))?")  # GSM8K's
 _CLEANING = (  # in this order; _ is a word, | the end of a clause, ? a variable, a power or what else is not read
-    (r"^\s*(?:[-*+•]|[0-9]+[.)])\s+|\*\*|[$€£¥¢`\"“”‘]|\\[()\[\]]", ""),  # bullets, emphasis, currencies
+    (r"^\s*(?:[-*+•]|[0-9]+[.)])\s+|\*\*|[$€£¥¢`\"“”‘✓✅]|\\[()\[\]]", ""),  # bullets, emphasis, currencies
+    (r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))|/\s*[A-Za-z]+|\([^()0-9]*\)", ""),  # 1,200; $780/year; 48 (clips)
     (r"[-=]+>|→|\.(?![0-9])|[,;:!?](?=\s|$)", "|"),
     (r"[\u2212\u2013]", "-"),
     (r"[×·⋅∗]|\\times\b|\\cdot\b|(?<![A-Za-z])[xX]\s*(?=[0-9(.])", "*"),  # 15x2, 3 boxes x 4
     (r"÷|\\div\b", "/"),
-    (r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", ""),  # 1,200
     (r"(?<=[0-9)])(?=\([0-9.])|(?<=[%)])\s*of\s+(?=[0-9(])", "*"),  # 200(.60), 20% of 50
-    (r"/\s*[A-Za-z]+|\([^()0-9]*\)", ""),  # $780/year, 48 (clips)
     (r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*|\b[aAI]\b(?= +[a-z])|(?<=[0-9])-(?=[A-Za-z])", "_"),
     (r"[^-+*/()0-9.%=_|\s]", "?"),
 )
@@ -226,8 +227,7 @@ def equations(line: str) -> list[tuple[str, str]]:
     for annotation, result in _ANNOTATION.findall(line):
         left, _, right = annotation.replace(" ", "").removeprefix("+").partition("=")
         found.append((_expression(left), _expression(right)))
-        if result:
-            found.append((_expression(right), re.sub("[$€£,]", "", result)))
+        found += [(_expression(right), re.sub("[$€£,]", "", result))] if result else []
     line = _ANNOTATION.sub(r"\2", line)
     for pattern, replacement in _CLEANING:
         line = re.sub(pattern, replacement, line)

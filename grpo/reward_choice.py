@@ -122,7 +122,7 @@ def _load(name: str, allow_custom: bool) -> RewardFunc:
     functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     if attribute not in vars(module):
         raise UserError(f"reward_funcs: {module_name!r} has no {attribute!r}{_instead(attribute, functions)}")
-    if not callable(reward := getattr(module, attribute)):
+    if not callable(reward := getattr(module, attribute)) or isinstance(reward, type):
         raise UserError(f"reward_funcs: {name!r} is no function but {type(reward).__name__}")
     return reward
 
@@ -141,7 +141,10 @@ def _with_parameters(
     known = parameters(reward)
     if not isinstance(given, Mapping):
         raise UserError(f"reward_args: {name}: {given!r} is no dictionary; write {{parameter: value}}")
-    kinds = typing.get_type_hints(reward if inspect.isroutine(reward) else type(reward).__call__) if known else {}
+    try:
+        kinds = typing.get_type_hints(reward if inspect.isroutine(reward) else type(reward).__call__) if known else {}
+    except NameError:  # annotated with what is imported for type checkers only
+        kinds = {}
     for key, value in given.items():
         if key not in known:
             there_is = f"it has {', '.join(known)}" if known else "it has none"

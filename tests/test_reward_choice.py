@@ -1,5 +1,6 @@
 """grpo/reward_choice.py: names and parameters become functions, or one sentence that says what is wrong."""
 
+import doctest
 import functools
 import pickle
 import sys
@@ -7,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from grpo import UserError
+from grpo import UserError, reward_choice
 from grpo.reward_choice import choose, parameters, refuse_collisions
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
 
 OWN = """
+import functools
 class Longer:
     def __call__(self, completions, *, than: int = 3, **kwargs):
         return [float(len(text) > than) for text in completions]
@@ -25,7 +27,11 @@ def strict(completions, *, needed, **kwargs):
 def int_reward_func(completions, **kwargs):
     return [0.0] * len(completions)
 
+def annotated(completions, *, low: "Unknown" = 1, **kwargs):
+    return [float(low)] * len(completions)
+
 longer, other_name, setting = Longer(), my_reward, 3
+part = functools.partial(my_reward, scale=2.0)
 """
 
 
@@ -84,6 +90,8 @@ def test_a_reward_of_ones_own_takes_parameters_too(key):
     assert rewards["my_reward"](completions=["abc"]) == [6.0]
     assert chosen("my_rewards.longer", args={"Longer": {"than": 0}})["Longer"](completions=["ab"]) == [1.0]
     assert chosen("my_rewards.strict", run={"needed": 4})["strict"](completions=["ab"]) == [4]
+    assert chosen("my_rewards.part", args={"my_reward": {"scale": 3}})["my_reward"](completions=["ab"]) == [6]
+    assert chosen("my_rewards.part")["my_reward"](completions=["ab"]) == [4.0]
     assert chosen("a_package.inner.deep")["deep"](completions=["ab"]) == [1.0]
 
 
@@ -100,6 +108,11 @@ MISTAKES = {
     "no attribute": (dict(names=["my_rewards.my_rewrd"]), "'my_rewards' has no 'my_rewrd'; did you mean my_reward?"),
     "empty attribute": (dict(names=["my_rewards."]), "'my_rewards' has no ''"),
     "not callable": (dict(names=["my_rewards.setting"]), "'my_rewards.setting' is no function but int"),
+    "class": (dict(names=["my_rewards.Longer"]), "'my_rewards.Longer' is no function but type"),
+    "kind of the default": (
+        dict(names=["my_rewards.annotated"], args={"annotated": {"low": "x"}}),
+        "annotated: low is 'x'; give a whole number, such as 1",
+    ),
     "raises": (dict(names=["broken_rewards.x"]), "importing 'broken_rewards' raises KeyError: 'no data'"),
     "leaves": (dict(names=["leaving_rewards.x"]), "importing 'leaving_rewards' raises SystemExit: 0"),
     "taken": (dict(names=["json.mine"]), "'json' is the name of another module"),
@@ -192,3 +205,28 @@ def test_columns_that_would_replace_a_parameter_are_refused():
     refuse_collisions(rewards, ["prompt", "answer", "completion_ids", "level"])
     with pytest.raises(UserError, match="the dataset's column 'low' would replace the parameter 'low' of length_rew"):
         refuse_collisions(rewards, ["answer", "low"])
+
+
+def test_trl_logs_each_chosen_reward_by_its_name(tiny_model):
+    """Functions, functions with parameters, a class's instance: as TRL's trainer takes and calls them."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = {"length_reward_func": {"low": 1}, "Longer": {"than": 0}}
+    run = {"template": THINK_FORMAT, "max_completion_length": 8}
+    rewards = chosen(*REWARD_FUNCS, "my_rewards.my_reward", "my_rewards.longer", args=args, run=run)
+    settings = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "logging_steps": 1}
+    settings |= {"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 4, "max_completion_length": 8}
+    trainer = GRPOTrainer(
+        model=tiny_model,
+        reward_funcs=list(rewards.values()),
+        args=GRPOConfig("run", **settings),
+        train_dataset=Dataset.from_list([{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(4)]),
+    )
+    trainer.train()
+    logged = {key.split("/")[1] for key in trainer.state.log_history[0] if key.startswith("rewards/")}
+    assert logged == set(rewards) == {*REWARD_FUNCS, "my_reward", "Longer"}
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(reward_choice).failed == 0

@@ -2,17 +2,14 @@
 
 import json
 import random
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import ROOT, SHARED
+from conftest import SHARED
 
+from benchmarks import gold_steps
 from rewards import equations, is_true, is_verified, step_verified_reward_func, verified_lines
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import gold_steps
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
 
