@@ -267,7 +267,7 @@ def train(
     from peft import PeftModel
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import comparison, console, evaluation, monitoring, report, run_directory
+    from grpo import comparison, console, evaluation, monitoring, report, run_directory, weights
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
@@ -285,7 +285,8 @@ def train(
         )
     watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
     trainer.add_callback(watch)
-    console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)))
+    trainer.add_callback(weights.RewardWeights(trainer, config.script, config.stages))
+    console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
         run_directory.begin(output, config, system_prompt=SYSTEM_PROMPT, data=data.counts())
