@@ -76,6 +76,8 @@ def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> t
     asked = settings["stages"]
     if asked is None:
         return [], []
+    if len(asked) == 1 and isinstance(asked[0], list):  # all of them as one word of the command line
+        asked = asked[0]
     if not asked:
         raise UserError(f"stages: the list is empty; give one mapping for each stage, like {EXAMPLE}, or leave it out")
     for key in ("reward_funcs", "reward_weights"):

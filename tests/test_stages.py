@@ -83,7 +83,8 @@ def test_the_note_says_what_the_stages_take_and_why():
     [
         ([], {}, ["stages: the list is empty", "max_steps"]),
         (["format"], {}, ["stages: stage 1 is 'format'", "mapping"]),
-        ([[FORMAT]], {}, ["stages: stage 1 is [", "mapping"]),
+        ([FORMAT, [ANSWERS]], {}, ["stages: stage 2 is [", "mapping"]),
+        ([[]], {}, ["stages: the list is empty"]),
         ([{**FORMAT, "name": None}], {}, ["stages: stage 1: name: None"]),
         ([{**FORMAT, "name": " "}], {}, ["name: ' '"]),
         ([{**FORMAT, "steps": 4}], {}, ["stages: format: steps: no such key", "name, reward_funcs"]),
@@ -119,6 +120,9 @@ def test_a_recipe_and_the_command_line_give_stages_alike(tmp_path):
     first = resolve(train_grpo.HYPERPARAMETERS, ["--config", str(recipe), *CPU])
     second = resolve(train_grpo.HYPERPARAMETERS, ["--stages", json.dumps(FORMAT), json.dumps(ANSWERS), *CPU])
     assert first.stages == second.stages and spans(first.stages) == [(1, 40), (41, 120)]
+    assert (
+        resolve(train_grpo.HYPERPARAMETERS, ["--stages", json.dumps([FORMAT, ANSWERS]), *CPU]).stages == first.stages
+    )
     assert first.script.stages == second.script.stages == [FORMAT, ANSWERS]
     assert first.training.max_steps == 120 and first.training.reward_weights == [1.0, 1.0, 0.0]
     assert first.script.reward_funcs == ["xmlcount_reward_func", "int_reward_func", "correctness_reward_func"]
