@@ -3,6 +3,7 @@
 A check looks at an `Observed` and returns a sentence, or None while all is well. `ALARMS`, at the end, names them.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -73,7 +74,9 @@ def dead_rewards(seen: Observed) -> dict[str, str]:
         name: f"{name} has been {high:g} for every completion of {seen.rollouts_seen[name]} rollouts"
         for name, high in seen.highest.items()
         # a weight that changes leaves its rounding errors
-        if seen.rollouts_after_warmup[name] >= NEVER and high <= 0 and high - seen.lowest[name] <= 1e-6 * abs(high)
+        if seen.rollouts_after_warmup[name] >= NEVER
+        and high <= 0
+        and math.isclose(high, seen.lowest[name], rel_tol=1e-6)
     }
 
 

@@ -38,6 +38,19 @@ class Stage:
         return f"{self.name}: steps {self.first_step}-{self.last_step}, {', '.join(parts)}"
 
 
+def recorded(record: list[dict[str, Any]], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The stages of a `run.json`, each with its `weights` and with the reward at its first and last log, if any."""
+    found = []
+    for item in record:
+        try:
+            stage = Stage(**item)
+            logs = [line["reward"] for line in metrics if stage.first_step <= line["step"] <= stage.last_step]
+            found.append({**item, "weights": stage.weights, "rewards": [logs[0], logs[-1]] if logs else []})
+        except (TypeError, ValueError):
+            raise UserError(f"run.json: {item!r} is no stage; remove it to report the run without it") from None
+    return found
+
+
 def from_json(text: str) -> Any:
     """One stage as a word of the command line; argparse says for which flag it will not do."""
     try:
