@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rewards import short_name
@@ -39,13 +40,22 @@ class Stage:
 
 
 def recorded(record: list[dict[str, Any]], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The stages of a `run.json`, each with its `weights` and with the reward at its first and last log, if any."""
+    """The stages of a `run.json`, each with its `rewards`: by name the weight, and the means at its start and its end.
+
+    A mean is that of the first or the last tenth of the stage's logs, without its weight; None before there are any.
+    """
     found = []
     for item in record:
         try:
             stage = Stage(**item)
-            logs = [line["reward"] for line in metrics if stage.first_step <= line["step"] <= stage.last_step]
-            found.append({**item, "weights": stage.weights, "rewards": [logs[0], logs[-1]] if logs else []})
+            logs = [line for line in metrics if stage.first_step <= line["step"] <= stage.last_step]
+            tenth = math.ceil(len(logs) / 10)
+            rewards = {}
+            for name, weight in stage.weights.items():
+                parts = [[line.get(f"rewards/{name}/mean") for line in part] for part in (logs[:tenth], logs[-tenth:])]
+                known = [[value for value in part if isinstance(value, int | float)] for part in parts]
+                rewards[name] = (weight, *(fmean(part) if part else None for part in known))
+            found.append({**item, "rewards": rewards})
         except (TypeError, ValueError):
             raise UserError(f"run.json: {item!r} is no stage; remove it to report the run without it") from None
     return found
