@@ -141,15 +141,26 @@ def test_stages_are_a_table_and_a_labelled_mark_where_each_begins(run):
     assert "Stage" not in plain.text and "stage" not in {at.get("class") for _, at in plain.elements}
     write_stages(run, STAGES)
     page = Page(report.write(run))
-    assert (
-        "format 1 – 9 int 0.2 0.8 answers 10 – 40 correctness × 2, int × 0.5 1 2.4 later 41 – 60 own – –" in page.text
-    )
+    assert "format 1 – 9 int × 1 0.25 0.25 answers 10 – 40 correctness × 2 int × 0.5 – 0.25 – 0.25" in page.text
+    assert "later 41 – 60 own × 1 – –" in page.text  # it is to come
     marks = [attributes["d"] for name, attributes in page.elements if attributes.get("class") == "stage"]
     charts_drawn = len([name for name, _ in page.elements if name == "figure"])
     assert len(marks) == charts_drawn and set(marks) == {"M36.36,0V100"}  # of steps 2 … 24; the third is to come
     labels = [attributes["style"] for _, attributes in page.elements if attributes.get("class") == "stage-name"]
     assert labels == ["left:0.00%;max-width:36.36%", "left:36.36%;max-width:63.64%"]
     assert (run / "curves.png").read_bytes() != without
+
+
+def test_weights_that_follow_success_are_drawn_and_the_sum_says_that_it_is_weighed(run):
+    assert "weights change" not in Page(report.write(run)).text
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    text = "".join(json.dumps({**line, "reward_weights/int_reward_func": line["step"] / 8}) + "\n" for line in lines)
+    (run / "metrics.jsonl").write_text(text)
+    record = json.loads((run / "run.json").read_text())
+    record["settings"]["adaptive_rewards"] = ["all"]
+    (run / "run.json").write_text(json.dumps(record))
+    text = Page(report.write(run)).text
+    assert "Weight of int 0.25 → 3" in text and "sum of the rewards, whose weights change on the way" in text
 
 
 def test_the_name_of_a_stage_is_text_and_a_stage_that_is_none_is_named(run):
