@@ -208,11 +208,7 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
     from grpo import console, loading, preflight, reward_choice
     from grpo.checks import stop_at_errors
 
-    script, follow = config.script, {"template": style.completion}  # of the rewards that have such a parameter
-    follow["max_completion_length"] = config.training.max_completion_length
-    rewards = reward_choice.choose(
-        script.reward_funcs, config.training.reward_weights, script.reward_args, follow, script.allow_custom_rewards
-    )
+    rewards = reward_choice.of_run(config, style)
     model_config, peft_config = loading.read_configs(config)
     tokenizer, style = loading.load_tokenizer(config, style)
     data = build_datasets(config, tokenizer, style, dataset)
@@ -271,7 +267,7 @@ def train(
     from peft import PeftModel
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import comparison, console, difficulty, evaluation, monitoring, report, run_directory, saved
+    from grpo import comparison, console, difficulty, evaluation, monitoring, report, run_directory, saved, weights
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
@@ -290,7 +286,8 @@ def train(
         )
     watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
     trainer.add_callback(watch)
-    console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)))
+    trainer.add_callback(weights.RewardWeights(trainer, config.script, config.stages))
+    console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
         run_directory.begin(output, config, **data.facts())

@@ -3,6 +3,7 @@
 A check looks at an `Observed` and returns a sentence, or None while all is well. `ALARMS`, at the end, names them.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -69,12 +70,13 @@ def zero_variance(seen: Observed) -> Finding:
 
 def dead_rewards(seen: Observed) -> dict[str, str]:
     """Each reward that has never fired, by name."""
-    if seen.rollouts_after_warmup < NEVER:
-        return {}
-    dead = [name for name, high in seen.highest.items() if high <= 0 and high == seen.lowest[name]]
     return {
-        name: f"{name} has been {seen.highest[name]:g} for every completion of {seen.rollouts_seen} rollouts"
-        for name in dead
+        name: f"{name} has been {high:g} for every completion of {seen.rollouts_seen[name]} rollouts"
+        for name, high in seen.highest.items()
+        # a weight that changes leaves its rounding errors
+        if seen.rollouts_after_warmup[name] >= NEVER
+        and high <= 0
+        and math.isclose(high, seen.lowest[name], rel_tol=1e-6)
     }
 
 

@@ -67,6 +67,24 @@ class ScriptArguments:
     allow_custom_rewards: bool = field(
         default=False, metadata={"help": "Let reward_funcs name functions of your own files, whose code is then run."}
     )
+    stages: list[dict[str, Any]] | None = field(
+        default=None,
+        metadata={
+            "help": "Stages of training: for each a mapping (JSON) of name, reward_funcs, reward_weights, max_steps."
+        },
+    )
+    adaptive_rewards: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Rewards whose weight follows their success: after a rollout in which fewer than 30 %% of the "
+            "completions earn it × 1.2, more than 80 %% × 0.9; `all` for every one."
+        },
+    )
+    adaptive_threshold: float = field(default=0.0, metadata={"help": "A reward above this is a success."})
+    adaptive_bounds: list[float] = field(
+        default_factory=lambda: [0.25, 4.0],
+        metadata={"help": "Smallest and largest multiple of its own weight that a reward may come to weigh."},
+    )
     # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
     stop_on_alarm: bool = field(

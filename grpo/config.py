@@ -20,10 +20,11 @@ from typing import Any, NoReturn
 import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import UserError, machine, run_directory
+from . import UserError, machine, run_directory, stages
 from .arguments import ScriptArguments
 from .geometry import Geometry
-from .limits import check_values, refuse_secrets
+from .limits import check_adaptive, check_values, refuse_secrets
+from .stages import Stage
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
@@ -40,6 +41,7 @@ class Config:
     notes: list[str]  # one line for each setting that was adjusted
     changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
     argv: list[str]
+    stages: list[Stage]  # none: the same rewards all the time
 
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""
@@ -58,6 +60,7 @@ class _Parser(TrlParser):
             description="Settings: HYPERPARAMETERS (inline) < --config recipe < --flag value.",
         )
         self.add_argument("--config", action="append", metavar="RECIPE.yaml", help="A recipe; at most one.")
+        self.keys["stages"].type = stages.from_json
 
     def error(self, message: str) -> NoReturn:
         found = re.match(r"argument (--\w+)\S*: (.*)", message, re.DOTALL)
@@ -73,7 +76,7 @@ class _Parser(TrlParser):
         if isinstance(value, list):
             if self.keys[key].nargs != "+":
                 raise UserError(f"{key}: one value is needed, not the list {value}")
-            return [f"--{key}", *map(str, value)]
+            return [f"--{key}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in value)]
         if isinstance(value, dict):
             return [f"--{key}={json.dumps(value)}"]
         if isinstance(value, bool) and _is_text(self.keys[key]):
@@ -152,7 +155,10 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     check_values(settings)
     refuse_secrets(settings)
     geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
-    notes = machine.fit_to_machine(settings, given)
+    in_stages, notes = stages.read(settings, given, geometry.steps_per_rollout)
+    settings.update(stages.whole_run(in_stages))
+    check_adaptive(settings)
+    notes += machine.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     inline = {**_parse(hyperparameters, [])[0], "output_dir": None, "run_name": None}
     inline["report_to"] = (inline["report_to"] or "none").split(",")
@@ -177,4 +183,4 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         refuse_secrets({key: getattr(training, key)})
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
-    return Config(script, training, model, geometry, notes, changed, argv)
+    return Config(script, training, model, geometry, notes, changed, argv, in_stages)

@@ -18,19 +18,29 @@ from .evaluation import SHARES
 
 
 class ProgressLine(ProgressCallback):
-    """Transformers' progress bar, with one readable line a log instead of a dictionary of 30 metrics."""
+    """Transformers' progress bar, with one readable line a log instead of a dictionary of 30 metrics.
+
+    Args:
+        stages: the names of the run's stages, if it has any.
+    """
+
+    def __init__(self, stages: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.stages = stages
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if self.training_bar is not None and logs and "reward" in logs:
-            self.training_bar.write(describe(state.global_step, logs))
+            self.training_bar.write(describe(state.global_step, logs, self.stages))
 
 
-def describe(step: int, logs: dict[str, float]) -> str:
+def describe(step: int, logs: dict[str, float], stages: Sequence[str] = ()) -> str:
     """One line of what to watch: the reward and its parts (means of the log), mean length, share cut off."""
-    parts = [f"step {step:4d}  reward {_number(logs['reward'])} ± {_number(logs.get('reward_std'))} ="]
+    stage = f" {stages[int(logs['stage']) - 1]}" if len(stages) > 1 else ""
+    parts = [f"step {step:4d}{stage}  reward {_number(logs['reward'])} ± {_number(logs.get('reward_std'))} ="]
     for key, value in logs.items():
-        if key.startswith("rewards/") and key.endswith("/mean"):
-            parts.append(f"{short_name(key.split('/')[1])} {_number(value)}")
+        # without those that are another stage's
+        if key.startswith("rewards/") and key.endswith("/mean") and logs.get(f"reward_weights/{key[8:-5]}") != 0:
+            parts.append(f"{short_name(key[8:-5])} {_number(value)}")
     length, cut = logs["completions/mean_length"], 100 * logs["completions/clipped_ratio"]
     parts.append(f"· length {length:.0f}, {cut:.0f} % cut")
     return " ".join(parts)
@@ -80,12 +90,12 @@ class SampleTable:
         return escape(text if len(text) <= self.longest else text[: self.longest] + " …")
 
 
-def make_readable(trainer: Trainer, steps_per_epoch: int) -> None:
+def make_readable(trainer: Trainer, steps_per_epoch: int, stages: Sequence[str] = ()) -> None:
     """Put `ProgressLine` and `SampleTable` in the place of what transformers and TRL print."""
     args = trainer.args
     if not args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(ProgressLine)
+        trainer.add_callback(ProgressLine(stages))
     total = args.max_steps if args.max_steps > 0 else int(args.num_train_epochs * steps_per_epoch)
     grpo_trainer.print_prompt_completions_sample = SampleTable(total)
 

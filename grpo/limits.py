@@ -17,7 +17,7 @@ RANGES: dict[tuple[float, float], str] = {
     (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
     "warmup_steps dataloader_num_workers entropy_coef eval_delay",
     (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
-    "sapo_temperature_neg sapo_temperature_pos",
+    "sapo_temperature_neg sapo_temperature_pos adaptive_bounds",
     (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate",
     (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
     (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
@@ -53,6 +53,19 @@ def check_values(settings: dict[str, Any]) -> None:
         raise UserError(f"filter_pass_rate: {shares} is no range; give the lowest and the highest share, as 0.1 0.9")
     if settings["max_steps"] != -1 and settings["max_steps"] < 1:
         raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
+
+
+def check_adaptive(settings: dict[str, Any]) -> None:
+    """UserError for rewards that are to be scaled and are not there, and for bounds that are none."""
+    names, bounds = settings["adaptive_rewards"] or [], settings["adaptive_bounds"]
+    for name in names if names != ["all"] else ():
+        if name not in settings["reward_funcs"]:
+            raise UserError(
+                f"adaptive_rewards: {name!r} is none of the run's rewards; give all, or some of "
+                f"{', '.join(settings['reward_funcs'])}"
+            )
+    if len(bounds) != 2 or not bounds[0] <= 1 <= bounds[1]:
+        raise UserError(f"adaptive_bounds: {bounds} is no range around 1; give two multiples of the weight: 0.25 4")
 
 
 def refuse_secrets(settings: dict[str, Any]) -> None:

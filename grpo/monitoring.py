@@ -116,12 +116,15 @@ class Watch(TrainerCallback):
         self._read = {}  # TRL's log empties what it has noted
 
     def _rollout(self) -> Rollout:
-        noted, weights = self.trainer._logs, self.trainer.reward_weights.tolist()
+        noted = self.trainer._logs
+        weights = dict(zip(noted["rewards"], self.trainer.reward_weights.tolist(), strict=True))
+        weights = {name: weight for name, weight in weights.items() if weight}  # the others are another stage's
         rewards = {}
-        for (name, values), weight in zip(noted["rewards"].items(), weights, strict=True):
+        for name, weight in weights.items():
+            values = noted["rewards"][name]
             rewards[name] = [None if math.isnan(value) else weight * value for value in values]
         texts = [completion_text(completion) for completion in noted["completion"]]
-        return Rollout(list(noted["prompt"]), texts, rewards, self.trainer.num_generations)
+        return Rollout(list(noted["prompt"]), texts, rewards, self.trainer.num_generations, weights)
 
     def _raise(self, state: Any, step: int) -> None:
         for name, (check, remedy) in ALARMS.items():

@@ -1,6 +1,7 @@
 """What a run has shown so far, as far as alarms need it: its last rollouts, and its metrics step by step."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +13,14 @@ IN_A_ROW = 3  # rollouts or optimizer steps that must look alike before an alarm
 class Rollout:
     """One rollout of all processes, group by group.
 
-    `rewards` holds each reward's weighted values, None where it returned none.
+    `rewards` holds each reward's weighted values, None where it returned none; one whose weight is 0 is left out.
     """
 
     prompts: list[Any]
     completions: list[str]
     rewards: dict[str, list[float | None]]
     group: int  # completions per group
+    weights: dict[str, float] = field(default_factory=dict)  # of each reward; 1 where there is none
 
     def groups(self) -> Iterator[slice]:
         return (slice(start, start + self.group) for start in range(0, len(self.prompts), self.group))
@@ -40,23 +42,30 @@ class Observed:
     chat_template_unused: bool = False  # the tokenizer has a chat template, and the prompts are bare text
     metrics: dict[str, list[float]] = field(default_factory=dict)  # TRL's, the mean of each optimizer step
     rollouts: list[Rollout] = field(default_factory=list)  # the last IN_A_ROW
-    rollouts_seen: int = 0
-    rollouts_after_warmup: int = 0
-    highest: dict[str, float] = field(default_factory=dict)  # of each reward's weighted values, in the whole run
+    rollouts_seen: Counter[str] = field(default_factory=Counter)  # by reward: those that it had a weight in
+    rollouts_after_warmup: Counter[str] = field(default_factory=Counter)
+    # of each reward's values at a weight of 1 or -1, in the whole run: weights may change
+    highest: dict[str, float] = field(default_factory=dict)
     lowest: dict[str, float] = field(default_factory=dict)
-    totals: tuple[float, float] = (math.inf, -math.inf)  # the lowest and the highest that a completion has earned
+    totals: tuple[float, float] = (
+        math.inf,
+        -math.inf,
+    )  # the lowest and the highest that a completion has earned with these weights
     gradient_finite: bool = True
     moves: int = 0  # optimizer steps with a learning rate above 0
     weights_moved: bool | None = None  # None before it is known
 
     def add(self, rollout: Rollout, after_warmup: bool = True) -> None:
+        if self.rollouts and self.rollouts[-1].weights != rollout.weights:
+            self.totals = math.inf, -math.inf
         self.rollouts = [*self.rollouts[1 - IN_A_ROW :], rollout]
-        self.rollouts_seen += 1
-        self.rollouts_after_warmup += after_warmup
         totals = rollout.totals(slice(None))
         self.totals = min(self.totals[0], *totals), max(self.totals[1], *totals)
         for name, values in rollout.rewards.items():
-            known = [value for value in values if value is not None]
+            self.rollouts_seen[name] += 1
+            self.rollouts_after_warmup[name] += after_warmup
+            size = abs(rollout.weights.get(name, 1.0))
+            known = [value / size for value in values if value is not None]
             self.highest[name] = max([self.highest.get(name, -math.inf), *known])
             self.lowest[name] = min([self.lowest.get(name, math.inf), *known])
 

@@ -168,6 +168,8 @@ def about_surroundings(config: Any) -> Iterator[Check]:
         yield Check("warning", "machine", finding, remedy)
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
+        for stage in config.stages:
+            yield Check("ok", "stage", stage.describe())
         trackers = [name for name in config.training.report_to if name != "none"]
         asks = any("W&B" in note for note in config.notes)  # machine.py tried to log in
         state = os.environ.get("WANDB_MODE") or ("not logged in" if asks else "logged in")
@@ -203,8 +205,11 @@ def check(
         refuse_collisions(rewards, data.train.column_names)
         reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
         tried = try_rewards(rewards, data.train[0], reasoning, data.style, encode)
-        weights = config.training.reward_weights or [1.0] * len(rewards)
-        checks += about_rewards(tried, dict(zip(rewards, weights, strict=True)))
+        weights = dict(zip(rewards, config.training.reward_weights or [1.0] * len(rewards), strict=True))
+        if config.stages:  # an early stage need not tell right from wrong
+            last = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
+            weights = dict(zip(rewards, last, strict=True))
+        checks += about_rewards(tried, weights)
     used = tokenizer(example(config, tokenizer, data), add_special_tokens=False)["input_ids"]
     largest_id = max(*used, tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)

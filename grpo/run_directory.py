@@ -211,6 +211,7 @@ def begin(directory: Path, config: Any, **facts: Any) -> None:
         "versions": versions(),
         "hardware": hardware(),
         "geometry": dataclasses.asdict(config.geometry),
+        "stages": [dataclasses.asdict(stage) for stage in config.stages],
         **facts,
         "changed": config.changed,
         "settings": config.settings(),

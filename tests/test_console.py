@@ -21,6 +21,12 @@ def test_a_log_is_one_line_with_the_rewards_by_name():
     assert line == "step    7  reward 2.44 ± 1.50 = correctness 0.88 my_own - · length 30, 25 % cut"
 
 
+def test_a_log_of_one_stage_of_several_names_it_and_leaves_out_the_rewards_of_others():
+    logs = {**LOGS, "stage": 2.0, "reward_weights/correctness_reward_func": 1.5, "reward_weights/my_own": 0.0}
+    line = describe(7, logs, ["format", "correctness"])
+    assert line == "step    7 correctness  reward 2.44 ± 1.50 = correctness 0.88 · length 30, 25 % cut"
+
+
 def test_samples_show_the_question_the_completion_and_every_reward_a_tenth_of_the_time(capsys):
     table = SampleTable(total_steps=100)
     prompt = [{"role": "system", "content": "SYSTEM"}, {"role": "user", "content": "What is [2] + 2?"}]

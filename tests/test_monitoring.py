@@ -17,6 +17,8 @@ from grpo import data, evaluation, sources
 from grpo.alarms import ALARMS, NEVER
 from grpo.monitoring import MetricsFile, Watch
 from grpo.observed import Observed, Rollout
+from grpo.stages import Stage
+from grpo.weights import RewardWeights
 
 make_prompt = train_grpo.PROMPT_FORMATS["xml"].prompt
 
@@ -325,6 +327,46 @@ def test_one_text_for_every_prompt_is_mode_collapse_and_one_right_answer_is_not(
     assert check("mode_collapse", observed(right, right, right)) is None
     lonely = rollout(["x", "x"], prompts=["p", "p"], correctness_reward_func=[2.0, 2.0])
     assert check("mode_collapse", observed(lonely, lonely, lonely)) is None  # one prompt, answered right
+
+
+def test_a_reward_is_dead_after_rollouts_of_its_own_and_whatever_its_weight_comes_to():
+    off = rollout(list("ab"), format=[0.5, 0.0])
+    seen = observed(*[off] * NEVER)
+    for index in range(NEVER):
+        assert check("dead_reward", seen) == {}  # it was switched on with the last stage
+        weight = 1.2**index
+        seen.add(Rollout(["0", "0"], ["a", "b"], {"answers": [-weight, -weight]}, 2, {"answers": weight}))
+    message = check("dead_reward", seen)["answers"]
+    assert f"answers has been -1 for every completion of {NEVER} rollouts" in message
+
+
+def test_a_reward_with_a_negative_weight_is_judged_by_what_it_adds():
+    always = Rollout(["0", "0"], ["a", "b"], {"long": [-0.5, -0.5]}, 2, {"long": -0.5})
+    assert "long has been -1 " in check("dead_reward", observed(*[always] * NEVER))["long"]
+
+
+def test_the_best_and_the_worst_are_those_of_the_weights_in_force():
+    before = Rollout(["0", "0"], ["a", "b"], {"style": [0.0, 5.0]}, 2, {"style": 5.0})
+    now = Rollout(["0", "0"], ["a", "b"], {"style": [1.0, 1.0]}, 2, {"style": 1.0})
+    assert observed(before, before).totals == (0.0, 5.0) and observed(before, now).totals == (1.0, 1.0)
+
+
+def test_rewards_of_another_stage_are_not_looked_at(tmp_path, tiny_model):
+    made, watch = trainer(tmp_path, tiny_model, reward_funcs=[is_text, is_long], max_steps=4, max_completion_length=6)
+    stages = [Stage("one", 1, 2, ["is_text"], [1.0]), Stage("two", 3, 4, ["is_long"], [2.0])]
+    script = SimpleNamespace(
+        reward_funcs=["is_text", "is_long"], adaptive_rewards=["is_long"], adaptive_threshold=0.0,
+        adaptive_bounds=[0.25, 4.0],
+    )  # fmt: skip
+    made.add_callback(RewardWeights(made, script, stages))  # after the watch: the order does not matter
+    seen = []
+    watch.seen.add, add = lambda rollout, **kwargs: (seen.append(rollout), add(rollout, **kwargs)), watch.seen.add
+    made.train()
+    assert [list(one.weights.items()) for one in seen] == [
+        [("is_text", 1.0)], [("is_text", 1.0)], [("is_long", 2.0)], [("is_long", pytest.approx(1.8))]
+    ]  # fmt: skip
+    assert [list(one.rewards) for one in seen] == [["is_text"], ["is_text"], ["is_long"], ["is_long"]]
+    assert watch.seen.rollouts_seen == {"is_text": 2, "is_long": 2}
 
 
 def test_missing_rewards_do_not_disturb_the_checks():

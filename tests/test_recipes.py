@@ -14,7 +14,7 @@ RECIPES = sorted((ROOT / "recipes").iterdir())
 
 def test_the_folder_holds_recipes_only_and_the_ones_that_are_promised():
     assert all(path.suffix == ".yaml" for path in RECIPES)
-    promised = "demo smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb a100_x2"
+    promised = "demo smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb a100_x2 two_stage"
     assert set(promised.split()) <= {path.stem for path in RECIPES}
 
 

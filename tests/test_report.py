@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo import UserError, report
+from grpo import UserError, charts, report
 
 HOSTILE = "</pre></title></style>--><script>alert(1)</script><img src=x onerror=alert(1)>'\"{{ 7 * 6 }}\n---\n`|[a](b)"
 PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
@@ -123,6 +123,61 @@ class Page(HTMLParser):
             self.words.append(data)
 
 
+STAGES = [
+    {"name": "format", "first_step": 1, "last_step": 9, "reward_funcs": ["int_reward_func"], "reward_weights": [1.0]},
+    {
+        "name": "answers",
+        "first_step": 10,
+        "last_step": 40,
+        "reward_funcs": ["correctness_reward_func", "int_reward_func"],
+        "reward_weights": [2.0, 0.5],
+    },
+    {"name": "later", "first_step": 41, "last_step": 60, "reward_funcs": ["own"], "reward_weights": [1.0]},
+]
+
+
+def write_stages(run, stages):
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "stages": stages}))
+
+
+def test_stages_are_a_table_and_a_labelled_mark_where_each_begins(run):
+    without = report.draw_curves(run).read_bytes()
+    plain = Page(report.write(run))
+    assert "Stage" not in plain.text and "stage" not in {at.get("class") for _, at in plain.elements}
+    write_stages(run, STAGES)
+    page = Page(report.write(run))
+    assert "format 1 – 9 int × 1 0.25 0.25 answers 10 – 40 correctness × 2 int × 0.5 – 0.25 – 0.25" in page.text
+    assert "later 41 – 60 own × 1 – –" in page.text  # it is to come
+    marks = [attributes["d"] for name, attributes in page.elements if attributes.get("class") == "stage"]
+    charts_drawn = len([name for name, _ in page.elements if name == "figure"])
+    assert len(marks) == charts_drawn and set(marks) == {"M36.36,0V100"}  # of steps 2 … 24; the third is to come
+    labels = [attributes["style"] for _, attributes in page.elements if attributes.get("class") == "stage-name"]
+    assert labels == ["left:0.00%;max-width:36.36%", "left:36.36%;max-width:63.64%"]
+    assert (run / "curves.png").read_bytes() != without
+
+
+def test_weights_that_follow_success_are_drawn_and_the_sum_says_that_it_is_weighed(run):
+    assert "weights change" not in Page(report.write(run)).text
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    text = "".join(json.dumps({**line, "reward_weights/int_reward_func": line["step"] / 8}) + "\n" for line in lines)
+    (run / "metrics.jsonl").write_text(text)
+    record = json.loads((run / "run.json").read_text())
+    record["settings"]["adaptive_rewards"] = ["all"]
+    (run / "run.json").write_text(json.dumps(record))
+    text = Page(report.write(run)).text
+    assert "Weight of int 0.25 → 3" in text and "sum of the rewards, whose weights change on the way" in text
+
+
+def test_the_name_of_a_stage_is_text_and_a_stage_that_is_none_is_named(run):
+    write_stages(run, [{**STAGES[0], "name": HOSTILE}, {**STAGES[1], "name": HOSTILE}])
+    assert "script" not in Page(report.write(run)).names
+    for broken in ({}, {**STAGES[0], "reward_weights": []}, "format"):
+        write_stages(run, [broken])
+        with pytest.raises(UserError, match=r"run.json: .* is no stage"):
+            report.write(run)
+
+
 def test_a_step_that_was_logged_twice_counts_once_and_summaries_do_not(write_jsonl, tmp_path):
     lines = [
         {"step": 2, "reward": 1.5},
@@ -187,7 +242,7 @@ def test_a_full_run_shows_every_section_and_the_numbers_of_its_files(run):
 
 
 def test_a_chart_goes_through_its_points():
-    chart = report._charts(
+    chart = charts.charts(
         [{"step": 10, "reward": 1.0, "reward_std": 2.0}, {"step": 30, "reward": 3.0, "reward_std": 1}]
     )
     assert chart["reward"]["curve"] == [(10, 1.0), (30, 3.0)]
@@ -197,7 +252,7 @@ def test_a_chart_goes_through_its_points():
 
 def test_a_long_run_has_its_running_mean_drawn_over_it(run):
     write_run(run, count=90)
-    reward = report._charts(report.read_metrics(run))["reward"]
+    reward = charts.charts(report.read_metrics(run))["reward"]
     assert reward["window"] == 5 and reward["smooth"][44] == pytest.approx(reward["curve"][44])
     assert "Thick lines: running mean of some 5 logs" in Page(report.write(run)).text
 
