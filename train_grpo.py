@@ -267,7 +267,7 @@ def train(
     from peft import PeftModel
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import comparison, console, evaluation, monitoring, report, run_directory
+    from grpo import comparison, console, evaluation, monitoring, report, run_directory, trackers
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
@@ -283,6 +283,8 @@ def train(
             peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
+        for line in trackers.start(training) if main_process else []:
+            say(line)
     watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
     trainer.add_callback(watch)
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)))

@@ -1,12 +1,11 @@
 """Everything about this machine that can be known to be wrong before the first step."""
 
 import contextlib
-import importlib.util
 import os
 import sys
 from typing import Any
 
-from . import UserError
+from . import UserError, trackers
 from .run_directory import command_line
 
 NO_GPU = """\
@@ -31,9 +30,6 @@ ON_CPU: dict[str, Any] = {
     "load_in_8bit": False,
 }
 
-# report_to's names, and the package that each needs
-TRACKERS = {"wandb": "wandb", "tensorboard": "tensorboard", "swanlab": "swanlab", "trackio": "trackio"}
-
 
 def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
     """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
@@ -44,7 +40,7 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
     """
     _check_attention(settings["attn_implementation"])
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
-    return notes + _check_trackers(settings)
+    return notes + trackers.check(settings)
 
 
 def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
@@ -108,34 +104,6 @@ def _check_attention(name: str | None) -> None:
             f"attn_implementation: {name!r} is unknown; give sdpa, eager, flash_attention_2, flex_attention, or the "
             "Hub id of a kernel (kernels-community/flash-attn2)"
         )
-
-
-def _check_trackers(settings: dict[str, Any]) -> list[str]:
-    names = (settings["report_to"] or "none").split(",")
-    for name in names:
-        if name not in ("none", *TRACKERS):
-            raise UserError(f"report_to: {name!r} is not a tracker; give none, {', '.join(TRACKERS)}")
-        if name != "none" and importlib.util.find_spec(TRACKERS[name]) is None:
-            raise UserError(
-                f"report_to: {name} is not installed; pip install {TRACKERS[name]}, or give --report_to none"
-            )
-    settings["report_to"] = names
-    can_ask = sys.stdin is not None and sys.stdin.isatty()
-    if "wandb" not in names or "WANDB_MODE" in os.environ:
-        return []
-    import wandb
-
-    try:
-        if wandb.login(prompt=False, verify=False):
-            return []
-    except wandb.errors.Error as error:
-        raise UserError(f"report_to: W&B refuses its key ({error}); wandb login, or --report_to none") from None
-    wandb.teardown()  # login read the environment for good; the next use reads it again
-    if can_ask:
-        return ["note: W&B has no key yet, so it asks for one when training starts; wandb login, or --report_to none"]
-    # without a key and without a terminal wandb raises in the middle of train()
-    os.environ["WANDB_MODE"] = "offline"
-    return ["note: W&B is not logged in, so it logs offline to ./wandb; log in (wandb login) or give --report_to none"]
 
 
 def check_optimizer(training: Any) -> None:

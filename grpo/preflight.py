@@ -1,6 +1,5 @@
 """Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-from . import estimates
+from . import estimates, trackers
 from .checks import Check, judge
 from .prompts import Data, canonical, questions
 from .reward_trial import Rewards, about_rewards, try_rewards
@@ -155,10 +154,7 @@ def about_surroundings(config: Any) -> Iterator[Check]:
         yield Check("warning", "machine", finding, remedy)
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
-        trackers = [name for name in config.training.report_to if name != "none"]
-        asks = any("W&B" in note for note in config.notes)  # machine.py tried to log in
-        state = os.environ.get("WANDB_MODE") or ("not logged in" if asks else "logged in")
-        yield Check("ok", "tracker", (", ".join(trackers) or "none") + (f" ({state})" if "wandb" in trackers else ""))
+        yield Check("ok", "tracker", trackers.describe(config.training, config.notes))
     resume = config.training.resume_from_checkpoint
     finding = f"{config.training.output_dir}" + (f", going on from {resume}" if resume else "")
     yield Check("ok", "output", finding)

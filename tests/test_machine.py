@@ -1,13 +1,11 @@
 """grpo/machine.py: settings against the machine."""
 
-import importlib.util
 import os
 import sys
 
 import pytest
 import torch
 import transformers.utils
-import wandb
 
 import train_grpo
 from grpo import UserError, machine
@@ -29,6 +27,7 @@ def settings(**overrides):
         "load_in_8bit": False,
         "optim": "stable_adamw",
         "report_to": "none",
+        "trackio_space_id": None,
         "model_name_or_path": "some/model",
     }
     return {**base, **overrides}
@@ -130,40 +129,3 @@ def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     gpus(1)
     notes = machine.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
     assert len(notes) == warned and all("rounding" in note for note in notes)
-
-
-@pytest.mark.parametrize("tracker", ["tensorboard", "swanlab", "trackio", "wandb"])
-def test_a_tracker_that_is_not_installed_is_named_with_its_package(monkeypatch, tracker):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=f"{tracker} is not installed; pip install {tracker}"):
-        machine.fit_to_machine(settings(use_cpu=True, report_to=tracker), given=set())
-
-
-def test_a_key_that_wandb_refuses_is_one_line(monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setenv("WANDB_API_KEY", "abc")
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="W&B refuses its key"):
-        machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
-    wandb.teardown()  # which would keep the key
-
-
-def test_wandb_without_login_and_terminal_goes_offline_in_one_line(monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", "/nonexistent")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    (note,) = machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
-    assert machine.os.environ.pop("WANDB_MODE") == "offline"
-    assert "offline" in note and "--report_to none" in note
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set()) == []
-
-
-def test_wandb_without_login_at_a_terminal_may_ask(monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", "/nonexistent")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    (note,) = machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
-    assert "asks for one when training starts" in note and "WANDB_MODE" not in os.environ
