@@ -57,6 +57,9 @@ class ScriptArguments:
     stop_on_alarm: bool = field(
         default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
     )
+    use_unsloth: bool = field(
+        default=False, metadata={"help": "Load and train through Unsloth, on one GPU (requirements-unsloth.txt)."}
+    )
     dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
     eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
 
