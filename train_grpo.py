@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import UserError
+from grpo import UserError, unsloth_backend
 from rewards import REWARD_FUNCS
 
 if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
@@ -212,9 +212,10 @@ def load_model(config: "Config") -> "PreTrainedModel | PeftModel":
 
 def run(argv: list[str] | None) -> int:
     """Configure, check, then train or evaluate; the exit status."""
+    start = time.perf_counter()
+    unsloth_backend.import_if_asked(HYPERPARAMETERS, sys.argv[1:] if argv is None else argv)
     from grpo.config import resolve
 
-    start = time.perf_counter()
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
     rewards = select_rewards(config.script.reward_funcs, config.training.reward_weights)
 
@@ -267,11 +268,11 @@ def train(
     from peft import PeftModel
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import comparison, console, evaluation, monitoring, report, run_directory, trackers
+    from grpo import comparison, console, evaluation, hub, monitoring, report, run_directory, trackers
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
-    with run_directory.cleared_on_refusal(output):  # TRL makes directories before it looks at the settings
+    with run_directory.cleared_on_refusal(output), hub.readable_errors("give a hub_model_id that you may write"):
         model = load_model(config)
         trainer = GRPOTrainer(
             model=model,
@@ -283,8 +284,7 @@ def train(
             peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
-        for line in trackers.start(training) if main_process else []:
-            say(line)
+        trackers.start(training)
     watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
     trainer.add_callback(watch)
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)))
@@ -300,7 +300,7 @@ def train(
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     stopped = watch.stopping
     if not stopped:
-        trainer.save_model()
+        trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
         policy = trainer.accelerator.unwrap_model(trainer.model)
         after, records_after = evaluation.measure(config, policy, tokenizer, data.held_out)
         if main_process:
@@ -315,7 +315,7 @@ def train(
         if stopped:
             say(f"Stopped by an alarm. To go on: {run_directory.resume_command(output, config.argv)}")
     if training.push_to_hub and not stopped:
-        trainer.push_to_hub()
+        hub.push(trainer)
     # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import UserError
+from . import UserError, unsloth_backend
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def readable_load_errors(name: str) -> Iterator[None]:
             f"model_name_or_path: the chat template of {name!r} refuses a system message and a question ({error}); "
             "give another model or another template"
         ) from None
-    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, ImportError, SafetensorError, StrictDataclassError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"model_name_or_path: {name!r} does not load ({reason}); give a Hub id that can be reached, or a "
@@ -78,7 +78,14 @@ def read_configs(config: Any) -> tuple[Any, Any]:
     if adapter:
         name, revision = adapter.base_model_name_or_path, adapter.revision
     read = read_config(name, revision=revision, trust_remote_code=config.training.trust_remote_code)
-    return read, adapter or get_peft_config(config.model)
+    peft_config = adapter or get_peft_config(config.model)
+    quantized = config.model.load_in_4bit or config.model.load_in_8bit
+    if quantized and peft_config is None and not config.script.eval_only:
+        raise UserError(
+            f"use_peft: quantized weights ({name}) cannot be trained; add --use_peft true, which trains an adapter on "
+            "them, or drop load_in_4bit and load_in_8bit"
+        )
+    return read, peft_config
 
 
 def load(config: Any, options: dict[str, Any]) -> Any:
@@ -86,6 +93,9 @@ def load(config: Any, options: dict[str, Any]) -> Any:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
+    if config.script.use_unsloth:
+        with readable_load_errors(config.model.model_name_or_path):
+            return unsloth_backend.load(config)
     name, revision = config.model.model_name_or_path, config.model.model_revision
     adapter = read_adapter(name, revision)
     base = adapter.base_model_name_or_path if adapter else name

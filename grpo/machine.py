@@ -1,6 +1,7 @@
 """Everything about this machine that can be known to be wrong before the first step."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -39,6 +40,8 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
         given: the names of those that the command line gave; what contradicts use_cpu is refused there, not adjusted.
     """
     _check_attention(settings["attn_implementation"])
+    if settings["use_unsloth"]:
+        _check_unsloth(settings)
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
     return notes + trackers.check(settings)
 
@@ -61,7 +64,7 @@ def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
 
 def _use_gpu(settings: dict[str, Any]) -> list[str]:
     import torch
-    from transformers.utils import is_flash_attn_2_available
+    from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
 
     notes = []
     # Counting asks the driver's library; is_available() starts CUDA, which reads this variable once and for all
@@ -85,14 +88,32 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
         elif not is_flash_attn_2_available():
             settings["attn_implementation"] = "sdpa"
             notes.append(NO_FLASH_ATTENTION)
-    # an adapter is float32, but TRL makes it bfloat16 on quantized weights
-    bf16_weights = not settings["use_peft"] or settings["load_in_4bit"] or settings["load_in_8bit"]
+    quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
+    if quantized and importlib.util.find_spec("bitsandbytes") is None:
+        key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
+        raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or give --{key} false")
+    if settings["tf32"] is None and is_torch_tf32_available():
+        settings["tf32"] = True  # for what stays float32: up to eight times faster, and three digits are enough
+    elif settings["tf32"] and not is_torch_tf32_available():
+        settings["tf32"] = None
+        notes.append("note: this GPU has no TF32 (Ampere and later have); tf32 is left unset")
+    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
+    bf16_weights = not settings["use_peft"] or (quantized and not settings["use_unsloth"])
     if settings["dtype"] == "bfloat16" and bf16_weights and settings["optim"] != "stable_adamw":
         notes.append(
             f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
             "stable_adamw does not, nor does dtype float32"
         )
     return notes
+
+
+def _check_unsloth(settings: dict[str, Any]) -> None:
+    if settings["use_cpu"]:
+        raise UserError("use_unsloth: Unsloth needs a CUDA GPU; add --use_unsloth false")
+    if not settings["use_peft"]:
+        raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
+    if settings["max_prompt_length"] is None:
+        raise UserError("use_unsloth: it must know the longest sequence; give max_prompt_length")
 
 
 def _check_attention(name: str | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-from . import estimates, trackers
+from . import estimates, hub, trackers
 from .checks import Check, judge
 from .prompts import Data, canonical, questions
 from .reward_trial import Rewards, about_rewards, try_rewards
@@ -155,6 +155,8 @@ def about_surroundings(config: Any) -> Iterator[Check]:
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         yield Check("ok", "tracker", trackers.describe(config.training, config.notes))
+        if config.training.push_to_hub:
+            yield hub.check(config.training)
     resume = config.training.resume_from_checkpoint
     finding = f"{config.training.output_dir}" + (f", going on from {resume}" if resume else "")
     yield Check("ok", "output", finding)

@@ -119,14 +119,18 @@ def _trackio_place(training: Any) -> str:
     return f"Space {space}" if space else f"in {TRACKIO_DIR}"
 
 
-def start(training: Any) -> list[str]:
-    """Start the trackers' runs where that can fail, before anything is computed; one line for a run renamed.
+def start(training: Any) -> None:
+    """On the main process, start the trackers' runs where that can fail, before anything is computed.
 
     The callbacks of transformers find these runs and log to them.
 
     Args:
         training: the GRPOConfig; `run_name` changes where trackio holds another run of that name.
     """
+    from accelerate import PartialState
+
+    if not PartialState().is_main_process:
+        return
     resuming = training.resume_from_checkpoint is not None
     if "wandb" in training.report_to:
         import wandb
@@ -152,8 +156,7 @@ def start(training: Any) -> list[str]:
         except (ApiError, AuthenticationError) as error:
             raise _unreachable("SwanLab", MODES["swanlab"], error) from None
     if "trackio" in training.report_to and not resuming:
-        return _fresh_trackio_name(training)
-    return []
+        _give_trackio_a_fresh_name(training)
 
 
 def _unreachable(name: str, variable: str, error: Exception) -> UserError:
@@ -163,17 +166,16 @@ def _unreachable(name: str, variable: str, error: Exception) -> UserError:
     )
 
 
-def _fresh_trackio_name(training: Any) -> list[str]:
+def _give_trackio_a_fresh_name(training: Any) -> None:
     """transformers lets trackio go on with a run of the same name, so that two trainings would be one curve."""
     import trackio
 
     try:
         taken = {run.name for run in trackio.Api().runs(training.project)}
     except ValueError:  # no such project yet
-        return []
+        return
     name, number = training.run_name, 2
     while training.run_name in taken:
         training.run_name, number = f"{name}-{number}", number + 1
-    if training.run_name == name:
-        return []
-    return [f"note: trackio already has a run {name}; this one is called {training.run_name} (--run_name names it)"]
+    if training.run_name != name:
+        print(f"note: trackio already has a run {name}; this one is called {training.run_name} (--run_name names it)")

@@ -1,5 +1,6 @@
 """grpo/machine.py: settings against the machine."""
 
+import importlib.util
 import os
 import sys
 
@@ -16,6 +17,8 @@ def settings(**overrides):
     base = {
         "use_cpu": False,
         "use_vllm": False,
+        "use_unsloth": False,
+        "max_prompt_length": 256,
         "use_transformers_continuous_batching": False,
         "use_peft": False,
         "bf16": True,
@@ -35,7 +38,7 @@ def settings(**overrides):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    def visible(count, flash=True):
+    def visible(count, flash=True, tf32=False, bitsandbytes=True):
         def is_available():
             # starting CUDA fixes what is visible, so one GPU must have been chosen by now
             assert count < 2 or "LOCAL_RANK" in os.environ or "," not in os.environ["CUDA_VISIBLE_DEVICES"]
@@ -44,6 +47,8 @@ def gpus(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", is_available)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
+        monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: tf32)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
@@ -129,3 +134,53 @@ def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     gpus(1)
     notes = machine.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
     assert len(notes) == warned and all("rounding" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "available", "used", "notes"),
+    [
+        (None, True, True, 0),
+        (None, False, None, 0),
+        (True, True, True, 0),
+        (True, False, None, 1),  # a recipe made for another GPU
+        (False, True, False, 0),
+    ],
+)
+def test_tf32_is_switched_on_where_it_exists(gpus, asked, available, used, notes):
+    gpus(1, tf32=available)
+    values = settings(tf32=asked)
+    said = machine.fit_to_machine(values, given=set())
+    assert values["tf32"] is used and len(said) == notes and all("TF32" in note for note in said)
+
+
+def test_tf32_is_left_alone_on_a_cpu():
+    values = settings(use_cpu=True, tf32=None)
+    assert machine.fit_to_machine(values, given={"use_cpu"}) == [] and values["tf32"] is None
+
+
+@pytest.mark.parametrize("key", ["load_in_4bit", "load_in_8bit"])
+def test_quantized_weights_need_bitsandbytes(gpus, key):
+    gpus(1, bitsandbytes=False)
+    with pytest.raises(UserError, match=f"{key}: bitsandbytes is not installed; pip install bitsandbytes"):
+        machine.fit_to_machine(settings(use_peft=True, **{key: True}), given=set())
+    gpus(1)
+    assert machine.fit_to_machine(settings(use_peft=True, **{key: True}), given=set()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "remedy"),
+    [
+        ({"use_cpu": True}, "--use_unsloth false"),
+        ({"use_peft": False}, "--use_peft true"),
+        ({"max_prompt_length": None}, "give max_prompt_length"),
+    ],
+)
+def test_what_unsloth_needs_is_one_line(overrides, remedy):
+    with pytest.raises(UserError, match=f"use_unsloth: .*{remedy}"):
+        machine.fit_to_machine(settings(**{"use_unsloth": True, "use_peft": True, **overrides}), given=set())
+
+
+def test_unsloth_keeps_adapters_on_quantized_weights_in_float32(gpus):
+    gpus(1)
+    values = settings(use_unsloth=True, use_peft=True, load_in_4bit=True, optim="adamw_8bit")
+    assert machine.fit_to_machine(values, given=set()) == []  # nothing about rounding
