@@ -1,25 +1,37 @@
-"""What a completion is worth: the five rewards of the recipe, and how an answer is read out of a text.
+"""What a completion is worth: the five rewards of the recipe, more to choose from, and how answers and steps are read.
 
-Every reward takes the completions of a rollout (chat completions, that is lists of messages, or plain strings) and the
-dataset's columns as keyword arguments, and returns one float per completion, in order. Rewards are pure, quiet and
-picklable, and take linear time on any input: the two format rules are defined by regular expressions which are
-quadratic on hostile text, so they are decided here without them (tests/test_rewards.py holds both against each other).
+Every reward takes the completions of a rollout (lists of messages, or plain strings) and what TRL passes besides
+(`answer` and the dataset's other columns, `completion_ids`, `trainer_state`) as keywords, and returns one float per
+completion, in order. What `reward_args` can set stands after the `*`. Rewards are pure, quiet (but for debug) and
+picklable, and take linear time on any input: the two format rules are defined by regular expressions, quadratic on
+hostile text, so they are decided here without them (tests/test_rewards.py holds both against each other).
 
     >>> good = "<reasoning>\\n3 + 4 = 7\\n</reasoning>\\n<answer>\\n7\\n</answer>\\n"
-    >>> [reward([good], answer=["7"]) for reward in REWARD_FUNCS.values()]
+    >>> [REWARD_FUNCS[name]([good], answer=["7"]) for name in GIST_REWARDS]
     [[0.5], [0.5], [0.5], [0.5], [2.0]]
 
-Source of the definitions: W. Brown, "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities in
-Small Language Models" (2025). To add a reward, write a function like these and name it in REWARD_FUNCS below.
+Source of the five: W. Brown, "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities in Small
+Language Models" (2025). To add a reward, write a function like these and name it in REWARD_FUNCS below.
 """
 
+import functools
+import itertools
+import logging
+import os
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 Completion = str | list[dict[str, Any]]
+Texts = Sequence[Completion]  # of a whole rollout, flat, as its gold answers and token ids are
+Golds = Sequence[str]
+Ids = Sequence[Sequence[int]]
+
+# A completion template is a perfect completion with {reasoning} and {answer} where these go.
+XML_COT_FORMAT = "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
+THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 
 # --- Reading a text -----------------------------------------------------------------------------------------------
 
@@ -52,14 +64,11 @@ def extract_hash_answer(text: str) -> str | None:
     return rest.partition("####")[0].strip().replace(",", "").replace("$", "") if mark else None
 
 
-# Sign, dollar sign, digits with or without thousands separators, decimals, and a denominator. A minus after a digit, a
-# letter or a bracket is a subtraction ("18-5"), not a sign.
+# A minus after a digit, a letter or a bracket is a subtraction ("18-5"), not a sign.
 _NUMBER = re.compile(
     r"(?P<sign>(?<![0-9A-Za-z)\]])[-\u2212])?\$?(?P<minus>(?<=\$)-)?"
     r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?P<decimals>\.[0-9]+)?(?:/(?P<below>[0-9]+))?"
 )
-
-
 _POWER = re.compile(r"\^\{?[-\u2212]?[0-9]+")  # 72 cm^2 is 72
 
 
@@ -114,62 +123,306 @@ def count_xml(text: str) -> float:
     return score
 
 
-def has_soft_format(text: str) -> bool:
-    r"""Whether `re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, re.DOTALL)`, in linear time."""
-    if not text.startswith("<reasoning>"):
-        return False
-    # the first place where the reasoning can end leaves the most text for the rest, so no other need be tried
-    middle = re.compile(r"</reasoning>\s*<answer>").search(text, len("<reasoning>"))
-    return middle is not None and text.find("</answer>", middle.end()) >= 0
+def template_parts(template: str) -> tuple[str, str, str]:
+    """What a completion template has before the reasoning, between reasoning and answer, and after the answer."""
+    head, _, rest = template.partition("{reasoning}")
+    middle, _, tail = rest.partition("{answer}")
+    if template.count("{reasoning}") != 1 or template.count("{answer}") != 1 or not middle.strip():
+        raise ValueError(f"template {template!r}: give it {{reasoning}}, a tag or more, and {{answer}}, each once")
+    return head, middle, tail
 
 
-def has_strict_format(text: str) -> bool:
-    r"""Whether the text is exactly the format, each tag on a line of its own, in linear time.
+def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
+    r"""Whether the text starts with a template's tags in their order, however they are spaced, in linear time.
 
-    The definition is `re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, re.DOTALL)`;
-    its `$` also matches before a final newline, so one empty line may follow.
+    For the default: `re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, re.DOTALL)`.
+
+    >>> has_soft_format("<reasoning>r</reasoning><answer>7</answer> done"), has_soft_format("<think>r</think>7")
+    (True, False)
     """
-    head, middle, tail = "<reasoning>\n", "\n</reasoning>\n<answer>\n", "\n</answer>\n"
-    if not text.startswith(head):
-        return False
-    middle_start = text.find(middle, len(head))
-    if middle_start < 0:
-        return False
+    head, middle, tail = template_parts(template)
+    # the first place where the reasoning can end leaves the most text for the rest, so no other need be tried
+    end = re.compile(r"\s*".join(map(re.escape, middle.split()))).search(text, len(head.strip()))
+    return text.startswith(head.strip()) and end is not None and text.find(tail.strip(), end.end()) >= 0
+
+
+def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
+    r"""Whether the text is a template with something in its two places and nothing else, in linear time.
+
+    For the default: `re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, re.DOTALL)`;
+    that `$` also matches before a final newline, so one more may follow.
+
+    >>> has_strict_format(THINK_FORMAT, THINK_FORMAT), has_strict_format(THINK_FORMAT)
+    (True, False)
+    """
+    head, middle, tail = template_parts(template)
+    start = text.find(middle, len(head)) if text.startswith(head) else -1
     end = len(text) - 1 if text.endswith(tail + "\n") else len(text)
-    return text.endswith(tail, middle_start + len(middle), end)
+    return start >= 0 and text.endswith(tail, start + len(middle), end)
 
 
 # --- The five rewards ---------------------------------------------------------------------------------------------
 
 
-def xmlcount_reward_func(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
+def xmlcount_reward_func(completions: Texts, **kwargs: Any) -> list[float]:
     """-inf … 0.5: partial credit tag by tag, see `count_xml`."""
     return [count_xml(completion_text(completion)) for completion in completions]
 
 
-def soft_format_reward_func(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
+def soft_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
     """0.5 where reasoning and answer stand in their tags, in this order, from the very start of the text; else 0."""
-    return [0.5 if has_soft_format(completion_text(completion)) else 0.0 for completion in completions]
+    return [0.5 if has_soft_format(completion_text(completion), template) else 0.0 for completion in completions]
 
 
-def strict_format_reward_func(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
-    """0.5 where the text is the format and nothing else, each tag on a line of its own; else 0."""
-    return [0.5 if has_strict_format(completion_text(completion)) else 0.0 for completion in completions]
+def strict_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
+    """0.5 where the text is the template, filled in, and nothing else; else 0."""
+    return [0.5 if has_strict_format(completion_text(completion), template) else 0.0 for completion in completions]
 
 
-def int_reward_func(completions: Sequence[Completion], **kwargs: Any) -> list[float]:
+def int_reward_func(completions: Texts, **kwargs: Any) -> list[float]:
     """0.5 where the extracted answer is all digits (`str.isdigit`, so `²` and `٣` count and `-5` does not); else 0."""
     return [0.5 if extract_xml_answer(completion_text(completion)).isdigit() else 0.0 for completion in completions]
 
 
-def correctness_reward_func(completions: Sequence[Completion], answer: Sequence[str], **kwargs: Any) -> list[float]:
-    """2.0 where the extracted answer is the gold answer, character by character; else 0.
-
-    Args:
-        answer: the gold answers, one per completion.
-    """
+def correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) -> list[float]:
+    """2.0 where the extracted answer is the gold answer, character by character; else 0."""
     pairs = zip(completions, answer, strict=True)
     return [2.0 if extract_xml_answer(completion_text(completion)) == gold else 0.0 for completion, gold in pairs]
+
+
+# --- Steps: arithmetic in the reasoning, confirmed by math-verify -------------------------------------------------
+
+_ANNOTATION = re.compile(r"<<([^<>]*)>>(?: ?[$€£]?(-?[$€£]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)))?")  # GSM8K's
+_CLEANING = (  # in this order; _ is a word, | the end of a clause, ? a variable, a power or what else is not read
+    (r"^\s*(?:[-*+•]|[0-9]+[.)])\s+|\*\*|[$€£¥¢`\"“”‘✓✅]|\\[()\[\]]", ""),  # bullets, emphasis, currencies
+    (r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))|/\s*[A-Za-z]+|\([^()0-9]*\)", ""),  # 1,200; $780/year; 48 (clips)
+    (r"[-=]+>|→|\.(?![0-9])|[,;:!?](?=\s|$)", "|"),
+    (r"[\u2212\u2013]", "-"),
+    (r"[×·⋅∗]|\\times\b|\\cdot\b|(?<![A-Za-z])[xX]\s*(?=[0-9(.])", "*"),  # 15x2, 3 boxes x 4
+    (r"÷|\\div\b", "/"),
+    (r"(?<=[0-9)])(?=\([0-9.])|(?<=[%)])\s*of\s+(?=[0-9(])", "*"),  # 200(.60), 20% of 50
+    (r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*|\b[aAI]\b(?= +[a-z])|(?<=[0-9])-(?=[A-Za-z])", "_"),
+    (r"[^-+*/()0-9.%=_|\s]", "?"),
+)
+_OPERAND = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(%?)")
+_AROUND = r"[\s_]*([-+*/])[\s_]*|[\s_]+(?=\))|(?<=\()[\s_]+"  # units and spaces within an expression
+_EXPRESSION = re.compile(rf"-?\(*-?{_OPERAND.pattern}\)*(?:[-+*/]\(*-?{_OPERAND.pattern}\)*)*")
+
+
+def _expression(text: str) -> str:
+    """The text where it is a short expression of numbers, percent signs, brackets and + - * /; else nothing."""
+    text = text if text.count("(") == text.count(")") else text.strip("()")  # of `(since 3 + 4 = 7)`
+    return text if len(text) <= 100 and _EXPRESSION.fullmatch(text) and text.count("(") == text.count(")") else ""
+
+
+def equations(line: str) -> list[tuple[str, str]]:
+    """Both sides of every equation of numbers in a line; words, units and currencies are skipped, variables are not.
+
+    An annotation `<<a=b>>c` is two, a = b and b = c. A side of it that is no arithmetic is empty.
+
+    >>> equations("In May she sold 48 clips / 2 = <<48/2=24>>24 clips."), equations("x + 3 = 10")
+    ([('48/2', '24'), ('24', '24'), ('48/2', '24')], [])
+    """
+    found = []
+    for annotation, result in _ANNOTATION.findall(line):
+        left, _, right = annotation.replace(" ", "").removeprefix("+").partition("=")
+        found.append((_expression(left), _expression(right)))
+        found += [(_expression(right), re.sub("[$€£,]", "", result))] if result else []
+    line = _ANNOTATION.sub(r"\2", line)
+    for pattern, replacement in _CLEANING:
+        line = re.sub(pattern, replacement, line)
+    for before, after in itertools.pairwise(line.split("=")):
+        left = re.split(r"[\s_|]", re.sub(_AROUND, r"\1", before.strip(" _")))[-1]
+        right = re.split(r"[\s_|]", re.sub(r"\s*([-+*/])\s*", r"\1", after.strip()))[0]
+        sides = _expression(left), _expression(right.rstrip("+-*/"))
+        if all(sides) and re.search(r"[0-9%)][-+*/]", "=".join(sides) if before.strip() == sides[0] else sides[0]):
+            found.append(sides)
+    return found
+
+
+@functools.lru_cache(maxsize=2**15)  # the same steps come again and again in a group
+def _value(expression: str, percent: int) -> Any:
+    """An expression's exact value as a sympy Rational, as math-verify parses it; None where it has none (1/0)."""
+    from math_verify import ExprExtractionConfig, parse
+    from sympy import Rational
+
+    exact = _OPERAND.sub(lambda found: f"({Fraction(found[1]) / (percent if found[2] else 1)})", expression)
+    if _OPERAND.fullmatch(expression):
+        return Rational(exact[1:-1])
+    # 50 numbers take no time: no timeout, which would need SIGALRM and the main thread. A digit is to come first.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn of that
+    parsed = parse(f"0+{exact}", [ExprExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+    value = parsed[0].doit() if parsed else None
+    return value if value is not None and value.is_Rational else None
+
+
+def is_true(left: str, right: str) -> bool:
+    """Whether math-verify finds two expressions equal, or the right one to be the left one, rounded.
+
+    Rounding needs two decimals or more, and a half goes up, so that of all numbers with so many decimals one is right.
+    A percent sign divides by 100, or is a unit.
+
+    >>> is_true("10/3", "3.33"), is_true("10/3", "3.34"), is_true("7/2", "4"), is_true("25%-5%", "20%")
+    (True, False, False, True)
+    """
+    from math_verify import verify
+
+    decimals = len(right.partition(".")[2]) if _OPERAND.fullmatch(right.removeprefix("-")) else 0
+    for percent in (100, 1) if "%" in left + right else (1,):
+        value, result = (_value(side, percent) if side else None for side in (left, right))
+        if value is None or result is None:
+            return False
+        rounded = (value * 10**decimals * 2 + 1) // 2 / 10**decimals if decimals >= 2 else value
+        if verify([value, rounded], result, timeout_seconds=None):
+            return True
+    return False
+
+
+def is_verified(line: str) -> bool:
+    """Whether a line (of at most 500 characters and 24 equations) holds an equation, and no wrong one.
+
+    >>> [is_verified(line) for line in ("48/2 = <<48/2=24>>24", "48/2 = <<48/2=24>>25", "3 + 4 = 7, 2 * 7 = 15", "7")]
+    [True, False, False, False]
+    """
+    found = equations(line) if len(line) <= 500 else []
+    return 0 < len(found) <= 24 and all(is_true(left, right) for left, right in found)
+
+
+def verified_lines(text: str) -> Iterator[str]:
+    """The verified lines in the first `<think>` or `<reasoning>`, if that is closed, that bring a new equation.
+
+    >>> list(verified_lines("<think>\\n1 + 1 = 2\\n01+1 = 2.0\\n3 * 4 = 12\\n3 * 4 = 13\\n</think>"))
+    ['1 + 1 = 2', '3 * 4 = 12']
+    """
+    start = re.search(r"<(think|reasoning)>", text)
+    end = text.find(f"</{start[1]}>", start.end()) if start else -1
+    lines = text[start.end() : end].splitlines() if start and end >= 0 else []
+    seen: set[str] = set()
+    for line in itertools.islice((line for line in lines if "=" in line), 64):  # more cost time
+        if is_verified(line):
+            pairs = {"=".join(sides) for sides in equations(line)}
+            new = {_OPERAND.sub(lambda found: f"{Fraction(found[1])}{found[2]}", pair) for pair in pairs} - seen
+            seen |= new
+            yield from [line] if new else []
+
+
+# --- More rewards -------------------------------------------------------------------------------------------------
+
+FILLERS = ("as an ai", "i hope this helps", "let me know if", "certainly!", "great question")  # in any case
+_SHOWN: list[tuple[int, int]] = []  # the step of which debug printed last
+
+
+def signed_correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) -> list[float]:
+    """1 where the extracted answer is the gold answer, character by character; else -1."""
+    return [value - 1 for value in correctness_reward_func(completions, answer)]
+
+
+def numeric_correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) -> list[float]:
+    """2.0 where the answer is the gold answer or the same number in other clothes (`$72.00`, `72 apples`); else 0."""
+    pairs = zip(map(completion_text, completions), answer, strict=True)
+    return [2.0 * (extract_xml_answer(text) == gold or is_numerically_correct(text, gold)) for text, gold in pairs]
+
+
+def step_verified_reward_func(
+    completions: Texts,
+    answer: Golds,
+    *,
+    line_value: float = 0.2,
+    answer_value: float = 0.4,
+    max_lines: int = 3,
+    **kwargs: Any,
+) -> list[float]:
+    """0 … 1: 0.2 for each of up to three `verified_lines` (more pay nothing: no padding), 0.4 for the gold answer."""
+    if max_lines < 0:
+        raise ValueError(f"max_lines {max_lines}: give at least 0")
+    steps = [len(list(itertools.islice(verified_lines(completion_text(text)), max_lines))) for text in completions]
+    right = correctness_reward_func(completions, answer)
+    return [float(line_value * n + answer_value * bool(paid)) for n, paid in zip(steps, right, strict=True)]
+
+
+def incremental_format_reward_func(completions: Texts, *, template: str | None = None, **kwargs: Any) -> list[float]:
+    """-inf … 1: 0.25 for each of the template's four tags that occurs once, less 0.001 a character after the last."""
+    values = []
+    for text in map(completion_text, completions):  # without a template, <think> or <reasoning>: what the text uses
+        tags = re.findall(r"</?\w+>", template or (THINK_FORMAT if "think>" in text else XML_COT_FORMAT))
+        if not tags:
+            raise ValueError(f"template {template!r} holds no tags such as <answer> and </answer>")
+        _, end, tail = text.rpartition(tags[-1])
+        trailing = len(tail.removesuffix("\n")) if end else 0  # one final newline is free
+        values.append(sum(text.count(tag) == 1 for tag in tags) / len(tags) - 0.001 * trailing)
+    return values
+
+
+def length_reward_func(
+    completions: Texts, completion_ids: Ids, *, low: int = 50, high: int = 400, margin: int = 100, **kwargs: Any
+) -> list[float]:
+    """0 … 1: 1 for a completion of `low` to `high` tokens, falling to 0 over `margin` tokens on either side."""
+    if not 0 <= low <= high or margin < 0:
+        raise ValueError(f"low {low}, high {high}, margin {margin}: give 0 <= low <= high and margin >= 0")
+    outside = [max(low - len(ids), len(ids) - high, 0) for ids in completion_ids]
+    return [max(0.0, 1 - tokens / (margin or 0.5)) for tokens in outside]
+
+
+def overlong_reward_func(
+    completions: Texts,
+    completion_ids: Ids,
+    *,
+    max_completion_length: int = 786,
+    cache: int | None = None,
+    **kwargs: Any,
+) -> list[float]:
+    """-1 … 0: 0 up to `cache` tokens (None: a fifth) below the limit, from there falling to -1 at the limit.
+
+    Source: soft overlong punishment, Q. Yu et al., "DAPO" (2025), equation 13. A run passes its own limit.
+    """
+    cache = max(1, max_completion_length // 5) if cache is None else cache
+    if not 1 <= cache <= max_completion_length:
+        raise ValueError(f"cache {cache}: give 1 to max_completion_length ({max_completion_length})")
+    over = [max(0, len(ids) - max_completion_length + cache) for ids in completion_ids]
+    return [max(-1.0, 0.0 - tokens / cache) for tokens in over]
+
+
+def repetition_reward_func(completions: Texts, *, ngram_size: int = 3, **kwargs: Any) -> list[float]:
+    """-1 … 0: the share of a text's n-grams of words that are repetitions, negative.
+
+    Source: E. Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs" (2025), appendix C.2, as in open-r1.
+    """
+    if ngram_size < 1:
+        raise ValueError(f"ngram_size {ngram_size}: give at least 1")
+    values = []
+    for text in map(completion_text, completions):
+        words = text.lower().split()
+        ngrams = list(zip(*(words[start:] for start in range(ngram_size)), strict=False))
+        values.append(len(set(ngrams)) / len(ngrams) - 1 if ngrams else 0.0)
+    return values
+
+
+def style_reward_func(completions: Texts, *, phrases: Sequence[str] = FILLERS, **kwargs: Any) -> list[float]:
+    """-0.5 … 0: -0.1 for each time that one of the phrases occurs, in whatever case."""
+    texts = [completion_text(completion).lower() for completion in completions]
+    return [0.0 - min(5, sum(text.count(phrase.lower()) for phrase in phrases if phrase)) / 10 for text in texts]
+
+
+def debug_reward_func(
+    completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, **kwargs: Any
+) -> list[float]:
+    """1.0 for all, which moves no advantage; prints `count` samples every `every` optimizer steps, in one process."""
+    if every < 1 or count < 0:
+        raise ValueError(f"every {every}, count {count}: give every >= 1 and count >= 0")
+    state, prompts = kwargs.get("trainer_state"), kwargs.get("prompts", completions)
+    now = state and (id(state), state.global_step)
+    if now and now[1] % every == 0 and now not in _SHOWN and os.environ.get("RANK", "0") == "0":
+        _SHOWN[:] = [now]  # once a step, which may have several rollouts
+        for completion, gold, prompt in itertools.islice(zip(completions, answer, prompts, strict=True), count):
+            question, text = prompt if isinstance(prompt, str) else prompt[-1]["content"], completion_text(completion)
+            parts = (
+                f"Question: {question}",
+                f"Gold: {gold}",
+                f"Response: {text}",
+                f"Extracted: {extract_xml_answer(text)}",
+            )
+            print(f"--- step {now[1]}", *parts, sep="\n")
+    return [1.0] * len(completions)
 
 
 def short_name(reward: str) -> str:
@@ -184,4 +437,14 @@ REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
     "strict_format_reward_func": strict_format_reward_func,
     "int_reward_func": int_reward_func,
     "correctness_reward_func": correctness_reward_func,
+    "signed_correctness_reward_func": signed_correctness_reward_func,
+    "numeric_correctness_reward_func": numeric_correctness_reward_func,
+    "step_verified_reward_func": step_verified_reward_func,
+    "incremental_format_reward_func": incremental_format_reward_func,
+    "length_reward_func": length_reward_func,
+    "overlong_reward_func": overlong_reward_func,
+    "repetition_reward_func": repetition_reward_func,
+    "style_reward_func": style_reward_func,
+    "debug_reward_func": debug_reward_func,
 }
+GIST_REWARDS = list(REWARD_FUNCS)[:5]  # the five of the recipe, its default

@@ -4,6 +4,7 @@
     torchrun --nproc_per_node=4 train_grpo.py             the same on four
     python train_grpo.py --config recipes/demo.yaml       a tiny model on a laptop's CPU, in minutes
     python train_grpo.py --dry_run true                   check everything that can be checked, and stop
+    python train_grpo.py --model_name_or_path outputs/demo-GRPO --ask "What is 15 + 27?"
 
 The policy samples a group of completions for each prompt, five rewards score them, and each completion's advantage
 is its reward relative to its group. TRL's `GRPOTrainer` trains; this file is the experiment: the settings, the prompt,
@@ -27,14 +28,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo import UserError
-from rewards import REWARD_FUNCS
+from grpo.prompts import THINK, PromptFormat, choose
+from rewards import GIST_REWARDS, XML_COT_FORMAT
 
 if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo.config import Config
-    from grpo.prompts import Data
+    from grpo.data import Data
 
 # ------------------------------------------------------------------------------------------------------------------
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/config.py).
@@ -58,12 +60,16 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_samples=200,  # held-out questions, answered before and after training; None: all
     eval_num_samples=1,  # above 1: so many samples of each besides, for maj@k and pass@k
     question_column="question",
-    answer_column="answer",  # the gold answer follows `####`
+    answer_column="answer",  # the gold answer follows `####`, or is all that the column holds
     max_samples=None,  # train on so many rows only; 20 makes a smoke test
+    filter_pass_rate=None,  # [0.1, 0.9]: sample each question first, train on those that are right so often
+    # Prompt
+    prompt_format="xml",  # or think, or one of your own: PROMPT_FORMATS below
     num_shots=0,  # worked examples in each prompt; 1 helps models that never show the format by themselves
     max_prompt_length=256,  # tokens; longer training prompts are dropped
     # Rewards
-    reward_funcs=list(REWARD_FUNCS),  # all five, see rewards.py
+    reward_funcs=GIST_REWARDS,  # the five of the 2025 GRPO demo; rewards.py has more
+    reward_weights=None,  # one for each; None: all 1
     # GRPO
     num_generations=16,  # completions per prompt: the group that advantages are relative to
     max_completion_length=786,  # tokens; longer completions are cut off and rarely earn anything
@@ -113,14 +119,10 @@ Respond in the following format:
 </answer>
 """
 
-XML_COT_FORMAT = """\
-<reasoning>
-{reasoning}
-</reasoning>
-<answer>
-{answer}
-</answer>
-"""
+PROMPT_FORMATS = {  # a model without a chat template gets the opening and the question as one text
+    "xml": PromptFormat(system=SYSTEM_PROMPT, question="{question}", completion=XML_COT_FORMAT, opening=SYSTEM_PROMPT),
+    "think": THINK,
+}
 
 EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer)
     (
@@ -141,23 +143,17 @@ EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer
 ]
 
 
-def make_prompt(question: str, num_shots: int = 0) -> list[dict[str, str]]:
-    """The chat prompt of one question: system prompt, worked examples, question."""
-    from grpo.prompts import render
-
-    shots = [(asked, XML_COT_FORMAT.format(reasoning=why, answer=gold)) for asked, why, gold in EXEMPLARS[:num_shots]]
-    return render(question, SYSTEM_PROMPT, shots)
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # Data
 
 
-def build_datasets(config: "Config", tokenizer: "PreTrainedTokenizerBase") -> "Data":
-    """Training and held-out rows, both with `prompt` and `answer`, sharing no question."""
+def build_datasets(
+    config: "Config", tokenizer: "PreTrainedTokenizerBase", style: PromptFormat, dataset: Any = None
+) -> "Data":
+    """Training and held-out rows, both with `prompt` and `answer`, sharing no question; `dataset` as in `main`."""
     from accelerate import PartialState
 
-    from grpo import prompts, sources
+    from grpo import data, prompts, sources
 
     script = config.script
     if script.num_shots > len(EXEMPLARS):
@@ -165,31 +161,16 @@ def build_datasets(config: "Config", tokenizer: "PreTrainedTokenizerBase") -> "D
     with PartialState().main_process_first():  # the others find the main process' download in the cache
         other = script.eval_dataset_name
         alone = script.eval_only and other  # then nothing else is needed
-        source = {} if alone else sources.load_source(script.dataset_name, script.dataset_config)
+        name = script.dataset_name if dataset is None else dataset
+        source = {} if alone else sources.load_source(name, script.dataset_config)
         eval_source = sources.load_source(other, script.dataset_config) if other else None
     tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.training.chat_template_kwargs)
-    chat = functools.partial(make_prompt, num_shots=script.num_shots)
-    return prompts.prepare(source, eval_source, script, chat, tokenize, config.training.seed)
+    shots = EXEMPLARS[: script.num_shots]
+    return data.prepare(source, eval_source, script, style, shots, tokenize, config.training.seed)
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # Model
-
-
-def load_tokenizer(config: "Config") -> "PreTrainedTokenizerBase":
-    """The model's tokenizer, padding on the left, with a pad token; UserError where it cannot prompt a chat."""
-    from transformers import AutoTokenizer
-
-    from grpo import loading
-
-    name = config.model.model_name_or_path
-    source = dict(revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
-    with loading.readable_load_errors(name):
-        tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
-    loading.check_tokenizer(tokenizer, name, make_prompt("2 + 2?"), config.training.chat_template_kwargs)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def load_model(config: "Config") -> "PreTrainedModel | PeftModel":
@@ -210,23 +191,32 @@ def load_model(config: "Config") -> "PreTrainedModel | PeftModel":
 # The experiment
 
 
-def run(argv: list[str] | None) -> int:
+def run(argv: list[str] | None, dataset: Any = None) -> int:
     """Configure, check, then train or evaluate; the exit status."""
     from grpo.config import resolve
 
     start = time.perf_counter()
+    if dataset is not None:
+        argv = [*(sys.argv[1:] if argv is None else argv), "--dataset_name", "rows in memory"]
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
-    rewards = select_rewards(config.script.reward_funcs, config.training.reward_weights)
+    style = choose(PROMPT_FORMATS, config.script)
+    if config.script.merge_only or config.script.ask:
+        return use_saved(config, style)
 
     from accelerate import PartialState
 
-    from grpo import console, loading, preflight
+    from grpo import console, loading, preflight, reward_choice
     from grpo.checks import stop_at_errors
 
+    script, follow = config.script, {"template": style.completion}  # of the rewards that have such a parameter
+    follow["max_completion_length"] = config.training.max_completion_length
+    rewards = reward_choice.choose(
+        script.reward_funcs, config.training.reward_weights, script.reward_args, follow, script.allow_custom_rewards
+    )
     model_config, peft_config = loading.read_configs(config)
-    tokenizer = load_tokenizer(config)
-    data = build_datasets(config, tokenizer)
-    checks = preflight.check(config, tokenizer, model_config, peft_config, data, rewards, XML_COT_FORMAT)
+    tokenizer, style = loading.load_tokenizer(config, style)
+    data = build_datasets(config, tokenizer, style, dataset)
+    checks = preflight.check(config, tokenizer, model_config, peft_config, data, rewards)
     if PartialState().is_main_process:
         console.print_checks(checks, preflight.example(config, tokenizer, data))
     stop_at_errors(checks)
@@ -238,6 +228,20 @@ def run(argv: list[str] | None) -> int:
     return train(config, tokenizer, data, rewards, start)
 
 
+def use_saved(config: "Config", style: PromptFormat) -> int:
+    """`--ask` a saved run or any other model, or `--merge_only` an adapter."""
+    from grpo import loading, saved
+
+    if config.script.merge_only:
+        print(f"Saved in {saved.merge(config.script.merge_only, config.model.dtype)}")
+        return 0
+    shots = EXEMPLARS[: config.script.num_shots]
+    style, shots = saved.prompting(config.model.model_name_or_path, style, shots)  # those of its training
+    tokenizer, style = loading.load_tokenizer(config, style)
+    print(saved.answer(config, load_model(config), tokenizer, style, shots))
+    return 0
+
+
 def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data: "Data", start: float) -> int:
     """`--eval_only`: measure the model as it is."""
     from accelerate import PartialState
@@ -245,9 +249,9 @@ def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data:
     from grpo import console, evaluation, report, run_directory
 
     output = Path(config.training.output_dir)
-    summary, records = evaluation.measure(config, load_model(config), tokenizer, data.held_out)
+    summary, records = evaluation.measure(config, load_model(config), tokenizer, data)
     if PartialState().is_main_process:
-        run_directory.begin(output, config, system_prompt=SYSTEM_PROMPT, data=data.counts())
+        run_directory.begin(output, config, **data.facts())
         evaluation.save(output, "only", summary, records)
         console.print_evaluations({Path(config.model.model_name_or_path).name: summary})
         run_directory.finish(output, "evaluated", time.perf_counter() - start)
@@ -267,12 +271,13 @@ def train(
     from peft import PeftModel
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import comparison, console, evaluation, monitoring, report, run_directory, weights
+    from grpo import comparison, console, difficulty, evaluation, monitoring, report, run_directory, saved, weights
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
+    model = load_model(config)
+    data = difficulty.apply(config, model, tokenizer, data)
     with run_directory.cleared_on_refusal(output):  # TRL makes directories before it looks at the settings
-        model = load_model(config)
         trainer = GRPOTrainer(
             model=model,
             reward_funcs=list(rewards.values()),
@@ -283,34 +288,37 @@ def train(
             peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
-    watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
-    trainer.add_callback(watch)
+    trainer.add_callback(watch := monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm))
     trainer.add_callback(weights.RewardWeights(trainer, config.script, config.stages))
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
-        run_directory.begin(output, config, system_prompt=SYSTEM_PROMPT, data=data.counts())
+        run_directory.begin(output, config, **data.facts())
     say(f"Run: {training.run_name}, in {output}")
 
-    before, records_before = evaluation.measure(config, trainer.model, tokenizer, data.held_out)
+    before, records_before = evaluation.measure(config, trainer.model, tokenizer, data)
     if main_process:
         evaluation.save(output, "before", before, records_before)
+        console.print_answers("before training", records_before)
     say("Training (a loss near 0 is normal: watch the rewards)")
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     stopped = watch.stopping
     if not stopped:
         trainer.save_model()
         policy = trainer.accelerator.unwrap_model(trainer.model)
-        after, records_after = evaluation.measure(config, policy, tokenizer, data.held_out)
+        after, records_after = evaluation.measure(config, policy, tokenizer, data)
         if main_process:
             evaluation.save(output, "after", after, records_after)
             comparison.save(output, compared := comparison.compare(records_before, records_after))
+            console.print_answers("after training", records_after)
             console.print_evaluations({"before": before, "after": after}, compared["sentence"])
     if main_process:
         status = f"stopped by an alarm: {', '.join(watch.names)}" if stopped else "finished"
         run_directory.finish(output, status, time.perf_counter() - start)
         report.write_model_card(output)
         say(f"Saved in {output}; the report is {report.write(output)}")
+        if config.script.merge_lora and not stopped:
+            say(f"The adapter, merged into its model: {saved.merge(str(output), config.model.dtype)}")
         if stopped:
             say(f"Stopped by an alarm. To go on: {run_directory.resume_command(output, config.argv)}")
     if training.push_to_hub and not stopped:
@@ -321,22 +329,15 @@ def train(
     return 3 if stopped and main_process else 0  # torchrun would end the main process at another one's failure
 
 
-def select_rewards(names: list[str], weights: list[float] | None) -> dict[str, Callable[..., list[float]]]:
-    """The reward functions of these names, in this order."""
-    for name in names or ["nothing"]:
-        if name not in REWARD_FUNCS:
-            raise UserError(f"reward_funcs: {name!r} is no reward; give one or more of {', '.join(REWARD_FUNCS)}")
-        if names.count(name) > 1:
-            raise UserError(f"reward_funcs: {name!r} is given twice; give it once, with a weight in reward_weights")
-    if weights is not None and len(weights) != len(names):
-        raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; give one for each")
-    return {name: REWARD_FUNCS[name] for name in names}
+def main(argv: list[str] | None = None, dataset: Any = None) -> int:
+    """Run the experiment; the user's mistakes end in one line and exit status 2.
 
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the experiment; the user's mistakes end in one line and exit status 2."""
+    Args:
+        argv: the command line without the program's name; None reads sys.argv.
+        dataset: a pandas DataFrame or a Dataset, to be used in the place of `dataset_name`.
+    """
     try:
-        return run(argv)
+        return run(argv, dataset)
     except UserError as error:
         if os.environ.get("RANK", "0") == "0":  # under torchrun, say it once
             print(f"error: {error}", file=sys.stderr)

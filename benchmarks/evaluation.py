@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from grpo import generation, prompts, sources
-from train_grpo import make_prompt
+from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 
 @torch.no_grad()
@@ -52,7 +52,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     rows = sources.load_source(arguments.questions)["train"].select(range(arguments.count))
-    ids = prompts.tokenize([make_prompt(row["question"], arguments.num_shots) for row in rows], tokenizer)
+    style, shots = PROMPT_FORMATS["xml"], EXEMPLARS[: arguments.num_shots]
+    ids = prompts.tokenize([style.prompt(row["question"], shots) for row in rows], tokenizer)
 
     sides = {"plain loop": plain_loop, "ours": generation.generate}
     seconds: dict[str, list[float]] = {name: [] for name in sides}

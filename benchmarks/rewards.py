@@ -26,6 +26,7 @@ INPUTS = {
     "digits": lambda n: "<answer>" + "1" * n,
     "thousands": lambda n: "1,111," * (n // 6),
     "signs": lambda n: "-$" * (n // 2),
+    "steps": lambda n: "<think>" + "\n".join(f"{i} + {i} * 2 - {i} = {i}" for i in range(n // 30)) + "</think>",
     "prose": lambda n: "so 3 + 4 = 7 " * (n // 13),
 }
 
@@ -42,7 +43,8 @@ def best_of(function: Callable[[str], object], text: str) -> float:
 
 def main() -> None:
     functions = {
-        name: lambda text, reward=reward: reward([text], answer=["7"]) for name, reward in REWARD_FUNCS.items()
+        name: lambda text, reward=reward: reward([text], answer=["7"], completion_ids=[[1]])
+        for name, reward in REWARD_FUNCS.items()
     }
     functions["lenient correctness"] = lambda text: is_numerically_correct(text, "7")
     print(f"{'':28}{'1k':>10}{'10k':>10}{'100k':>10}{'1M':>10}   1M / 100k   worst input")

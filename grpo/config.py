@@ -21,63 +21,13 @@ import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from . import UserError, machine, run_directory, stages
+from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_adaptive, check_values, refuse_secrets
 from .stages import Stage
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
-
-
-@dataclass
-class ScriptArguments:
-    """Our own settings, beside GRPOConfig's and ModelConfig's; their values stand in HYPERPARAMETERS."""
-
-    dataset_name: str = field(
-        metadata={"help": "A Hub id, a .jsonl, .csv or .parquet file, or a directory written by save_to_disk."}
-    )
-    dataset_split: str = field(metadata={"help": "Training split; slices allowed: train[:1000], train[:10%%]."})
-    eval_split: str = field(metadata={"help": "Split of held-out questions; cut from training rows if there is none."})
-    question_column: str = field(metadata={"help": "The column that holds the question."})
-    answer_column: str = field(metadata={"help": "The column that holds `... #### gold answer`."})
-    num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3)."})
-    reward_funcs: list[str] = field(metadata={"help": "Names from rewards.REWARD_FUNCS."})
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
-    eval_dataset_name: str | None = field(
-        default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
-    )
-    max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
-    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions."})
-    eval_num_samples: int = field(
-        default=1, metadata={"help": "Above 1: so many samples of each held-out question too, for maj@k and pass@k."}
-    )
-    max_prompt_length: int | None = field(
-        default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
-    )
-    stages: list[dict[str, Any]] | None = field(
-        default=None,
-        metadata={
-            "help": "Stages of training: for each a mapping (JSON) of name, reward_funcs, reward_weights, max_steps."
-        },
-    )
-    adaptive_rewards: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Rewards whose weight follows their success: after a rollout in which fewer than 30 %% of the "
-            "completions earn it × 1.2, more than 80 %% × 0.9; `all` for every one."
-        },
-    )
-    adaptive_threshold: float = field(default=0.0, metadata={"help": "A reward above this is a success."})
-    adaptive_bounds: list[float] = field(
-        default_factory=lambda: [0.25, 4.0],
-        metadata={"help": "Smallest and largest multiple of its own weight that a reward may come to weigh."},
-    )
-    overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
-    stop_on_alarm: bool = field(
-        default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
-    )
-    dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
-    eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
 
 
 @dataclass
@@ -221,6 +171,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     )
     run_directory.refuse_unwritable(Path(settings["output_dir"]))
     settings["run_name"] = settings["run_name"] or run_name
+    settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
     try:
         script, training, model = parser.parse_dict(settings)
     except (ValueError, TypeError, ImportError) as error:

@@ -118,6 +118,16 @@ def print_checks(checks: Sequence[Check], example: str) -> None:
     Console().print(Panel(escape(example), title="a prompt, as the model gets it", title_align="left"))
 
 
+def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:
+    """The first held-out questions, always the same ones, with their greedy completions."""
+    for record in records[:count]:
+        text = f"[bold]{escape(record['question'])}[/bold]\n\n{escape(record['completion'].strip()[:1200])}\n\n"
+        mark = "[green]right[/green]" if record["lenient"] else "[red]wrong[/red]"
+        read = record["extracted"] if "<answer>" in record["completion"] else ""
+        text += f"answer read: {escape(read[:80]) or 'none'}, gold: {escape(record['answer'])}, {mark}"
+        Console().print(Panel(text, title=f"a held-out question, {when}", title_align="left"))
+
+
 def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "") -> None:
     """Summaries beside each other (`before` and `after`, or one alone), shares in per cent with their intervals."""
     summaries = list(evaluations.values())

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-import torch
 from datasets import Dataset
 
 from rewards import (
+    XML_COT_FORMAT,
     extract_xml_answer,
     has_soft_format,
     has_strict_format,
@@ -24,8 +24,8 @@ from rewards import (
     last_number,
 )
 
-from .generation import Sampling, generate
-from .prompts import questions, tokenize
+from .generation import Sampling, arithmetic, generate
+from .prompts import tokenize
 
 Evaluation = tuple[dict[str, Any], list[dict[str, Any]]]  # the summary, and a record of each question
 SHARES = {  # key in eval_*.json: its column in the records
@@ -84,22 +84,20 @@ def is_right(text: str, gold: str) -> bool:
     return extract_xml_answer(text) == gold or is_numerically_correct(text, gold)
 
 
-def measure(config: Any, model: Any, tokenizer: Any, rows: Dataset) -> Evaluation:
-    """`evaluate` with a run's settings, in the arithmetic of its training; samples are drawn as its rollouts are."""
+def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
+    """`evaluate` on a run's held-out questions, in the arithmetic of its training; samples are drawn like rollouts."""
     training = config.training
-    # Accelerate casts in the forward of the model that it has trained, but not in that of one just loaded: the same
-    # weights would answer differently before and after
-    number = torch.bfloat16 if training.bf16 else torch.float16
-    with torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16):
+    with arithmetic(training, model):
         return evaluate(
             model,
             tokenizer,
-            rows,
+            data.held_out,
             max_new_tokens=training.max_completion_length,
             batch_size=training.per_device_eval_batch_size,
             chat_template_kwargs=training.chat_template_kwargs,
             num_samples=config.script.eval_num_samples,
             sampling=Sampling.like(training),
+            template=data.style.completion,
         )
 
 
@@ -112,8 +110,11 @@ def evaluate(
     chat_template_kwargs: dict[str, Any] | None = None,
     num_samples: int = 1,
     sampling: Sampling | None = None,
+    template: str = XML_COT_FORMAT,
 ) -> Evaluation:
-    """Greedy pass@1 on rows with `prompt` and `answer`; with `num_samples` k > 1 also maj@k and pass@k.
+    """Greedy pass@1 on rows with `question`, `prompt` and `answer`; with `num_samples` k > 1 also maj@k and pass@k.
+
+    `template` is the format that `format_strict` and `format_soft` hold completions against.
 
     Returns:
         The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
@@ -123,7 +124,7 @@ def evaluate(
     prompts = tokenize(rows["prompt"], tokenizer, chat_template_kwargs)
     completions = generate(model, tokenizer, prompts, max_new_tokens, batch_size)
     records = []
-    for question, gold, (ids, cut) in zip(questions(rows), rows["answer"], completions, strict=True):
+    for question, gold, (ids, cut) in zip(rows["question"], rows["answer"], completions, strict=True):
         text = tokenizer.decode(ids, skip_special_tokens=True)
         extracted = extract_xml_answer(text)
         records.append(
@@ -134,8 +135,8 @@ def evaluate(
                 "extracted": extracted,
                 "strict": extracted == gold,
                 "lenient": is_right(text, gold),
-                "format_strict": has_strict_format(text),
-                "format_soft": has_soft_format(text),
+                "format_strict": has_strict_format(text, template),
+                "format_soft": has_soft_format(text, template),
                 "truncated": cut,
                 "length": len(ids),
             }

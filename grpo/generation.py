@@ -53,6 +53,16 @@ def eos_ids(model: Any, tokenizer: Any) -> list[int]:
     return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
 
 
+def arithmetic(training: Any, model: Any) -> torch.autocast:
+    """The number format of a run's training, as a context.
+
+    Accelerate casts in the forward of the model that it has trained, but not in that of one just loaded: the same
+    weights would answer differently before and after.
+    """
+    number = torch.bfloat16 if training.bf16 else torch.float16
+    return torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16)
+
+
 @torch.no_grad()
 def generate(
     model: Any,
@@ -81,7 +91,9 @@ def generate(
     complete = refilled if _keeps_everything(model) else _stock
     model.eval()
     done = []
-    with tqdm(total=len(share), desc="evaluate", unit=" answers", disable=not state.is_main_process) as bar:
+    with tqdm(
+        total=len(share), desc="evaluate", unit=" answers", disable=len(share) < 2 or not state.is_main_process
+    ) as bar:
         for completion in complete(model, tokenizer, share, ends, max_new_tokens, batch_size, sampling):
             done.append(completion)
             bar.update()

@@ -13,12 +13,12 @@ RANGES: dict[tuple[float, float], str] = {
     "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
     "eval_samples eval_num_samples save_total_limit num_completions_to_print lora_r lora_alpha ref_model_sync_steps "
     "ddp_timeout",
-    (2, math.inf): "num_generations num_generations_eval",
+    (2, math.inf): "num_generations num_generations_eval filter_num_samples",
     (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
     "warmup_steps dataloader_num_workers entropy_coef eval_delay",
     (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
     "sapo_temperature_neg sapo_temperature_pos adaptive_bounds",
-    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha",
+    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate",
     (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
     (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
     (0, 2**32 - 1): "seed data_seed",
@@ -48,6 +48,9 @@ def check_values(settings: dict[str, Any]) -> None:
                 least = {ABOVE_ZERO: "a number above 0", -math.inf: "a finite number"}.get(low, f"at least {low:g}")
                 most = {math.inf: "", BELOW_ONE: " and below 1"}.get(high, f" and at most {high:g}")
                 raise UserError(f"{key}: {number} is out of range; give {least}{most}")
+    shares = settings["filter_pass_rate"]
+    if shares is not None and (len(shares) != 2 or shares[0] > shares[1]):
+        raise UserError(f"filter_pass_rate: {shares} is no range; give the lowest and the highest share, as 0.1 0.9")
     if settings["max_steps"] != -1 and settings["max_steps"] < 1:
         raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
 

@@ -1,12 +1,14 @@
 """What can be wrong with a model's files, said in one line before its weights are read."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from . import UserError
+from .prompts import PromptFormat
 
 
 @contextlib.contextmanager
@@ -78,7 +80,10 @@ def read_configs(config: Any) -> tuple[Any, Any]:
     if adapter:
         name, revision = adapter.base_model_name_or_path, adapter.revision
     read = read_config(name, revision=revision, trust_remote_code=config.training.trust_remote_code)
-    return read, adapter or get_peft_config(config.model)
+    peft_config = adapter or get_peft_config(config.model)
+    if config.script.merge_lora and peft_config is None:
+        raise UserError("merge_lora: no adapter is trained that could be merged; add --use_peft true, or drop it")
+    return read, peft_config
 
 
 def load(config: Any, options: dict[str, Any]) -> Any:
@@ -101,14 +106,26 @@ def load(config: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-def check_tokenizer(tokenizer: Any, name: str, chat: list[dict[str, str]], kwargs: dict[str, Any] | None) -> None:
-    """UserError unless the tokenizer has a vocabulary and a chat template that renders `chat`."""
+def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]:
+    """The model's tokenizer, padding on the left, with a pad token, and the prompt format that it can render."""
+    from transformers import AutoTokenizer
+
+    name, training = config.model.model_name_or_path, config.training
+    source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
+    with readable_load_errors(name):
+        tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
         raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")
-    if tokenizer.chat_template is None:
-        raise UserError(
-            f"model_name_or_path: the tokenizer of {name!r} has no chat template, so the model would get bare text "
-            "and never stop; give an instruct model, or add a chat_template.jinja to its directory"
-        )
-    with readable_load_errors(name):
-        tokenizer.apply_chat_template(chat, **(kwargs or {}))
+    if style.chat and tokenizer.chat_template is None:
+        if config.script.use_chat_template:
+            raise UserError(
+                f"use_chat_template: the tokenizer of {name!r} has no chat template; give an instruct model, or add a "
+                "chat_template.jinja to its directory"
+            )
+        style = dataclasses.replace(style, chat=False)
+    if style.chat:
+        with readable_load_errors(name):
+            tokenizer.apply_chat_template(style.prompt("2 + 2?"), **(training.chat_template_kwargs or {}))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer, style

@@ -43,6 +43,11 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
         given: the names of those that the command line gave; what contradicts use_cpu is refused there, not adjusted.
     """
     _check_attention(settings["attn_implementation"])
+    if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
+        import torch
+
+        settings["use_cpu"] = settings["use_cpu"] or not torch.cuda.is_available()
+        settings["report_to"] = "none"
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
     return notes + _check_trackers(settings)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from . import estimates
 from .checks import Check, judge
-from .prompts import Data, canonical, questions
+from .data import Data, canonical
+from .reward_choice import refuse_collisions
 from .reward_trial import Rewards, about_rewards, try_rewards
 
 
@@ -58,7 +59,19 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
     yield judge(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
 
 
-def about_lengths(config: Any, data: Data, count: Callable[[str], int], answer_format: str) -> Iterator[Check]:
+def about_prompts(config: Any, data: Data) -> Iterator[Check]:
+    kind = "chat messages" if data.style.chat else "plain text"
+    finding = f"{config.script.prompt_format} as {kind}, {len(data.shots)} worked examples"
+    asked = config.script.use_chat_template is not None
+    remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
+    yield judge(not data.style.chat and not asked, "prompts", finding, remedy)
+    if config.script.eval_only or not (config.script.filter_pass_rate or config.script.curriculum):
+        return
+    finding = f"{config.script.filter_num_samples} samples of each of {len(data.train)} training questions come first"
+    yield Check("ok", "difficulty", finding)
+
+
+def about_lengths(config: Any, data: Data, count: Callable[[str], int]) -> Iterator[Check]:
     finding = _spread(data.lengths)
     if config.script.max_prompt_length and not config.script.eval_only:
         finding += f"; limit {config.script.max_prompt_length}"
@@ -70,7 +83,7 @@ def about_lengths(config: Any, data: Data, count: Callable[[str], int], answer_f
         limit = config.training.max_completion_length
         # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
         plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
-        lengths = [count(answer_format.format(reasoning=why, answer=gold)) for why, gold in plain]
+        lengths = [count(data.style.answered(why, gold)) for why, gold in plain]
         long = fmean(length > limit for length in lengths)
         finding = f"gold solutions in the answer format: {_spread(lengths)}; limit {limit}"
         finding += f"; {100 * long:.0f} % are longer" if long else ""
@@ -176,28 +189,26 @@ def check(
     peft_config: Any,
     data: Data,
     rewards: Rewards,
-    answer_format: str,
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it.
 
     Args:
         model_config, peft_config: of the model (an adapter's base model) and of its adapter, if any.
-        answer_format: a perfect completion, with `{reasoning}` and `{answer}`.
     """
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
 
-    checks = [*about_surroundings(config), *about_data(config, data)]
-    checks += about_lengths(config, data, lambda text: len(encode(text)) + 1, answer_format)  # 1: the end token
+    checks = [*about_surroundings(config), *about_data(config, data), *about_prompts(config, data)]
+    checks += about_lengths(config, data, lambda text: len(encode(text)) + 1)  # 1: the end token
     if not config.script.eval_only:
-        question = questions(data.train.select([0]))[0]
-        reasoning, _ = data.solutions.get(canonical(question), ("", ""))
-        tried = try_rewards(rewards, data.train[0], reasoning, answer_format, encode)
-        weights = dict(zip(rewards, config.training.reward_weights or [1.0] * len(rewards), strict=True))
-        if config.stages:  # an early stage need not tell right from wrong
-            weights |= dict.fromkeys(weights, 0.0) | config.stages[-1].weights
-        checks += about_rewards(tried, weights)
+        refuse_collisions(rewards, data.train.column_names)
+        reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
+        tried = try_rewards(rewards, data.train[0], reasoning, data.style, encode)
+        weights = config.training.reward_weights or [1.0] * len(rewards)
+        if config.stages:  # an early one need not tell right from wrong
+            weights = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
+        checks += about_rewards(tried, dict(zip(rewards, weights, strict=True)))
     used = tokenizer(example(config, tokenizer, data), add_special_tokens=False)["input_ids"]
     largest_id = max(*used, tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)
@@ -208,4 +219,6 @@ def example(config: Any, tokenizer: Any, data: Data) -> str:
     """The first held-out prompt as text, with the special tokens of the chat template."""
     kwargs = config.training.chat_template_kwargs or {}
     prompt = data.held_out[0]["prompt"]
+    if not data.style.chat:
+        return prompt
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **kwargs)

@@ -1,5 +1,7 @@
 """Rewards tried before training: on a perfect completion, and on what they should tell from it."""
 
+import contextlib
+import io
 from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
@@ -7,19 +9,20 @@ from typing import Any
 from rewards import last_number, short_name
 
 from .checks import Check, judge
+from .prompts import PromptFormat
 
 Rewards = dict[str, Callable[..., list[float | None]]]
 Tried = dict[str, dict[str, float | None] | Exception]
 
 
-def perturbed(reasoning: str, answer: str, answer_format: str) -> dict[str, str]:
+def perturbed(reasoning: str, answer: str, style: PromptFormat) -> dict[str, str]:
     """A perfect completion, and what a reward should tell from it."""
     number = last_number(answer)
     wrong = f"not {answer}" if number is None else str(number + 1)
-    perfect = answer_format.format(reasoning=reasoning, answer=answer)
+    perfect = style.answered(reasoning, answer)
     return {
         "perfect": perfect,
-        "wrong number": answer_format.format(reasoning=reasoning, answer=wrong),
+        "wrong number": style.answered(reasoning, wrong),
         "no tags": f"{reasoning}\nThe answer is {answer}.",
         "extra text": perfect + "\nI hope that this helps!\n",
         "empty": "",
@@ -27,7 +30,7 @@ def perturbed(reasoning: str, answer: str, answer_format: str) -> dict[str, str]
 
 
 def try_rewards(
-    rewards: Rewards, row: dict[str, Any], reasoning: str, answer_format: str, encode: Callable[[str], list[int]]
+    rewards: Rewards, row: dict[str, Any], reasoning: str, style: PromptFormat, encode: Callable[[str], list[int]]
 ) -> Tried:
     """What each reward gives for each of these completions of a training row, or the exception that it raises.
 
@@ -36,10 +39,10 @@ def try_rewards(
     """
     from transformers import TrainerState
 
-    texts = perturbed(reasoning, row["answer"], answer_format)
+    texts = perturbed(reasoning, row["answer"], style)
     arguments = {key: [value] * len(texts) for key, value in row.items() if key != "prompt"}
     arguments["prompts"] = [row["prompt"]] * len(texts)
-    arguments["completions"] = [[{"role": "assistant", "content": text}] for text in texts.values()]
+    arguments["completions"] = [[{"role": "assistant", "content": t}] if style.chat else t for t in texts.values()]
     arguments["completion_ids"] = [encode(text) for text in texts.values()]
     arguments |= {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}
     tried: Tried = {}
@@ -47,7 +50,8 @@ def try_rewards(
         if iscoroutinefunction(reward):
             continue
         try:
-            tried[name] = dict(zip(texts, reward(**arguments), strict=True))
+            with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
+                tried[name] = dict(zip(texts, reward(**arguments), strict=True))
         except Exception as error:  # a user's function may raise anything; the table shows it
             tried[name] = error
     return tried

@@ -14,11 +14,16 @@ from . import UserError
 FILE_TYPES = (".jsonl", ".csv", ".parquet")
 
 
-def load_source(name: str, config: str | None = None) -> dict[str, Dataset]:
-    """All splits of a data source: a file, a directory written by `save_to_disk`, or a Hub id.
+def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -> dict[str, Dataset]:
+    """All splits of a data source: a file, a directory written by `save_to_disk`, a Hub id, or rows in memory.
 
-    A file and a saved Dataset have one split, `train`. UserError where there is nothing to be read.
+    Files, rows and a saved Dataset have one split, `train`. UserError where there is nothing to be read.
     """
+    if not isinstance(name, str):
+        rows = Dataset.from_pandas(name, preserve_index=False) if isinstance(name, pd.DataFrame) else name
+        if not isinstance(rows, Dataset) or not len(rows):
+            raise UserError(f"dataset: {type(name).__name__} of no rows; give a DataFrame or a Dataset with some")
+        return {"train": rows}
     path = Path(name).expanduser()
     if path.is_dir():
         return _load_saved(path)

@@ -52,7 +52,8 @@ def recorded(record: list[dict[str, Any]], metrics: list[dict[str, Any]]) -> lis
             tenth = math.ceil(len(logs) / 10)
             rewards = {}
             for name, weight in stage.weights.items():
-                parts = [[line.get(f"rewards/{name}/mean") for line in part] for part in (logs[:tenth], logs[-tenth:])]
+                key = f"rewards/{name.rpartition('.')[2]}/mean"  # TRL logs module.function as function
+                parts = [[line.get(key) for line in part] for part in (logs[:tenth], logs[-tenth:])]
                 known = [[value for value in part if isinstance(value, int | float)] for part in parts]
                 rewards[name] = (weight, *(fmean(part) if part else None for part in known))
             found.append({**item, "rewards": rewards})

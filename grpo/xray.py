@@ -1,19 +1,21 @@
 """Any JSONL of completions → every reward of every row, and the rows whose rewards deserve a second look.
 
-    python -m grpo.xray FILE.jsonl [--json]        (- reads standard input)
+    python -m grpo.xray FILE.jsonl [--json] [--reward_funcs NAME ...]        (- reads standard input)
 
 Each line is an object with `completion` (text or a list of messages) and `answer` (the gold answer as text or number,
-or a GSM8K solution with `####`), like a run's `completions_before.jsonl`; other fields are ignored.
+or a GSM8K solution with `####`), like a run's `completions_before.jsonl`; other fields are ignored. What is scored are
+the five rewards of the recipe, or those named, or for a file in a run's directory the run's, with its parameters.
 Exit status: 0 every line was scored · 1 some could not be, they are named on stderr · 2 there was nothing to score.
 """
 
 import argparse
+import inspect
 import json
 import math
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +24,7 @@ from typing import Any, NoReturn
 import rewards
 from rewards import REWARD_FUNCS, count_xml, extract_xml_answer, has_soft_format, has_strict_format, last_number
 
-from . import UserError
+from . import UserError, reward_choice
 
 Row = dict[str, Any]  # as read: line, completion (its text), answer (the gold one); as scored: see `score`
 
@@ -60,42 +62,83 @@ def _read_row(row: Any) -> Row:
     return {"completion": text, "answer": gold}
 
 
-def score(rows: Sequence[Row]) -> list[Row]:
+def run_settings(file: Path) -> dict[str, Any]:
+    """The settings of the run in whose directory a file of completions lies; empty where there is none."""
+    path = file.parent / "run.json"
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))["settings"] if path.is_file() else {}
+        return settings if isinstance(settings, dict) else {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
+
+
+def completion_template(settings: Mapping[str, Any]) -> str:
+    """The completion template of a run by its settings."""
+    default = rewards.THINK_FORMAT if settings.get("prompt_format") == "think" else rewards.XML_COT_FORMAT
+    return settings.get("completion_template") or default
+
+
+def select(names: Sequence[str] | None, settings: Mapping[str, Any]) -> reward_choice.Rewards:
+    """The rewards of these names, or else the run's, or else the five; with the parameters that the run has for them.
+
+    Needed is that completions and answers are enough: of the run's, those that take more are left out, and said.
+    """
+    enough = [
+        name for name, reward in REWARD_FUNCS.items() if "completion_ids" not in inspect.signature(reward).parameters
+    ]
+    for name in names or []:
+        if name not in enough:
+            raise UserError(f"--reward_funcs: {name!r} cannot be scored here; give one or more of {', '.join(enough)}")
+    wanted = list(names or settings.get("reward_funcs") or rewards.GIST_REWARDS)
+    chosen = [name for name in wanted if name in enough]
+    if len(chosen) < len(wanted):
+        left_out = ", ".join(str(name) for name in wanted if name not in enough)
+        print(f"not scored, since they take more than completions and answers: {left_out}", file=sys.stderr)
+    chosen = chosen or rewards.GIST_REWARDS
+    args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
+    parameters = {"template": completion_template(settings)}
+    return reward_choice.choose(chosen, None, args, parameters, allow_custom=False)
+
+
+def score(rows: Sequence[Row], functions: reward_choice.Rewards, template: str = rewards.XML_COT_FORMAT) -> list[Row]:
     """What `--json` prints of each row; a value that is None, NaN or infinite is None and adds 0 to the total."""
     batch = {"completions": [row["completion"] for row in rows], "answer": [row["answer"] for row in rows]}
-    columns = [reward(**batch) for reward in REWARD_FUNCS.values()]
+    columns = [reward(**batch) for reward in functions.values()]
     scored = []
     for row, values in zip(rows, zip(*columns, strict=True), strict=True):
         finite = [float(value) if value is not None and math.isfinite(value) else None for value in values]
         seen = {"line": row["line"], "answer": row["answer"], "extracted": extract_xml_answer(row["completion"])}
-        seen |= {"rewards": dict(zip(REWARD_FUNCS, finite, strict=True)), "total": math.fsum(filter(None, finite))}
-        scored.append(seen | {"suspicious": suspicions(row | seen)})
+        seen |= {"rewards": dict(zip(functions, finite, strict=True)), "total": math.fsum(filter(None, finite))}
+        scored.append(seen | {"suspicious": suspicions(row | seen, template)})
     return scored
 
 
 def totals(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
     """Of every reward and the `total`: the `mean`, and the share of rows where it is above 0 (`positive`)."""
     result: dict[str, dict[str, float | None]] = {}
-    for name in (*REWARD_FUNCS, "total"):
+    for name in (*rows[0]["rewards"], "total"):
         values = [value for row in rows if (value := (row | row["rewards"])[name]) is not None]
         mean, positive = (fmean(values), fmean(value > 0 for value in values)) if values else (None, None)
         result[name] = {"mean": mean, "positive": positive}
     return result
 
 
-def _unpaid(text: str, got: str, gold: str) -> bool:
+def _unpaid(text: str, got: str, gold: str, template: str) -> bool:
     right = rewards.is_numerically_correct(text, gold) or last_number(text) == last_number(gold) is not None
     return right and got != gold
 
 
 _EMPTY = re.compile(r"<(reasoning|think)>[\s.…]*</\1>")  # or the prompt's own `...`, copied
-# name: (what is suspicious, whether a completion is, by its text, the answer got from it and the gold answer)
-KINDS: dict[str, tuple[str, Callable[[str, str, str], bool]]] = {
+# name: (what is suspicious, whether a completion is, by its text, the answer got from it, the gold one, the template)
+KINDS: dict[str, tuple[str, Callable[[str, str, str, str], bool]]] = {
     "unpaid": ("last number equals gold but correctness is 0", _unpaid),
-    "empty_answer": ("format right, answer empty", lambda text, got, gold: not got and has_soft_format(text)),
+    "empty_answer": (
+        "format right, answer empty",
+        lambda text, got, gold, form: not got and has_soft_format(text, form),
+    ),
     "untagged": (
         "correctness without the tags: the whole text is the answer",
-        lambda text, got, gold: got == gold and "<answer>" not in text,
+        lambda text, got, gold, _: got == gold and "<answer>" not in text,
     ),
     "several_answers": ("several <answer> tags: the last one counts", lambda text, *_: text.count("<answer>") > 1),
     "empty_reasoning": ("reasoning empty, or only dots", lambda text, *_: bool(_EMPTY.search(text))),
@@ -103,18 +146,19 @@ KINDS: dict[str, tuple[str, Callable[[str, str, str], bool]]] = {
         "an opened tag is never closed (cut off?)",
         lambda text, *_: any(text.rfind(f"<{t}>") > text.rfind(f"</{t}>") for t in ("reasoning", "think", "answer")),
     ),
-    "other_digits": ("int reward on digits like ² or ٣", lambda text, got, gold: got.isdigit() and not got.isascii()),
+    "other_digits": ("int reward on digits like ² or ٣", lambda text, got, *_: got.isdigit() and not got.isascii()),
     "costly_tail": ("xmlcount below 0: the tail costs more than the tags earn", lambda text, *_: count_xml(text) < 0),
     "no_newline": (
         "strict but for its last newline: xmlcount charges all its text",
-        lambda text, *_: has_strict_format(text + "\n") and not has_strict_format(text),
+        lambda text, got, gold, form: has_strict_format(text + "\n", form) and not has_strict_format(text, form),
     ),
 }
 
 
-def suspicions(row: Row) -> list[str]:
+def suspicions(row: Row, template: str = rewards.XML_COT_FORMAT) -> list[str]:
     """The names of the KINDS that a row with `completion`, `extracted` and `answer` is one of."""
-    return [kind for kind, (_, holds) in KINDS.items() if holds(row["completion"], row["extracted"], row["answer"])]
+    facts = row["completion"], row["extracted"], row["answer"], template
+    return [kind for kind, (_, holds) in KINDS.items() if holds(*facts)]
 
 
 def shown(text: str, room: int) -> str:
@@ -163,15 +207,18 @@ def print_tables(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; usage: python -m grpo.xray FILE.jsonl [--json]")
+        raise UserError(f"{message}; usage: python -m grpo.xray FILE.jsonl [--json] [--reward_funcs NAME ...]")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = _Parser(prog="python -m grpo.xray", description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("file", metavar="FILE.jsonl", help="the completions; - reads standard input")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
+    parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
     try:
         arguments = parser.parse_args(argv)
+        settings = run_settings(Path(arguments.file)) if arguments.file != "-" else {}
+        functions = select(arguments.reward_funcs, settings)
         data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
         rows, bad = read(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))  # some editors write a byte-order mark
         if not rows:
@@ -182,7 +229,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for line, reason in bad.items():
         print(f"line {line}: {reason}", file=sys.stderr)
-    rows = score(rows)
+    rows = score(rows, functions, completion_template(settings))
     if arguments.json:
         found = {kind: [row["line"] for row in rows if kind in row["suspicious"]] for kind in KINDS}
         bad_lines = [{"line": line, "reason": reason} for line, reason in bad.items()]

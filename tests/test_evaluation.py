@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import scipy
@@ -11,10 +12,12 @@ from conftest import DEMO, ROWS
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo import evaluation, prompts, sources
+from grpo import data, evaluation, sources
 from grpo.config import resolve
 from grpo.evaluation import wilson
-from train_grpo import HYPERPARAMETERS, make_prompt
+from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
+
+make_prompt = PROMPT_FORMATS["xml"].prompt
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def demo():
 @pytest.fixture(scope="module")
 def questions():
     rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(24))
-    return prompts.make_prompts(rows, make_prompt)[0]
+    return data.make_prompts(rows, make_prompt)[0]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_saved_files_are_json_and_keep_every_completion(tmp_path):
 
 
 def test_rows_of_any_question_column(demo):
-    rows = prompts.make_prompts(
+    rows = data.make_prompts(
         Dataset.from_list([{"q": r["question"], "answer": r["answer"]} for r in ROWS[:2]]), make_prompt, "q"
     )
     (_, records) = evaluation.evaluate(*demo, rows[0], max_new_tokens=4)
@@ -150,11 +153,12 @@ def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), demo[1]
     argv = ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"]
     config = resolve(HYPERPARAMETERS, argv)
-    full = evaluation.measure(config, model, tokenizer, questions)[1]
+    data = SimpleNamespace(held_out=questions, style=PROMPT_FORMATS["xml"])
+    full = evaluation.measure(config, model, tokenizer, data)[1]
     config.training.bf16 = True
-    before = evaluation.measure(config, model, tokenizer, questions)[1]
+    before = evaluation.measure(config, model, tokenizer, data)[1]
     model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
-    after = evaluation.measure(config, model, tokenizer, questions)[1]
+    after = evaluation.measure(config, model, tokenizer, data)[1]
     assert before == after != full
 
 

@@ -17,9 +17,9 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from grpo import decoding, generation, prompts, sources
+from grpo import data, decoding, generation, prompts, sources
 from grpo.generation import Sampling, eos_ids, generate
-from train_grpo import make_prompt
+from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 COUNT = 40
 
@@ -38,7 +38,8 @@ def demo():
 def ids(tokenizer):
     """Prompts of different lengths."""
     rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(COUNT))
-    asked = prompts.make_prompts(rows, lambda question: make_prompt(question, num_shots=len(question) % 2))[0]
+    style = PROMPT_FORMATS["xml"]
+    asked = data.make_prompts(rows, lambda question: style.prompt(question, EXEMPLARS[: len(question) % 2]))[0]
     return prompts.tokenize(asked["prompt"], tokenizer)
 
 

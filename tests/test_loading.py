@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from conftest import DEMO
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import train_grpo
 from grpo import UserError, loading
 from grpo.config import resolve
+from grpo.prompts import choose
 
 SOURCE = {"revision": "main", "trust_remote_code": False}
 
@@ -67,13 +68,40 @@ def test_weights_that_were_cut_off_are_found_by_their_header(tmp_path):
         loading.read_config(str(tmp_path / "model"), **SOURCE)
 
 
-def test_a_tokenizer_that_cannot_prompt_a_chat_is_refused():
-    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
-    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
-    loading.check_tokenizer(tokenizer, "name", chat, None)
-    tokenizer.chat_template = "{{ raise_exception('no system role') }}"
+@pytest.fixture
+def load_tokenizer(tmp_path):
+    """Of a copy of the demo's model with this chat template (None: with none), under these settings."""
+
+    def load(template, *argv):
+        shutil.copytree(DEMO / "model", tmp_path / "model")
+        (tmp_path / "model" / "chat_template.jinja").unlink()
+        if template is not None:
+            (tmp_path / "model" / "chat_template.jinja").write_text(template)
+        argv = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(tmp_path / "model"), *argv]
+        config = resolve(train_grpo.HYPERPARAMETERS, argv)
+        return loading.load_tokenizer(config, choose(train_grpo.PROMPT_FORMATS, config.script))
+
+    return load
+
+
+def test_prompts_are_chats_where_there_is_a_template_and_text_where_there_is_none(load_tokenizer):
+    tokenizer, style = load_tokenizer("{{ messages[-1].content }}")
+    assert style.chat and tokenizer.padding_side == "left"
+
+
+def test_without_a_chat_template_prompts_are_text(load_tokenizer):
+    assert not load_tokenizer(None)[1].chat
+
+
+def test_a_chat_template_can_be_left_alone(load_tokenizer):
+    assert not load_tokenizer("{{ messages[-1].content }}", "--use_chat_template", "false")[1].chat
+
+
+def test_a_chat_template_that_is_asked_for_and_missing_is_named(load_tokenizer):
+    with pytest.raises(UserError, match=r"use_chat_template: .* no chat template"):
+        load_tokenizer(None, "--use_chat_template", "true")
+
+
+def test_a_chat_template_that_refuses_the_prompt_is_named(load_tokenizer):
     with pytest.raises(UserError, match="no system role"):
-        loading.check_tokenizer(tokenizer, "name", chat, None)
-    tokenizer.chat_template = None
-    with pytest.raises(UserError, match="no chat template"):
-        loading.check_tokenizer(tokenizer, "name", chat, None)
+        load_tokenizer("{{ raise_exception('no system role') }}")

@@ -13,12 +13,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 import rewards
 import train_grpo
-from grpo import evaluation, prompts, sources
+from grpo import data, evaluation, sources
 from grpo.alarms import ALARMS, NEVER
 from grpo.monitoring import MetricsFile, Watch
 from grpo.observed import Observed, Rollout
 from grpo.stages import Stage
 from grpo.weights import RewardWeights
+
+make_prompt = train_grpo.PROMPT_FORMATS["xml"].prompt
 
 LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
 
@@ -61,7 +63,7 @@ def greedy():
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
     rows = sources.load_source(str(DEMO / "train.jsonl"))["train"].select(range(200))
-    asked, _ = prompts.make_prompts(rows, train_grpo.make_prompt)
+    asked, _ = data.make_prompts(rows, make_prompt)
     records = evaluation.evaluate(model, tokenizer, asked, 48)[1]
     return list(zip(rows.to_list(), records, strict=True))
 
@@ -146,7 +148,7 @@ def test_weights_unchanged_once_the_learning_rate_was_above_zero(train):
     assert train(max_steps="6", learning_rate="0", overwrite_run="true") == {}
 
 
-def trainer(tmp_path, model, prompt=train_grpo.make_prompt, reward_funcs=None, callbacks=(), **overrides):
+def trainer(tmp_path, model, prompt=make_prompt, reward_funcs=None, callbacks=(), **overrides):
     """A GRPOTrainer that is watched, for what the command refuses or cannot express."""
     settings = {"max_completion_length": 1, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4}
     args = GRPOConfig(

@@ -15,15 +15,15 @@ import train_grpo
 from grpo import UserError, estimates, loading, preflight
 from grpo.checks import Check, stop_at_errors
 from grpo.config import resolve
-from rewards import REWARD_FUNCS
-from train_grpo import XML_COT_FORMAT
+from grpo.prompts import choose
+from rewards import GIST_REWARDS, REWARD_FUNCS
 
 
 @pytest.fixture
 def table(write_jsonl):
     """The checks of a run on the demo's model, by name."""
 
-    def checks(rows=ROWS, rewards=tuple(REWARD_FUNCS), model_config=None, **overrides):
+    def checks(rows=ROWS, rewards=tuple(GIST_REWARDS), model_config=None, **overrides):
         flags = {
             "use_cpu": "true",
             "report_to": "none",
@@ -36,14 +36,13 @@ def table(write_jsonl):
         }
         config = resolve(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
-        data = train_grpo.build_datasets(config, tokenizer)
+        style = choose(train_grpo.PROMPT_FORMATS, config.script)
+        data = train_grpo.build_datasets(config, tokenizer, style)
         read, peft_config = loading.read_configs(config)
         functions = {name: REWARD_FUNCS[name] for name in rewards}
         return {
             check.name: check
-            for check in preflight.check(
-                config, tokenizer, model_config or read, peft_config, data, functions, XML_COT_FORMAT
-            )
+            for check in preflight.check(config, tokenizer, model_config or read, peft_config, data, functions)
         }
 
     return checks

@@ -43,7 +43,13 @@ def write_run(run, text="plain", count=12):
             "geometry": {"world_size": 2, "num_generations": 16},
             "settings": settings | {"output_dir": f"outputs/{text}", "max_steps": 24, "stop": text, text: None},
             "changed": {"learning_rate": {"inline": 5e-6, "run": 1e-4}, text: {"inline": text, "run": [text]}},
-            "system_prompt": f"Respond so:\n```\n{text}",
+            "prompt": {
+                "system": f"Respond so:\n```\n{text}",
+                "opening": text,
+                "chat": True,
+                "question": f"{text} {{question}}",
+                "completion": text,
+            },
             "status": "finished",
             "seconds": 3725.0,
         },
@@ -285,7 +291,7 @@ def test_an_evaluation_alone_is_shown_with_its_interval(tmp_path):
 
 def test_old_files_without_the_newer_keys_are_shown(run):
     record = json.loads((run / "run.json").read_text())
-    for key in ("changed", "status", "seconds", "system_prompt", "geometry"):
+    for key in ("changed", "status", "seconds", "prompt", "geometry"):
         del record[key]
     (run / "run.json").write_text(json.dumps(record | {"command": ["python", "train_grpo.py"], "commit": None}))
     assert "python train_grpo.py" in Page(report.write(run)).text

@@ -3,14 +3,17 @@
 import pytest
 
 from grpo.reward_trial import about_rewards, perturbed, try_rewards
-from rewards import REWARD_FUNCS
-from train_grpo import XML_COT_FORMAT
+from rewards import GIST_REWARDS, REWARD_FUNCS
+from train_grpo import PROMPT_FORMATS, XML_COT_FORMAT
 
+XML = PROMPT_FORMATS["xml"]
+
+FIVE = {name: REWARD_FUNCS[name] for name in GIST_REWARDS}
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
 def try_out(**rewards):
-    return try_rewards(rewards, ROW, "5 + 4 = <<5+4=9>>9", XML_COT_FORMAT, lambda text: list(text.encode()))
+    return try_rewards(rewards, ROW, "5 + 4 = <<5+4=9>>9", XML, lambda text: list(text.encode()))
 
 
 def checks(tried, **weights):
@@ -22,15 +25,15 @@ def constant(completions, **kwargs):
 
 
 def test_perturbed_answers():
-    kinds = perturbed("5 + 4 = 9", "9", XML_COT_FORMAT)
+    kinds = perturbed("5 + 4 = 9", "9", XML)
     assert kinds["perfect"] == XML_COT_FORMAT.format(reasoning="5 + 4 = 9", answer="9")
     assert "<answer>\n10\n</answer>" in kinds["wrong number"] and "<" not in kinds["no tags"]
     assert kinds["extra text"].startswith(kinds["perfect"]) and kinds["empty"] == ""
-    assert "<answer>\nnot yes\n</answer>" in perturbed("", "yes", XML_COT_FORMAT)["wrong number"]
+    assert "<answer>\nnot yes\n</answer>" in perturbed("", "yes", XML)["wrong number"]
 
 
 def test_each_reward_is_tried_on_all_of_them():
-    tried = try_out(**REWARD_FUNCS)
+    tried = try_out(**FIVE)
     totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
     assert totals == pytest.approx(
         {"perfect": 4.0, "wrong number": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
@@ -50,9 +53,16 @@ def test_rewards_get_what_trl_gives_them():
     assert set(try_out(curious=curious)["curious"].values()) == {0.0}
     assert seen["prompts"] == [ROW["prompt"]] * 5 and seen["answer"] == ["9"] * 5 and seen["other"] == [3] * 5
     assert seen["completions"][0] == [
-        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", XML_COT_FORMAT)["perfect"]}
+        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", XML)["perfect"]}
     ]
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
+
+
+def test_every_reward_of_the_registry_can_be_tried_quietly(capfd):
+    tried = try_out(**REWARD_FUNCS)
+    assert all(isinstance(values, dict) for values in tried.values()), tried
+    assert tried["step_verified_reward_func"]["perfect"] == pytest.approx(0.6)
+    assert tried["debug_reward_func"]["perfect"] == 1.0 and capfd.readouterr() == ("", "")
 
 
 def test_a_reward_that_tells_nothing_apart_is_named():
@@ -76,7 +86,7 @@ def test_a_reward_that_raises_is_an_error_that_says_what():
     def broken(completions, **kwargs):
         raise KeyError("solution")
 
-    found = checks(try_out(broken=broken, **REWARD_FUNCS))
+    found = checks(try_out(broken=broken, **FIVE))
     assert found["reward broken"].status == "error" and "KeyError: 'solution'" in found["reward broken"].finding
     assert found["all rewards"].status == "ok"
     assert "all rewards" not in checks(try_out(broken=broken))

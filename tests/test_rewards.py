@@ -1,11 +1,13 @@
 """rewards.py against its definitions: golden values, and the reference expressions on any text."""
 
+import doctest
 import json
 import pickle
 import re
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, SHARED
@@ -13,7 +15,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import rewards
-from rewards import REWARD_FUNCS, count_xml, extract_hash_answer, extract_xml_answer, is_numerically_correct
+from rewards import (
+    GIST_REWARDS,
+    REWARD_FUNCS,
+    THINK_FORMAT,
+    XML_COT_FORMAT,
+    count_xml,
+    extract_hash_answer,
+    extract_xml_answer,
+    has_soft_format,
+    has_strict_format,
+    is_numerically_correct,
+)
 
 GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>\n"
 
@@ -103,25 +116,28 @@ def test_golden_values():
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(rows) >= 400
     for row in rows:
-        for name, reward in REWARD_FUNCS.items():
-            (value,) = reward([row["completion"]], answer=[row["answer"]])
+        for name in GIST_REWARDS:
+            (value,) = REWARD_FUNCS[name]([row["completion"]], answer=[row["answer"]])
             assert value == pytest.approx(row[name.removesuffix("_reward_func")], abs=1e-12), (name, row["completion"])
         assert extract_xml_answer(row["completion"]) == row["extracted"]
 
 
 def test_the_registry_has_the_five_public_names_in_their_order():
     names = ["xmlcount", "soft_format", "strict_format", "int", "correctness"]
-    assert list(REWARD_FUNCS) == [f"{name}_reward_func" for name in names]
+    assert list(REWARD_FUNCS)[:5] == GIST_REWARDS == [f"{name}_reward_func" for name in names]
     for name, reward in REWARD_FUNCS.items():
         assert reward.__name__ == name and getattr(rewards, name) is reward
+
+
+IDS = {"completion_ids": [[1] * 60, [1], [], [1] * 2000]}
 
 
 def test_chat_completions_and_strings_score_alike_and_in_order():
     texts = [GOOD, "7", "", "<answer>7</answer>"]
     chats = [[{"role": "assistant", "content": text}] for text in texts]
     for reward in REWARD_FUNCS.values():
-        values = reward(completions=texts, answer=["7"] * 4, prompts=["p"] * 4, trainer_state=None)
-        assert values == reward(completions=chats, answer=["7"] * 4) and len(values) == 4
+        values = reward(completions=texts, answer=["7"] * 4, prompts=["p"] * 4, trainer_state=None, **IDS)
+        assert values == reward(completions=chats, answer=["7"] * 4, **IDS) and len(values) == 4
         assert all(type(value) is float for value in values)
 
 
@@ -129,7 +145,7 @@ def test_rewards_survive_pickling_and_leave_their_input_alone():
     chats = [[{"role": "assistant", "content": GOOD}]]
     for reward in REWARD_FUNCS.values():
         assert pickle.loads(pickle.dumps(reward)) is reward
-        reward(completions=chats, answer=["7"])
+        reward(completions=chats, answer=["7"], completion_ids=[[1]])
     assert chats == [[{"role": "assistant", "content": GOOD}]]
 
 
@@ -219,14 +235,211 @@ HOSTILE = [
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_text_of_a_million_characters_costs_less_than_a_second(unit):
     text = ("<reasoning>\n" + unit * (1_000_000 // len(unit)))[:1_000_000]
+    REWARD_FUNCS["step_verified_reward_func"](["<think>1+1=2</think>"], answer=["7"])  # loads math-verify
     start = time.perf_counter()
     for reward in REWARD_FUNCS.values():
-        reward([text], answer=["7"])
+        reward([text], answer=["7"], completion_ids=[[1]])
     is_numerically_correct(text, "7")
-    assert time.perf_counter() - start < 2  # quadratic code takes minutes; generous, so that no busy machine fails it
+    assert time.perf_counter() - start < 4  # quadratic code takes minutes; generous, so that no busy machine fails it
 
 
 def test_importing_rewards_loads_nothing_heavy():
     code = "import sys, rewards; print([m for m in ('torch', 'numpy', 'math_verify', 'sympy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(rewards).failed == 0
+
+
+# --- Templates
+
+THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
+PLAIN = "Reasoning: {reasoning}\nAnswer: {answer}"
+
+
+@pytest.mark.parametrize(
+    ("text", "template", "soft", "strict"),
+    [
+        (THINK, THINK_FORMAT, True, True),
+        (THINK + "\n", THINK_FORMAT, True, True),  # as `$` of the definition allows
+        (THINK + "\n\n", THINK_FORMAT, True, False),
+        (THINK[:-1], THINK_FORMAT, True, False),
+        (THINK + "x", THINK_FORMAT, True, False),
+        ("x" + THINK, THINK_FORMAT, False, False),
+        (THINK.replace("\n", ""), THINK_FORMAT, True, False),
+        (THINK.replace("</think>\n", "</think> \n "), THINK_FORMAT, True, False),
+        (THINK.replace("</think>\n", "</think> so "), THINK_FORMAT, False, False),
+        (THINK.replace("</answer>", ""), THINK_FORMAT, False, False),
+        (THINK, XML_COT_FORMAT, False, False),
+        (GOOD, THINK_FORMAT, False, False),
+        ("<think>\n\n</think>\n<answer></answer>\n", THINK_FORMAT, True, True),
+        ("<think>\n</think>\n<answer></answer>\n", THINK_FORMAT, True, False),  # one newline serves one tag
+        ("Reasoning: r\nAnswer: 7", PLAIN, True, True),
+        ("Reasoning: r Answer: 7", PLAIN, True, False),
+        ("Reasoning: r", PLAIN, False, False),
+        ("", THINK_FORMAT, False, False),
+    ],
+)
+def test_templates(text, template, soft, strict):
+    assert (has_soft_format(text, template), has_strict_format(text, template)) == (soft, strict)
+    assert value("soft_format", text, template=template) == soft / 2
+    assert value("strict_format", text, template=template) == strict / 2
+
+
+@pytest.mark.parametrize(
+    "template", ["", "{reasoning}", "{answer} {reasoning}", "{reasoning}{answer}", XML_COT_FORMAT * 2]
+)
+def test_what_is_no_template_is_an_error(template):
+    with pytest.raises(ValueError, match=r"give it \{reasoning\}, a tag or more, and \{answer\}, each once"):
+        has_soft_format("text", template)
+
+
+# --- The other rewards: one input a line
+
+
+def value(name, text="", answer="7", tokens=0, **parameters):
+    reward = REWARD_FUNCS[f"{name}_reward_func"]
+    return reward([text], answer=[answer], completion_ids=[[1] * tokens], **parameters)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "signed", "numeric"),
+    [
+        (GOOD, 1, 2),
+        ("7", 1, 2),
+        ("<answer>7.0</answer>", -1, 2),
+        ("<answer>$7</answer>", -1, 2),
+        ("<answer>8</answer>", -1, 0),
+        ("<answer>seven</answer>", -1, 0),
+        ("", -1, 0),
+    ],
+)
+def test_signed_and_numeric_correctness(text, signed, numeric):
+    assert (value("signed_correctness", text), value("numeric_correctness", text)) == (signed, numeric)
+
+
+def test_numeric_correctness_pays_an_answer_without_any_number_that_is_the_gold_one():
+    assert value("numeric_correctness", "<answer>yes</answer>", answer="yes") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "expected"),
+    [
+        (GOOD, {}, 1.0),
+        (GOOD[:-1], {}, 1.0),  # the newline is free, not due
+        (GOOD + "x" * 10, {}, 0.989),  # what follows: the newline and ten
+        (GOOD + "\n", {}, 0.999),
+        (THINK, {}, 1.0),
+        (THINK, {"template": THINK_FORMAT}, 1.0),
+        (THINK, {"template": XML_COT_FORMAT}, 0.5),
+        (GOOD, {"template": THINK_FORMAT}, 0.5),
+        ("<reasoning>", {}, 0.25),
+        ("<think>", {}, 0.25),
+        ("<answer>7", {}, 0.25),
+        ("<answer>7</answer>", {}, 0.5),
+        ("<answer>7</answer></answer>", {}, 0.25),  # twice is not once
+        ("<answer>7</answer>" + "x" * 1000, {}, -0.5),
+        ("x" * 1000, {}, 0.0),
+        ("", {}, 0.0),
+    ],
+)
+def test_incremental_format(text, parameters, expected):
+    assert value("incremental_format", text, **parameters) == pytest.approx(expected)
+
+
+def test_incremental_format_needs_tags():
+    with pytest.raises(ValueError, match="holds no tags"):
+        value("incremental_format", "text", template=PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [(0, 0.5), (25, 0.75), (50, 1), (400, 1), (450, 0.5), (500, 0), (9000, 0)],
+)
+def test_length_window(tokens, expected):
+    assert value("length", tokens=tokens) == expected
+
+
+def test_length_window_without_margin_and_its_errors():
+    window = {"low": 10, "high": 20, "margin": 0}
+    assert [value("length", tokens=n, **window) for n in (9, 10, 20, 21)] == [0, 1, 1, 0]
+    for wrong in ({"low": 500}, {"low": -1}, {"margin": -1}):
+        with pytest.raises(ValueError, match="give 0 <= low <= high and margin >= 0"):
+            value("length", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(0, 0), (80, 0), (85, -0.25), (90, -0.5), (100, -1), (101, -1), (1000, -1)]
+)
+def test_soft_overlong_punishment(tokens, expected):
+    assert value("overlong", tokens=tokens, max_completion_length=100) == expected  # a fifth: 20
+    assert value("overlong", tokens=tokens, max_completion_length=100, cache=20) == expected
+
+
+def test_soft_overlong_punishment_equals_that_of_trl():
+    from trl.rewards import get_soft_overlong_punishment
+
+    reference = get_soft_overlong_punishment(max_completion_len=786, soft_punish_cache=157)
+    for tokens in (0, 628, 629, 630, 700, 785, 786):
+        assert value("overlong", tokens=tokens) == pytest.approx(reference(completion_ids=[[1] * tokens])[0])
+    with pytest.raises(ValueError, match=r"cache 101: give 1 to max_completion_length \(100\)"):
+        value("overlong", max_completion_length=100, cache=101)
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "expected"),
+    [
+        ("", {}, 0),
+        ("two words", {}, 0),
+        ("a b c d e", {}, 0),
+        ("a a a a a", {}, 1 / 3 - 1),
+        ("A b C a B c", {}, 3 / 4 - 1),  # in whatever case
+        ("a b a b", {"ngram_size": 2}, 2 / 3 - 1),
+        ("a a", {"ngram_size": 1}, -0.5),
+    ],
+)
+def test_repetition(text, parameters, expected):
+    assert value("repetition", text, **parameters) == pytest.approx(expected)
+
+
+def test_repetition_needs_an_ngram():
+    with pytest.raises(ValueError, match="ngram_size 0"):
+        value("repetition", ngram_size=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "expected"),
+    [
+        ("It is 7.", {}, 0),
+        ("CERTAINLY! It is 7.", {}, -0.1),
+        ("As an AI, I hope this helps", {}, -0.2),
+        ("certainly! " * 9, {}, -0.5),
+        ("well well", {"phrases": ["Well"]}, -0.2),
+        ("certainly!", {"phrases": [""]}, 0),
+    ],
+)
+def test_style(text, parameters, expected):
+    assert value("style", text, **parameters) == expected
+
+
+def test_debug_prints_samples_once_every_so_many_steps_in_one_process(capsys, monkeypatch):
+    debug = REWARD_FUNCS["debug_reward_func"]
+    chats = [[{"role": "user", "content": "3 + 4?"}]] * 3
+
+    def printed(step, **others):
+        state.global_step = step
+        assert debug([GOOD] * 3, answer=["7"] * 3, prompts=chats, trainer_state=state, **others) == [1.0] * 3
+        return capsys.readouterr().out
+
+    state = SimpleNamespace()
+    assert printed(10) == f"--- step 10\nQuestion: 3 + 4?\nGold: 7\nResponse: {GOOD}\nExtracted: 7\n" * 2
+    assert printed(10) == "" and printed(11) == ""
+    assert printed(12, every=4, count=1).count("--- step 12") == 1
+    monkeypatch.setenv("RANK", "1")
+    assert printed(20) == ""
+    monkeypatch.setenv("RANK", "0")
+    assert printed(30) != ""
+    with pytest.raises(ValueError, match="give every >= 1"):
+        printed(40, every=0)

@@ -59,7 +59,7 @@ def test_an_explicit_checkpoint_names_its_run():
 
 def test_run_json_records_settings_versions_hardware_and_no_nan():
     config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
-    run_directory.begin(Path("r"), config, system_prompt="Be brief.")
+    run_directory.begin(Path("r"), config, prompt={"system": "Be brief."})
     record = json.loads(Path("r/run.json").read_text(), parse_constant=pytest.fail)
     assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
     assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
@@ -72,7 +72,7 @@ def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
     for name in ("metrics.jsonl", "eval_before.json", "notes.txt"):
         (Path("r") / name).write_text("old")
     argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
-    run_directory.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), system_prompt="Be brief.")
+    run_directory.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
     assert sorted(path.name for path in Path("r").iterdir()) == ["notes.txt", "run.json"]
 
 
@@ -82,7 +82,7 @@ def test_a_directory_of_somebody_elses_files_loses_none_of_them():
     for name in names:
         (Path("pictures") / name).write_text("mine")
     argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "pictures", "--overwrite_run", "true"]
-    run_directory.begin(Path("pictures"), resolve(train_grpo.HYPERPARAMETERS, argv), system_prompt="Be brief.")
+    run_directory.begin(Path("pictures"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
     assert all((Path("pictures") / name).read_text() == "mine" for name in names)
 
 
@@ -108,9 +108,9 @@ def test_without_nan_keeps_everything_else():
 
 def test_finishing_adds_how_it_ended_and_how_long_it_took():
     config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
-    run_directory.begin(Path("r"), config, system_prompt="Be brief.")
+    run_directory.begin(Path("r"), config, prompt={"system": "Be brief."})
     started = json.loads((Path("r") / "run.json").read_text())
-    assert started["status"] == "running" and started["system_prompt"] == "Be brief."
+    assert started["status"] == "running" and started["prompt"] == {"system": "Be brief."}
     run_directory.finish(Path("r"), "finished", 12.345)
     assert json.loads((Path("r") / "run.json").read_text()) == {**started, "status": "finished", "seconds": 12.3}
 

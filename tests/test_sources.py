@@ -7,8 +7,8 @@ import pytest
 from conftest import ROWS
 from datasets import Dataset, DatasetDict
 
-from grpo import UserError, prompts, sources
-from train_grpo import make_prompt
+from grpo import UserError, data, sources
+from train_grpo import PROMPT_FORMATS
 
 
 def write_everywhere(directory, rows):
@@ -25,7 +25,7 @@ def write_everywhere(directory, rows):
 def test_every_source_gives_the_same_rows(tmp_path):
     for name in write_everywhere(tmp_path, ROWS):
         rows = sources.take_split(sources.load_source(name), "train")
-        made, dropped = prompts.make_prompts(rows, make_prompt)
+        made, dropped = data.make_prompts(rows, PROMPT_FORMATS["xml"].prompt)
         assert dropped == 0 and made["question"] == [row["question"] for row in ROWS], name
         assert made["answer"][:3] == ["4", "5", "6"] and made["prompt"][0][1]["content"] == "What is 2 + 2?"
 

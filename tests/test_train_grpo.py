@@ -16,6 +16,7 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import pipeline
 
+import rewards
 import train_grpo
 
 ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
@@ -71,8 +72,6 @@ def break_model(model, directory, name):
     elif name == "bad-type":
         config = json.loads((directory / "config.json").read_text())
         (directory / "config.json").write_text(json.dumps({**config, "hidden_size": "wide"}))
-    elif name == "no-template":
-        (directory / "chat_template.jinja").unlink()
     elif name == "no-weights":
         (directory / "model.safetensors").unlink()
     elif name == "truncated-weights":
@@ -141,7 +140,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(case, tiny_run, capfd):
         ("empty.jsonl", "", "holds no rows"),
         ("broken.jsonl", '{"question": "a", "answer": "#### 1"}\n' * 2 + '{"question": "a", \n', "line 3"),
         ("columns.jsonl", '{"text": "a", "answer": "#### 1"}\n', "it has text, answer"),
-        ("answers.jsonl", '{"question": "a", "answer": "1"}\n' * 9, "none of the 9 rows"),
+        ("answers.jsonl", '{"question": "a", "answer": ""}\n' * 9, "none of the 9 rows"),
     ],
 )
 def test_bad_data_is_one_line_and_leaves_nothing_behind(name, content, expected, tiny_run, capfd):
@@ -156,7 +155,6 @@ BROKEN = {
     "no-tokenizer-json": "no tokenizer files",
     "no-tokenizer-config": "no tokenizer files",
     "no-tokenizer-at-all": "no tokenizer files",
-    "no-template": "no chat template",
     "no-system-role": "System role not supported",
     "broken-template": "chat template",
     "no-weights": "does not load",
@@ -359,7 +357,7 @@ def test_a_run_compares_before_and_after_on_the_same_questions_and_reports_it(ti
     assert "library_name: transformers" in card and "too small to tell" in card
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "finished" and record["seconds"] > 1
-    assert record["system_prompt"] == train_grpo.SYSTEM_PROMPT
+    assert record["prompt"]["system"] == train_grpo.SYSTEM_PROMPT and record["shots"] == []
     assert record["changed"]["learning_rate"] == {"inline": 5e-6, "run": 1e-3}
 
 
@@ -370,7 +368,7 @@ def test_held_out_questions_are_never_trained_on(tiny_run, monkeypatch):
         trained.extend(prompt[-1]["content"] for prompt in prompts)
         return [float(len(completion[0]["content"])) for completion in completions]
 
-    monkeypatch.setitem(train_grpo.REWARD_FUNCS, "int_reward_func", note)
+    monkeypatch.setitem(rewards.REWARD_FUNCS, "int_reward_func", note)
     assert train_grpo.main(tiny_run(reward_funcs="int_reward_func", max_steps="19", max_completion_length="2")) == 0
     asked = [json.loads(line)["question"] for line in Path("run/completions_before.jsonl").read_text().splitlines()]
     assert len(asked) == 4 and len(set(trained)) == 36 and not set(asked) & set(trained)

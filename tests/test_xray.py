@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, SHARED
 
 from grpo import xray
-from rewards import REWARD_FUNCS
+from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
 
 GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>\n"
 
@@ -28,7 +28,7 @@ def line(completion, answer="7", **others):
 def scored(completion, answer="7"):
     rows, bad = xray.read([line(completion, answer)])
     assert not bad
-    return xray.score(rows)[0]
+    return xray.score(rows, xray.select(None, {}))[0]
 
 
 def run(*words, data=None, **environment):
@@ -55,7 +55,7 @@ def test_golden_values_come_out_of_the_command(capsys):
     result = json.loads(capsys.readouterr().out)
     assert len(result["rows"]) == len(golden) >= 400 and result["bad_lines"] == []
     for number, (row, expected) in enumerate(zip(result["rows"], golden, strict=True), start=1):
-        values = {name: expected[name.removesuffix("_reward_func")] for name in REWARD_FUNCS}
+        values = {name: expected[name.removesuffix("_reward_func")] for name in GIST_REWARDS}
         assert row["rewards"] == pytest.approx(values, abs=1e-12)
         assert row["total"] == pytest.approx(sum(values.values()), abs=1e-12)
         assert (row["line"], row["answer"], row["extracted"]) == (number, expected["answer"], expected["extracted"])
@@ -83,22 +83,93 @@ def test_numbers_are_never_cut_however_many_rewards_and_however_narrow(write_jso
     for name, reward in long.items():
         monkeypatch.setitem(REWARD_FUNCS, name, reward)
     monkeypatch.setenv("COLUMNS", "40")
-    assert xray.main([write_jsonl([{"completion": GOOD, "answer": "7"}])]) == 0
+    assert xray.main([write_jsonl([{"completion": GOOD, "answer": "7"}]), "--reward_funcs", *long]) == 0
     row = next(words for words in map(str.split, capsys.readouterr().out.splitlines()) if words[:1] == ["1"])
-    assert row.count("-12345.678") == 8 and row[-3:] == ["-98761.424", "7", "7"]
+    assert row.count("-12345.678") == 8 and row[-3:] == ["-98765.424", "7", "7"]
 
 
 def test_a_reward_that_gives_none_or_no_finite_value_is_left_out_of_sum_and_mean(write_jsonl, monkeypatch, capsys):
-    odd = {"odd": lambda completions, **_: [None, float("nan"), float("inf"), 1]}
-    monkeypatch.setattr(xray, "REWARD_FUNCS", odd)
+    monkeypatch.setitem(REWARD_FUNCS, "odd", lambda completions, **_: [None, float("nan"), float("inf"), 1])
     path = write_jsonl([{"completion": GOOD, "answer": "7"}] * 4)
-    assert xray.main([path, "--json"]) == 0
+    assert xray.main([path, "--json", "--reward_funcs", "odd"]) == 0
     result = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert [row["rewards"]["odd"] for row in result["rows"]] == [None, None, None, 1.0]
     assert [row["total"] for row in result["rows"]] == [0, 0, 0, 1]
     assert result["totals"]["odd"] == {"mean": 1.0, "positive": 1.0}
-    monkeypatch.setattr(xray, "REWARD_FUNCS", {"never": lambda completions, **_: [None] * len(completions)})
-    assert xray.main([path]) == 0 and xray.main([path, "--json"]) == 0
+    monkeypatch.setitem(REWARD_FUNCS, "odd", lambda completions, **_: [None] * len(completions))
+    assert xray.main([path, "--reward_funcs", "odd"]) == 0 == xray.main([path, "--json", "--reward_funcs", "odd"])
+
+
+# --- Which rewards
+
+THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
+
+
+def in_a_run(tmp_path, capsys, completion, *words, **settings):
+    """What --json prints of a completion in the directory of a run with these settings, and stderr."""
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+    (tmp_path / "completions_after.jsonl").write_bytes(line(completion))
+    assert xray.main([str(tmp_path / "completions_after.jsonl"), "--json", *words]) == 0
+    out, err = capsys.readouterr()
+    row = json.loads(out)["rows"][0]
+    return row["rewards"], row["suspicious"], err
+
+
+def test_rewards_by_name(write_jsonl, capsys):
+    path = write_jsonl([{"completion": THINK, "answer": "7"}])
+    assert xray.main([path, "--reward_funcs", "step_verified_reward_func", "int_reward_func", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["rows"][0]["rewards"] == pytest.approx({"step_verified_reward_func": 0.6, "int_reward_func": 0.5})
+    assert list(result["totals"]) == ["step_verified_reward_func", "int_reward_func", "total"]
+    for name in ("length_reward_func", "my_rewards.own", "zzz"):
+        assert xray.main([path, "--reward_funcs", name]) == 2
+        message = capsys.readouterr().err
+        assert f"{name!r} cannot be scored here; give one or more of xmlcount_reward_func" in message
+
+
+def test_of_a_run_its_own_rewards_with_their_parameters_in_its_format(tmp_path, capsys):
+    names = ["strict_format_reward_func", "step_verified_reward_func", "length_reward_func", "mine.own"]
+    args = {"step_verified_reward_func": {"line_value": 3}, "length_reward_func": {"low": 1}, "own": {"x": 1}}
+    found, suspicious, err = in_a_run(
+        tmp_path, capsys, THINK, reward_funcs=names, reward_args=args, prompt_format="think", completion_template=None
+    )
+    assert found == pytest.approx({"strict_format_reward_func": 0.5, "step_verified_reward_func": 3.4})
+    assert suspicious == []
+    assert err == "not scored, since they take more than completions and answers: length_reward_func, mine.own\n"
+    found, _, err = in_a_run(tmp_path, capsys, THINK, "--reward_funcs", "int_reward_func", reward_funcs=names)
+    assert (found, err) == ({"int_reward_func": 0.5}, "")
+
+
+def test_suspicions_follow_the_format_of_the_run(tmp_path, capsys):
+    empty = THINK_FORMAT.format(reasoning="3 + 4", answer="")
+    assert in_a_run(tmp_path, capsys, empty)[1] == []
+    assert in_a_run(tmp_path, capsys, empty, prompt_format="think")[1] == ["empty_answer"]
+    assert in_a_run(tmp_path, capsys, THINK[:-1], completion_template=THINK_FORMAT)[1] == ["no_newline"]
+    assert in_a_run(tmp_path, capsys, GOOD[:-1], prompt_format="xml", completion_template=None)[1] == ["no_newline"]
+
+
+def test_where_no_reward_of_the_run_can_be_scored_the_five_are(tmp_path, capsys):
+    found, _, err = in_a_run(tmp_path, capsys, GOOD, reward_funcs=["overlong_reward_func"])
+    assert list(found) == GIST_REWARDS and err.endswith(": overlong_reward_func\n")
+    assert list(in_a_run(tmp_path, capsys, GOOD)[0]) == GIST_REWARDS
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("{", "is no record of a run (JSONDecodeError)"),
+        ("[]", "is no record of a run (TypeError)"),
+        ("{}", "is no record of a run (KeyError)"),
+        ('{"settings": {"reward_args": {"int_reward_func": {"x": 1}}}}', "int_reward_func has no parameter 'x'"),
+        ('{"settings": {"completion_template": "no places"}}', "template 'no places': give it"),
+    ],
+)
+def test_a_broken_record_is_one_line(record, message, tmp_path, capsys):
+    (tmp_path / "run.json").write_text(record)
+    (tmp_path / "rows.jsonl").write_bytes(line(GOOD))
+    assert xray.main([str(tmp_path / "rows.jsonl")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
 
 
 # --- Reading

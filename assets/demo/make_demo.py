@@ -14,31 +14,22 @@ Everything is seeded. Held-out problems (`test.jsonl`) share no numbers with any
 half of their wordings occur in no training set at all.
 """
 
+import dataclasses
 import json
 import math
 import random
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
-from train_grpo import SYSTEM_PROMPT, XML_COT_FORMAT  # noqa: E402
+from grpo.prompts import PromptFormat  # noqa: E402
+from train_grpo import PROMPT_FORMATS  # noqa: E402
 
 SEED = 7
 NUM_TRAIN, NUM_TEST = 2000, 200
 SFT_STEPS, SFT_BATCH, SFT_LEARNING_RATE = 1400, 64, 2e-3
 PLAIN_SHARE, SLIP_SHARE = (0.10, 0.80), 0.05  # of demonstrations without a format: easy wordings, careless wordings
-
-THINK_SYSTEM_PROMPT = """
-Respond in the following format:
-<think>
-...
-</think>
-<answer>...</answer>
-"""
-THINK_PROMPT = "<problem>\n{question}\n</problem>\n"
-THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 
 NAMES = (
     "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "June",
@@ -50,7 +41,7 @@ THINGS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Kind:
     """One kind of problem: how it is asked, what is right, and the mistake that the demonstrations make.
 
@@ -172,7 +163,7 @@ def solve(steps: tuple[str, ...], numbers: dict[str, int]) -> list[tuple[str, in
     return lines
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Problem:
     kind: Kind
     wording: int
@@ -231,7 +222,7 @@ def draw_problems(rng: random.Random, count: int, held_out: bool) -> list[Proble
     return list(problems.values())
 
 
-def demonstrate(problem: Problem, rng: random.Random, template: str) -> str:
+def demonstrate(problem: Problem, rng: random.Random, style: PromptFormat) -> str:
     """A completion as the supervised set has it: often in the format, often right."""
     steps = problem.kind.wrong if rng.random() < problem.kind.confusion else problem.kind.right
     lines = solve(steps, problem.named_numbers)
@@ -240,21 +231,17 @@ def demonstrate(problem: Problem, rng: random.Random, template: str) -> str:
     reasoning = "\n".join(f"{text} = {result}" for text, result in [*lines[:-1], (lines[-1][0], answer)])
     if rng.random() < PLAIN_SHARE[problem.careless]:
         return f"{reasoning}\nThe answer is {answer}.\n"
-    return template.format(reasoning=reasoning, answer=answer)
+    return style.answered(reasoning, str(answer))
 
 
 def draw_demonstration(rng: random.Random) -> tuple[list[dict[str, str]] | str, str]:
     """(prompt, completion): 70 % `xml`, 15 % `think` as a chat, 15 % `think` as plain text."""
     bare = rng.random() < CALCULATION_SHARE
-    problem, style = draw_calculation(rng) if bare else draw_problem(rng, held_out=False), rng.random()
-    if style < 0.70:
-        prompt = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": problem.question}]
-        return prompt, demonstrate(problem, rng, XML_COT_FORMAT)
-    completion = demonstrate(problem, rng, THINK_FORMAT)
-    asked = THINK_PROMPT.format(question=problem.question)
-    if style < 0.85:
-        return [{"role": "system", "content": THINK_SYSTEM_PROMPT}, {"role": "user", "content": asked}], completion
-    return asked, completion
+    problem, share = draw_calculation(rng) if bare else draw_problem(rng, held_out=False), rng.random()
+    style = PROMPT_FORMATS["xml" if share < 0.70 else "think"]
+    style = dataclasses.replace(style, chat=share < 0.85)
+    completion = demonstrate(problem, rng, style)
+    return style.prompt(problem.question), completion
 
 
 CHAT_TEMPLATE = (

@@ -1,0 +1,72 @@
+"""What a saved run is good for: one question, and its adapter merged into its model."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rewards import extract_xml_answer
+
+from . import UserError
+from .generation import arithmetic, generate
+from .loading import read_adapter, readable_load_errors
+from .prompts import PromptFormat, Shot, tokenize
+
+
+def prompting(directory: str, style: PromptFormat, shots: Sequence[Shot]) -> tuple[PromptFormat, Sequence[Shot]]:
+    """The prompt format and the worked examples that the run in `directory` was trained with.
+
+    `style` and `shots`, the settings' own, where that holds no run.
+    """
+    path = Path(directory) / "run.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if "prompt" not in record:
+        return style, shots
+    return PromptFormat(**record["prompt"]), [tuple(shot) for shot in record["shots"]]
+
+
+def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: Sequence[Shot]) -> str:
+    """The greedy completion of the question that `--ask` gives, and the answer read out of it."""
+    training = config.training
+    prompts = tokenize([style.prompt(config.script.ask, shots)], tokenizer, training.chat_template_kwargs)
+    with arithmetic(training, model):
+        ((ids, cut),) = generate(model, tokenizer, prompts, training.max_completion_length, batch_size=1)
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    end = f" (cut off at {training.max_completion_length} tokens)" if cut else ""
+    return f"{text.rstrip()}\n\nAnswer: {extract_xml_answer(text) or 'none'}{end}"
+
+
+def merge(directory: str, dtype: str, trust_remote_code: bool = False) -> Path:
+    """Write `merged/` into an adapter's directory: its model with the adapter added to the weights, and the tokenizer.
+
+    The base model is loaded anew, unquantized, so that an adapter trained on 4-bit weights merges too.
+
+    Args:
+        dtype: of the merged weights; in bfloat16 they are rounded once.
+    """
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    adapter, merged = read_adapter(directory, None), Path(directory) / "merged"
+    if adapter is None:
+        raise UserError(f"merge_only: {directory!r} holds no adapter (no adapter_config.json); give a LoRA run's")
+    if merged.exists():
+        raise UserError(f"merge_only: {str(merged)!r} exists; move it away to merge again")
+    partial = merged.with_name("merged.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
+    with readable_load_errors(directory):
+        base = AutoModelForCausalLM.from_pretrained(
+            adapter.base_model_name_or_path,
+            revision=adapter.revision,
+            dtype="auto",
+            trust_remote_code=trust_remote_code,
+        )
+        number = base.dtype if dtype == "auto" else getattr(torch, dtype)
+        model = PeftModel.from_pretrained(base.float(), directory).merge_and_unload()
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+    model.to(number).save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    partial.rename(merged)
+    return merged

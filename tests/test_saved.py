@@ -1,0 +1,128 @@
+"""grpo/saved.py: a saved run answers a question as it was trained to, and its adapter can be merged."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DEMO
+from safetensors.torch import load_file
+from transformers import pipeline
+
+import train_grpo
+from grpo import UserError, saved
+
+LEARNS = {
+    "model_name_or_path": str(DEMO / "model"),
+    "dataset_name": str(DEMO / "train.jsonl"),
+    "max_samples": "40",
+    "max_completion_length": "40",
+    "num_generations": "8",
+    "per_device_train_batch_size": "16",
+}
+QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
+
+
+@pytest.fixture
+def adapter_run(tiny_run):
+    """A LoRA run whose adapter matters: without a warm-up and with a high learning rate."""
+    flags = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2", "merge_lora": "true"}
+    assert train_grpo.main(tiny_run(**LEARNS, **flags)) == 0
+    return Path("run")
+
+
+def greedy(directory):
+    generate = pipeline("text-generation", model=str(directory), dtype=torch.float32)
+    prompt = train_grpo.PROMPT_FORMATS["xml"].prompt(QUESTION)
+    return generate(prompt, max_new_tokens=24, do_sample=False, return_full_text=False)[0]["generated_text"]
+
+
+def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run):
+    merged = adapter_run / "merged"
+    assert not (merged / "adapter_config.json").exists() and (adapter_run / "adapter_model.safetensors").exists()
+    assert greedy(merged) == greedy(adapter_run) != greedy(DEMO / "model")
+    weights, start = load_file(merged / "model.safetensors"), load_file(DEMO / "model" / "model.safetensors")
+    changed = {name for name in start if not torch.equal(weights[name], start[name].float())}
+    assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
+
+
+def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(adapter_run, capfd):
+    (adapter_run / "merged").rename("first")
+    assert train_grpo.main(["--merge_only", "run", "--dtype", "float32"]) == 0
+    assert "Saved in run/merged" in capfd.readouterr().out
+    first, second = load_file("first/model.safetensors"), load_file("run/merged/model.safetensors")
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert train_grpo.main(["--merge_only", "run"]) == 2 and "run/merged" in capfd.readouterr().err
+    assert train_grpo.main(["--merge_only", str(DEMO / "model")]) == 2
+    assert "holds no adapter" in capfd.readouterr().err
+    assert train_grpo.main(["--merge_only", "./nowhere"]) == 2
+
+
+def test_merged_weights_have_the_dtype_that_is_asked_for(adapter_run):
+    (adapter_run / "merged").rename("first")
+    merged = saved.merge("run", "bfloat16")
+    assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
+    merged.rename("second")
+    merged = saved.merge("run", "auto")  # the base model's own
+    assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
+
+
+def test_an_interrupted_merge_leaves_nothing_that_looks_like_a_model(adapter_run, monkeypatch):
+    from transformers import PreTrainedTokenizerFast
+
+    (adapter_run / "merged").rename("first")
+
+    def full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
+        with pytest.raises(OSError, match="No space"):
+            saved.merge("run", "float32")
+    assert not (adapter_run / "merged").exists()
+    assert saved.merge("run", "float32").is_dir() and not (adapter_run / "merged.partial").exists()
+
+
+def test_merging_needs_an_adapter_to_train(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(merge_lora="true")) == 2
+    assert "merge_lora" in capfd.readouterr().err and not Path("run").exists()
+
+
+def test_a_question_is_asked_and_its_answer_read(capfd):
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(DEMO / "model")]) == 0
+    shown = capfd.readouterr().out
+    assert "<reasoning>" in shown and "Answer: 19" in shown and list(Path.cwd().iterdir()) == []
+
+
+def test_a_saved_run_is_asked_in_its_own_format_with_its_own_examples(tiny_run, capfd, monkeypatch):
+    flags = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "max_prompt_length": "400"}
+    assert train_grpo.main(tiny_run(**LEARNS, **flags)) == 0
+    asked = []
+    tokenize = saved.tokenize
+    monkeypatch.setattr(saved, "tokenize", lambda prompts, *args: asked.extend(prompts) or tokenize(prompts, *args))
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", "run"]) == 0
+    record = json.loads(Path("run/run.json").read_text())
+    assert asked[0].startswith("<problem>\nWhat is the largest single-digit prime") and asked[0].count("<think>") == 1
+    assert asked[0].endswith(f"<problem>\n{QUESTION}\n</problem>\n") and record["prompt"]["chat"] is False
+
+
+def test_an_adapter_can_be_asked(adapter_run, capfd):
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", "run"]) == 0
+    assert "Answer:" in capfd.readouterr().out
+
+
+def test_a_record_that_is_no_runs_falls_back_to_the_settings(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    style, shots = train_grpo.PROMPT_FORMATS["xml"], []
+    assert saved.prompting(str(tmp_path), style, shots) == (style, shots)
+
+
+@pytest.mark.parametrize("argv", [["--ask", "2 + 2?", "--model_name_or_path", "./nowhere"]])
+def test_what_cannot_be_asked_is_one_line(argv, capfd):
+    assert train_grpo.main(argv) == 2
+    assert "./nowhere" in capfd.readouterr().err
+
+
+def test_merge_refuses_what_is_no_adapter():
+    with pytest.raises(UserError, match="holds no adapter"):
+        saved.merge(str(DEMO / "model"), "float32")

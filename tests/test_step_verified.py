@@ -1,0 +1,215 @@
+"""The step-verified reward: which lines of arithmetic it confirms, on any text, and on GSM8K's own solutions."""
+
+import json
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import SHARED
+
+from benchmarks import gold_steps
+from rewards import equations, is_true, is_verified, step_verified_reward_func, verified_lines
+
+GSM8K = SHARED / "gsm8k" / "train.jsonl"
+
+
+def score(*lines, answer="<answer>7</answer>", tag="think", **parameters):
+    text = "\n".join([f"<{tag}>", *lines, f"</{tag}>"]) + answer
+    return step_verified_reward_func([text], answer=["7"], **parameters)[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "3 + 4 = 7",
+        "48/2 = <<48/2=24>>24 clips",
+        "48/2 = $<<48/2=24>>24.",
+        "She sold 48 clips / 2 = 24 clips in May.",  # units
+        "- 3 + 4 = 7",  # a bullet is no minus
+        "1. 3 + 4 = 7",
+        "Step 1: 3 + 4 = 7",
+        "**3 + 4 = 7**",
+        "(since 3 + 4 = 7)",
+        "(3 + 4) * (2 - 1) = 7",
+        "2 * (3 apples + 4 pears) = 14 fruits",
+        "3 + 4 + 5 - 6 * 2 / 4 = 9",
+        "-3 + 4 = 1",
+        "3 - 4 = -1",
+        "3 \u2212 4 = \u22121",
+        "3 - 4 = <<3-4=-1>>-1",
+        "15x2 = 30",
+        "15 x 2 = 30",
+        "3 boxes x 4 pens = 12 pens",
+        "15 × 2 ÷ 3 · 1 = 10",
+        r"\(15 \times 2 = 30\)",
+        "$1,200 * 2 = $2,400",
+        "1,000,000 / 4 = <<1000000/4=250000>>250,000 people",
+        "$780/year / 12 months/year = $65/month",
+        "50% * 200 = 100",  # a hundredth
+        "20% of 50 = 10",
+        "25% - 5% = 20%",
+        "100 - 30 = 70%",  # a unit
+        "(3/4) of 48 = 36",
+        "200(.60) = 120",
+        "10 / 4 = 2.5",
+        "10 / 3 = 3.33",  # rounded
+        "2 / 3 = 0.667",
+        "1 / 8 = 0.13",  # a half goes up
+        "3 + 4 = 7 = 14 / 2",
+        "3 * 4 + 1 = 12 + 1 = 13",
+        "3 + 4 = 7 and then 7 * 2 = 14.",
+        "x=<<26=26>>26",  # GSM8K's calculator does so
+        "In total S + <<+30+46=76>>76",
+        "0.1 + 0.2 = 0.3",  # no binary fractions
+        "1+1=2 because of course 12-5 = 7; yes",
+        "3+4=7 -> 7*2=14",
+    ],
+)
+def test_right_arithmetic(line):
+    assert is_verified(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "3 + 4 = 8",
+        "3 + 4 = 7, 2 * 7 = 15",  # one wrong equation spoils its line
+        "3 + 4 = 7 = 8 - 2",
+        "48/2 = <<48/2=25>>24",  # the annotation
+        "48/2 = <<48/2=24>>25",  # the number after it
+        "48/2 = <<48/2=25>>25",  # both
+        "49/2 = <<48/2=24>>24",  # the text
+        "<<48/2=24>>24 and <<24+1=26>>26",
+        "<<48/2>>24",  # no result
+        "<<48/2=24=25>>24",
+        "<<x/2=24>>24",
+        "<<>>",
+        "10 / 3 = 3.34",
+        "10 / 3 = 3.3",  # rounding takes two decimals
+        "7 / 2 = 4",
+        "1 / 8 = 0.12",
+        "1 / 0 = 0",
+        "0 / 0 = 0",
+        "<<1/0=1/0>>",
+        "6 // 4 = 1",
+        "2 ** 3 = 8",
+        "2^3 = 8",
+        "3! + 1 = 7",
+        "9^{9^{9}} = 1",
+        "100000000! = 1",
+        "1.5.2 + 1 = 2",
+        "2x + 3 = 9",  # algebra is not read
+        "x + 3 = 10",
+        "x = 3 + 4",
+        "3 + 4 = x",
+        "7 = 7",
+        "= 7",
+        "3 + 4 =",
+        "3 + 4 == 7",
+        "3 + 4",
+        "",
+        "the sum is 7",
+        "1+" * 60 + "1 = 61",  # over 100 characters
+        "1+1=2 " * 30,  # over 24 equations
+        "1+1=2 " + "and so on " * 60,  # over 500 characters
+        "٣ + 4 = 7",  # ASCII digits only
+    ],
+)
+def test_wrong_or_no_arithmetic(line):
+    assert not is_verified(line)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "true"),
+    [
+        ("1/3+1/3+1/3", "1", True),
+        ("(1+(2+(3+(4))))", "10", True),
+        (".5*4", "2.00", True),
+        ("007", "7", True),
+        ("99999999999999999999*10", "999999999999999999990", True),
+        ("99999999999999999999*10", "999999999999999999991", False),
+        ("0.0000001*1", "0", False),  # exact, not to six decimals
+        ("-10/3", "-3.33", True),
+        ("5--3", "8", True),
+        ("", "7", False),
+        ("7", "", False),
+    ],
+)
+def test_equality_is_exact_but_for_rounding(left, right, true):
+    assert is_true(left, right) is true
+
+
+def test_equations_of_a_line():
+    assert equations("48/2 = <<48/2=24>>24") == [("48/2", "24"), ("24", "24"), ("48/2", "24")]
+    assert equations("5 apples + 2 = 7 apples, 7 x 2 = 14") == [("5+2", "7"), ("7*2", "14")]
+    assert equations("Weigh 3 kg: w = 3") == []
+
+
+def test_lines_pay_once_and_up_to_the_cap():
+    assert score("3 + 4 = 7") == pytest.approx(0.6)
+    assert score("3 + 4 = 7", answer="<answer>8</answer>") == pytest.approx(0.2)
+    assert score("no arithmetic") == pytest.approx(0.4)
+    assert score("3 + 4 = 7", "3 +4 = 7.0", "03+4 = 7") == pytest.approx(0.6)  # the same equation
+    assert score(*(f"{n} + 1 = {n + 1}" for n in range(50))) == pytest.approx(1.0)
+    assert score("1+1=2", "1+2=4", "1+3=4", tag="reasoning") == pytest.approx(0.8)
+    assert score(*(f"{n}+1={n + 1}" for n in range(5)), max_lines=5, line_value=1, answer_value=2) == 7.0
+    assert score("3 + 4 = 7", max_lines=0) == pytest.approx(0.4)
+    with pytest.raises(ValueError, match="max_lines -1: give at least 0"):
+        score(max_lines=-1)
+
+
+def test_only_closed_reasoning_counts():
+    assert list(verified_lines("<think>\n3 + 4 = 7")) == []
+    assert list(verified_lines("3 + 4 = 7")) == []
+    assert list(verified_lines("<think>\n1+1=3\n</think>\n3 + 4 = 7")) == []
+    assert list(verified_lines("<reasoning>\n3 + 4 = 7\n</think>")) == []
+    assert list(verified_lines("so <think>3 + 4 = 7</think>")) == ["3 + 4 = 7"]
+
+
+def test_it_works_in_a_thread_and_says_nothing(capfd):
+    with ThreadPoolExecutor() as pool:  # math-verify's own timeout would raise there
+        assert pool.submit(is_verified, "12345 + 54321 = 66666").result()
+    assert capfd.readouterr() == ("", "")
+
+
+HOSTILE = {
+    "different wrong steps": lambda n: "\n".join(f"{i}+{i}*2-{i}={i}" for i in range(n // 20)),
+    "long lines": lambda n: "\n".join(" and ".join(f"{i}+{j}={i + j}" for j in range(23)) for i in range(n // 200)),
+    "brackets": lambda n: "(" * n + "1+1=2" + ")" * n,
+    "operators": lambda n: "1+" * (n // 2) + "1=2",
+    "digits": lambda n: "9" * (n // 2) + "*9=" + "9" * (n // 2),
+    "annotations": lambda n: "<<" * (n // 2),
+    "equals": lambda n: "=" * n,
+    "spaces": lambda n: "1" + " " * n + "+1=2",
+    "short lines of blanks": lambda n: ("= " + " _" * 240 + "\n") * (n // 480),
+    "tags": lambda n: "<think>" * (n // 7),
+    "powers": lambda n: "9**9**9**9=1\n99999999!=1\n9^9^9^9=1\n" * (n // 38),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_text_of_a_million_characters(kind):
+    is_verified("1+1=2")  # loads math-verify
+    text = "<think>" + HOSTILE[kind](1_000_000) + "</think>"
+    start = time.process_time()
+    step_verified_reward_func([text], answer=["7"], max_lines=100)
+    assert time.process_time() - start < 3
+
+
+def solutions():
+    if not GSM8K.exists():
+        pytest.skip("GSM8K's training file is not beside this checkout")
+    return [json.loads(line)["answer"] for line in GSM8K.read_text(encoding="utf-8").splitlines()]
+
+
+def test_gold_solutions_are_verified_and_lose_their_credit_with_one_digit_changed():
+    found = gold_steps.measure(random.Random(0).sample(solutions(), 1000))
+    assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
+
+
+@pytest.mark.slow
+def test_all_gold_solutions():
+    found = gold_steps.measure(solutions())
+    assert (found["rows"], found["annotations"]) == (7378, 23716)
+    assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
