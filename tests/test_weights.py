@@ -327,6 +327,16 @@ def test_the_recipe_runs_on_another_model_and_data_in_a_few_steps(tiny_run, capf
     assert found == [[1, 1, 1, 0, 0]] + [[0, 0.5, 0, 1, 1]] * 3
 
 
+def test_rewards_of_the_users_own_take_part_in_stages_and_scaling(tiny_run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "own_rewards", raising=False)
+    Path("own_rewards.py").write_text("def brief(completions, **kwargs):\n    return [0.25] * len(completions)\n")
+    own = {"name": "own", "reward_funcs": ["own_rewards.brief"], "max_steps": 2}
+    flags = {"save_strategy": "no", "adaptive_threshold": None, "allow_custom_rewards": "true"}
+    assert train_grpo.main(in_stages(tiny_run, {**FORMAT, "max_steps": 1}, own, **flags)) == 0
+    assert [weights(line)["brief"] for line in logged("run").values()] == [0, 1, pytest.approx(0.9)]
+    assert "<td>own_rewards.brief × 1</td><td>0.25</td><td>0.25</td>" in Path("run/report.html").read_text()
+
+
 def test_a_run_without_stages_or_scaling_logs_no_weights(tiny_run):
     assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no")) == 0
     assert not [key for line in logged("run").values() for key in line if key.startswith(("reward_weights", "stage"))]
