@@ -208,11 +208,7 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
     from grpo import console, loading, preflight, reward_choice
     from grpo.checks import stop_at_errors
 
-    script, follow = config.script, {"template": style.completion}  # of the rewards that have such a parameter
-    follow["max_completion_length"] = config.training.max_completion_length
-    rewards = reward_choice.choose(
-        script.reward_funcs, config.training.reward_weights, script.reward_args, follow, script.allow_custom_rewards
-    )
+    rewards = reward_choice.of_run(config, style)
     model_config, peft_config = loading.read_configs(config)
     tokenizer, style = loading.load_tokenizer(config, style)
     data = build_datasets(config, tokenizer, style, dataset)
@@ -288,7 +284,8 @@ def train(
             peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
-    trainer.add_callback(watch := monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm))
+    watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
+    trainer.add_callback(watch)
     trainer.add_callback(weights.RewardWeights(trainer, config.script, config.stages))
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
     if main_process:

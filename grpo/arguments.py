@@ -67,7 +67,6 @@ class ScriptArguments:
     allow_custom_rewards: bool = field(
         default=False, metadata={"help": "Let reward_funcs name functions of your own files, whose code is then run."}
     )
-    # The run
     stages: list[dict[str, Any]] | None = field(
         default=None,
         metadata={
@@ -86,6 +85,7 @@ class ScriptArguments:
         default_factory=lambda: [0.25, 4.0],
         metadata={"help": "Smallest and largest multiple of its own weight that a reward may come to weigh."},
     )
+    # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
     stop_on_alarm: bool = field(
         default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,7 +41,7 @@ class Config:
     notes: list[str]  # one line for each setting that was adjusted
     changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
     argv: list[str]
-    stages: list[Stage] = field(default_factory=list)  # none: the same rewards all the time
+    stages: list[Stage]  # none: the same rewards all the time
 
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""

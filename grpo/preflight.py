@@ -205,10 +205,11 @@ def check(
         refuse_collisions(rewards, data.train.column_names)
         reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
         tried = try_rewards(rewards, data.train[0], reasoning, data.style, encode)
-        weights = config.training.reward_weights or [1.0] * len(rewards)
-        if config.stages:  # an early one need not tell right from wrong
-            weights = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
-        checks += about_rewards(tried, dict(zip(rewards, weights, strict=True)))
+        weights = dict(zip(rewards, config.training.reward_weights or [1.0] * len(rewards), strict=True))
+        if config.stages:  # an early stage need not tell right from wrong
+            last = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
+            weights = dict(zip(rewards, last, strict=True))
+        checks += about_rewards(tried, weights)
     used = tokenizer(example(config, tokenizer, data), add_special_tokens=False)["input_ids"]
     largest_id = max(*used, tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)

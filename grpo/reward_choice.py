@@ -20,6 +20,7 @@ from typing import Any
 from rewards import REWARD_FUNCS
 
 from . import UserError
+from .prompts import PromptFormat
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
@@ -68,6 +69,15 @@ def choose(
             raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
         raise UserError(f"reward_args: {name!r} is no reward{_instead(name, names)}")
     return chosen
+
+
+def of_run(config: Any, style: PromptFormat) -> Rewards:
+    """The rewards that a run's settings choose; they follow its completion template and its longest completion."""
+    script, training = config.script, config.training
+    follow = {"template": style.completion, "max_completion_length": training.max_completion_length}
+    return choose(
+        script.reward_funcs, training.reward_weights, script.reward_args, follow, script.allow_custom_rewards
+    )
 
 
 def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:

@@ -52,8 +52,10 @@ def recorded(record: list[dict[str, Any]], metrics: list[dict[str, Any]]) -> lis
             tenth = math.ceil(len(logs) / 10)
             rewards = {}
             for name, weight in stage.weights.items():
-                key = f"rewards/{name.rpartition('.')[2]}/mean"  # TRL logs module.function as function
-                parts = [[line.get(key) for line in part] for part in (logs[:tenth], logs[-tenth:])]
+                parts = [
+                    [line.get(f"rewards/{name.rpartition('.')[2]}/mean") for line in part]
+                    for part in (logs[:tenth], logs[-tenth:])
+                ]
                 known = [[value for value in part if isinstance(value, int | float)] for part in parts]
                 rewards[name] = (weight, *(fmean(part) if part else None for part in known))
             found.append({**item, "rewards": rewards})
