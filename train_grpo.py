@@ -27,13 +27,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import UserError
+from grpo import UserError, unsloth_backend
 from grpo.prompts import THINK, PromptFormat, choose
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
 if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
-    from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from grpo.config import Config
     from grpo.data import Data
@@ -170,34 +169,18 @@ def build_datasets(
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# Model
-
-
-def load_model(config: "Config") -> "PreTrainedModel | PeftModel":
-    """The policy on this process' device; a saved adapter on its base model, to go on with."""
-    from trl import get_quantization_config
-
-    from grpo import loading
-
-    options = dict(
-        dtype=config.model.dtype,
-        attn_implementation=config.model.attn_implementation,
-        quantization_config=get_quantization_config(config.model),
-    )
-    return loading.load(config, options | (config.training.model_init_kwargs or {}))
-
-
-# ------------------------------------------------------------------------------------------------------------------
 # The experiment
 
 
 def run(argv: list[str] | None, dataset: Any = None) -> int:
     """Configure, check, then train or evaluate; the exit status."""
+    start = time.perf_counter()
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if dataset is not None:
+        argv += ["--dataset_name", "rows in memory"]
+    unsloth_backend.import_if_asked(HYPERPARAMETERS, argv)
     from grpo.config import resolve
 
-    start = time.perf_counter()
-    if dataset is not None:
-        argv = [*(sys.argv[1:] if argv is None else argv), "--dataset_name", "rows in memory"]
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
     style = choose(PROMPT_FORMATS, config.script)
     if config.script.merge_only or config.script.ask:
@@ -234,7 +217,7 @@ def use_saved(config: "Config", style: PromptFormat) -> int:
     shots = EXEMPLARS[: config.script.num_shots]
     style, shots = saved.prompting(config.model.model_name_or_path, style, shots)  # those of its training
     tokenizer, style = loading.load_tokenizer(config, style)
-    print(saved.answer(config, load_model(config), tokenizer, style, shots))
+    print(saved.answer(config, loading.load(config), tokenizer, style, shots))
     return 0
 
 
@@ -242,10 +225,10 @@ def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data:
     """`--eval_only`: measure the model as it is."""
     from accelerate import PartialState
 
-    from grpo import console, evaluation, report, run_directory
+    from grpo import console, evaluation, loading, report, run_directory
 
     output = Path(config.training.output_dir)
-    summary, records = evaluation.measure(config, load_model(config), tokenizer, data)
+    summary, records = evaluation.measure(config, loading.load(config), tokenizer, data)
     if PartialState().is_main_process:
         run_directory.begin(output, config, **data.facts())
         evaluation.save(output, "only", summary, records)
@@ -267,13 +250,26 @@ def train(
     from peft import PeftModel
     from trl import GRPOTrainer, get_peft_config
 
-    from grpo import comparison, console, difficulty, evaluation, monitoring, report, run_directory, saved, weights
+    from grpo import (
+        comparison,
+        console,
+        difficulty,
+        evaluation,
+        hub,
+        loading,
+        monitoring,
+        report,
+        run_directory,
+        saved,
+        trackers,
+        weights,
+    )
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
-    model = load_model(config)
+    model = loading.load(config)
     data = difficulty.apply(config, model, tokenizer, data)
-    with run_directory.cleared_on_refusal(output):  # TRL makes directories before it looks at the settings
+    with run_directory.cleared_on_refusal(output), hub.readable_errors("give a hub_model_id that you may write"):
         trainer = GRPOTrainer(
             model=model,
             reward_funcs=list(rewards.values()),
@@ -284,6 +280,7 @@ def train(
             peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
             callbacks=[monitoring.MetricsFile(output)],
         )
+        trackers.start(training)
     watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
     trainer.add_callback(watch)
     trainer.add_callback(weights.RewardWeights(trainer, config.script, config.stages))
@@ -301,7 +298,7 @@ def train(
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     stopped = watch.stopping
     if not stopped:
-        trainer.save_model()
+        trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
         policy = trainer.accelerator.unwrap_model(trainer.model)
         after, records_after = evaluation.measure(config, policy, tokenizer, data)
         if main_process:
@@ -319,7 +316,7 @@ def train(
         if stopped:
             say(f"Stopped by an alarm. To go on: {run_directory.resume_command(output, config.argv)}")
     if training.push_to_hub and not stopped:
-        trainer.push_to_hub()
+        hub.push(trainer)
     # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()

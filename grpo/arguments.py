@@ -90,6 +90,9 @@ class ScriptArguments:
     stop_on_alarm: bool = field(
         default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
     )
+    use_unsloth: bool = field(
+        default=False, metadata={"help": "Load and train through Unsloth, on one GPU (requirements-unsloth.txt)."}
+    )
     merge_lora: bool = field(
         default=False, metadata={"help": "After training, save the adapter merged into its model, in merged/."}
     )

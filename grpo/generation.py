@@ -3,6 +3,7 @@
 Greedy completions are those of `model.generate` (tests/test_generation.py), in less time (benchmarks/evaluation.py).
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,9 +106,9 @@ def generate(
 
 def _keeps_everything(model: Any) -> bool:
     """Whether the cache holds keys and values of all tokens in every layer; sliding windows and states do not."""
-    plain = not model._is_stateful and all(
-        type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers
-    )
+    layers = DynamicCache(config=model.config).layers
+    plain = not model._is_stateful and all(type(layer) is DynamicLayer for layer in layers)
+    plain = plain and "unsloth" not in sys.modules  # its models decode in a way of their own
     if not plain:
         PartialState().print("note: this model's cache is not of the plain kind, so evaluation runs on model.generate")
     return plain

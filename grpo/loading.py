@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import UserError
+from . import UserError, unsloth_backend
 from .prompts import PromptFormat
 
 
@@ -25,7 +25,7 @@ def readable_load_errors(name: str) -> Iterator[None]:
             f"model_name_or_path: the chat template of {name!r} refuses a system message and a question ({error}); "
             "give another model or another template"
         ) from None
-    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, ImportError, SafetensorError, StrictDataclassError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"model_name_or_path: {name!r} does not load ({reason}); give a Hub id that can be reached, or a "
@@ -83,14 +83,30 @@ def read_configs(config: Any) -> tuple[Any, Any]:
     peft_config = adapter or get_peft_config(config.model)
     if config.script.merge_lora and peft_config is None:
         raise UserError("merge_lora: no adapter is trained that could be merged; add --use_peft true, or drop it")
+    quantized = config.model.load_in_4bit or config.model.load_in_8bit
+    if quantized and peft_config is None and not config.script.eval_only:
+        raise UserError(
+            f"use_peft: quantized weights ({name}) cannot be trained; add --use_peft true, which trains an adapter on "
+            "them, or drop load_in_4bit and load_in_8bit"
+        )
     return read, peft_config
 
 
-def load(config: Any, options: dict[str, Any]) -> Any:
-    """The model on this process' device; `options` are from_pretrained's."""
+def load(config: Any) -> Any:
+    """The policy on this process' device; a saved adapter on its base model, to go on with."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
+    from trl import get_quantization_config
 
+    options = {
+        "dtype": config.model.dtype,
+        "attn_implementation": config.model.attn_implementation,
+        "quantization_config": get_quantization_config(config.model),
+        **(config.training.model_init_kwargs or {}),
+    }
+    if config.script.use_unsloth:
+        with readable_load_errors(config.model.model_name_or_path):
+            return unsloth_backend.load(config)
     name, revision = config.model.model_name_or_path, config.model.model_revision
     adapter = read_adapter(name, revision)
     base = adapter.base_model_name_or_path if adapter else name

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from . import UserError
+from . import UserError, trackers
 from .run_directory import command_line
 
 NO_GPU = """\
@@ -31,9 +31,6 @@ ON_CPU: dict[str, Any] = {
     "load_in_8bit": False,
 }
 
-# report_to's names, and the package that each needs
-TRACKERS = {"wandb": "wandb", "tensorboard": "tensorboard", "swanlab": "swanlab", "trackio": "trackio"}
-
 
 def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
     """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
@@ -46,10 +43,12 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
     if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
         import torch
 
-        settings["use_cpu"] = settings["use_cpu"] or not torch.cuda.is_available()
+        settings["use_cpu"] = settings["use_cpu"] or not torch.cuda.device_count()
         settings["report_to"] = "none"
+    if settings["use_unsloth"]:
+        _check_unsloth(settings)
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
-    return notes + _check_trackers(settings)
+    return notes + trackers.check(settings)
 
 
 def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
@@ -70,7 +69,7 @@ def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
 
 def _use_gpu(settings: dict[str, Any]) -> list[str]:
     import torch
-    from transformers.utils import is_flash_attn_2_available
+    from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
 
     notes = []
     # Counting asks the driver's library; is_available() starts CUDA, which reads this variable once and for all
@@ -94,14 +93,32 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
         elif not is_flash_attn_2_available():
             settings["attn_implementation"] = "sdpa"
             notes.append(NO_FLASH_ATTENTION)
-    # an adapter is float32, but TRL makes it bfloat16 on quantized weights
-    bf16_weights = not settings["use_peft"] or settings["load_in_4bit"] or settings["load_in_8bit"]
+    quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
+    if quantized and importlib.util.find_spec("bitsandbytes") is None:
+        key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
+        raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or give --{key} false")
+    if settings["tf32"] is None and is_torch_tf32_available():
+        settings["tf32"] = True  # for what stays float32: up to eight times faster, and three digits are enough
+    elif settings["tf32"] and not is_torch_tf32_available():
+        settings["tf32"] = None
+        notes.append("note: this GPU has no TF32 (Ampere and later have); tf32 is left unset")
+    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
+    bf16_weights = not settings["use_peft"] or (quantized and not settings["use_unsloth"])
     if settings["dtype"] == "bfloat16" and bf16_weights and settings["optim"] != "stable_adamw":
         notes.append(
             f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
             "stable_adamw does not, nor does dtype float32"
         )
     return notes
+
+
+def _check_unsloth(settings: dict[str, Any]) -> None:
+    if settings["use_cpu"]:
+        raise UserError("use_unsloth: Unsloth needs a CUDA GPU; add --use_unsloth false")
+    if not settings["use_peft"]:
+        raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
+    if settings["max_prompt_length"] is None:
+        raise UserError("use_unsloth: it must know the longest sequence; give max_prompt_length")
 
 
 def _check_attention(name: str | None) -> None:
@@ -113,34 +130,6 @@ def _check_attention(name: str | None) -> None:
             f"attn_implementation: {name!r} is unknown; give sdpa, eager, flash_attention_2, flex_attention, or the "
             "Hub id of a kernel (kernels-community/flash-attn2)"
         )
-
-
-def _check_trackers(settings: dict[str, Any]) -> list[str]:
-    names = (settings["report_to"] or "none").split(",")
-    for name in names:
-        if name not in ("none", *TRACKERS):
-            raise UserError(f"report_to: {name!r} is not a tracker; give none, {', '.join(TRACKERS)}")
-        if name != "none" and importlib.util.find_spec(TRACKERS[name]) is None:
-            raise UserError(
-                f"report_to: {name} is not installed; pip install {TRACKERS[name]}, or give --report_to none"
-            )
-    settings["report_to"] = names
-    can_ask = sys.stdin is not None and sys.stdin.isatty()
-    if "wandb" not in names or "WANDB_MODE" in os.environ:
-        return []
-    import wandb
-
-    try:
-        if wandb.login(prompt=False, verify=False):
-            return []
-    except wandb.errors.Error as error:
-        raise UserError(f"report_to: W&B refuses its key ({error}); wandb login, or --report_to none") from None
-    wandb.teardown()  # login read the environment for good; the next use reads it again
-    if can_ask:
-        return ["note: W&B has no key yet, so it asks for one when training starts; wandb login, or --report_to none"]
-    # without a key and without a terminal wandb raises in the middle of train()
-    os.environ["WANDB_MODE"] = "offline"
-    return ["note: W&B is not logged in, so it logs offline to ./wandb; log in (wandb login) or give --report_to none"]
 
 
 def check_optimizer(training: Any) -> None:

@@ -1,6 +1,5 @@
 """Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-from . import estimates
+from . import estimates, hub, trackers
 from .checks import Check, judge
 from .data import Data, canonical
 from .reward_choice import refuse_collisions
@@ -170,10 +169,9 @@ def about_surroundings(config: Any) -> Iterator[Check]:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         for stage in config.stages:
             yield Check("ok", "stage", stage.describe())
-        trackers = [name for name in config.training.report_to if name != "none"]
-        asks = any("W&B" in note for note in config.notes)  # machine.py tried to log in
-        state = os.environ.get("WANDB_MODE") or ("not logged in" if asks else "logged in")
-        yield Check("ok", "tracker", (", ".join(trackers) or "none") + (f" ({state})" if "wandb" in trackers else ""))
+        yield Check("ok", "tracker", trackers.describe(config.training, config.notes))
+        if config.training.push_to_hub:
+            yield hub.check(config.training)
     resume = config.training.resume_from_checkpoint
     finding = f"{config.training.output_dir}" + (f", going on from {resume}" if resume else "")
     yield Check("ok", "output", finding)

@@ -110,11 +110,12 @@ def refuse_unwritable(directory: Path) -> None:
 
 @contextlib.contextmanager
 def cleared_on_refusal(output: Path) -> Iterator[None]:
-    """What TRL raises for settings that it refuses, as a UserError, and without the directories that it has made."""
-    new = [path for path in (output, *output.parents) if not path.exists()]  # innermost first
+    """What TRL refuses, as a UserError, and without the directories that it makes before it looks at the settings."""
+    made = (output / "completions", output, *output.parents)  # innermost first
+    new = [path for path in made if not path.exists()]
     try:
         yield
-    except (ValueError, NotImplementedError, ImportError) as error:
+    except (UserError, ValueError, NotImplementedError, ImportError) as error:
         for directory in new:
             with contextlib.suppress(OSError):  # not empty
                 directory.rmdir()

@@ -5,9 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import DEMO
+from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOTrainer, get_peft_config
 
 import train_grpo
 from grpo import UserError, loading
@@ -105,3 +108,52 @@ def test_a_chat_template_that_is_asked_for_and_missing_is_named(load_tokenizer):
 def test_a_chat_template_that_refuses_the_prompt_is_named(load_tokenizer):
     with pytest.raises(UserError, match="no system role"):
         load_tokenizer("{{ raise_exception('no system role') }}")
+
+
+# --- Quantized weights
+
+
+def quantized(**overrides):
+    """A configuration with 4-bit weights, which no CPU can have."""
+    flags = {"use_cpu": "true", "report_to": "none", "model_name_or_path": str(DEMO / "model"), **overrides}
+    config = resolve(
+        train_grpo.HYPERPARAMETERS, [word for key, value in flags.items() for word in (f"--{key}", value)]
+    )
+    config.model.load_in_4bit = True
+    return config
+
+
+def test_quantized_weights_cannot_be_trained_without_an_adapter(tmp_path):
+    with pytest.raises(UserError, match=r"use_peft: quantized weights .* --use_peft true"):
+        loading.read_configs(quantized())
+    assert loading.read_configs(quantized(use_peft="true"))[1].r == 16
+    assert loading.read_configs(quantized(eval_only="true"))[1] is None  # nothing is trained
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
+    model.name_or_path = str(DEMO / "model")
+    get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    assert loading.read_configs(quantized(model_name_or_path=str(tmp_path / "adapter")))[1].r == 3  # a saved adapter
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_is_loaded_to_be_trained_on_quantized_weights_is_what_trl_prepares(saved, tmp_path, monkeypatch):
+    """TRL freezes nothing and upcasts nothing itself: PEFT must have frozen the base, and the adapter must learn."""
+    base = AutoModelForCausalLM.from_pretrained(DEMO / "model")
+    base.name_or_path = str(DEMO / "model")
+    get_peft_model(base, LoraConfig(r=3, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    config = quantized(use_peft="true", **({"model_name_or_path": str(tmp_path / "adapter")} if saved else {}))
+    monkeypatch.setattr("trl.get_quantization_config", lambda model: None)
+    model = loading.load(config)
+    model.is_loaded_in_4bit = True
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[len],
+        args=config.training,
+        train_dataset=Dataset.from_list([{"prompt": "2 + 2?"}] * 99),
+        processing_class=AutoTokenizer.from_pretrained(DEMO / "model"),
+        peft_config=None if saved else get_peft_config(config.model),
+    )
+    trained = {name: weight for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    assert trained and all("lora_" in name for name in trained)
+    assert {weight.dtype for weight in trained.values()} == {torch.bfloat16}  # as the QLoRA paper, and our note, say
+    embedded = trainer.model.get_input_embeddings()(torch.tensor([[1]]))
+    assert embedded.requires_grad  # else a checkpointed layer would pass no gradient on to its adapter

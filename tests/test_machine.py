@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 import transformers.utils
-import wandb
 
 import train_grpo
 from grpo import UserError, machine
@@ -18,6 +17,10 @@ def settings(**overrides):
     base = {
         "use_cpu": False,
         "use_vllm": False,
+        "use_unsloth": False,
+        "ask": None,
+        "merge_only": None,
+        "max_prompt_length": 256,
         "use_transformers_continuous_batching": False,
         "use_peft": False,
         "bf16": True,
@@ -29,6 +32,7 @@ def settings(**overrides):
         "load_in_8bit": False,
         "optim": "stable_adamw",
         "report_to": "none",
+        "trackio_space_id": None,
         "model_name_or_path": "some/model",
     }
     return {**base, **overrides}
@@ -36,7 +40,7 @@ def settings(**overrides):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    def visible(count, flash=True):
+    def visible(count, flash=True, tf32=False, bitsandbytes=True):
         def is_available():
             # starting CUDA fixes what is visible, so one GPU must have been chosen by now
             assert count < 2 or "LOCAL_RANK" in os.environ or "," not in os.environ["CUDA_VISIBLE_DEVICES"]
@@ -45,6 +49,8 @@ def gpus(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", is_available)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
+        monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: tf32)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
@@ -132,38 +138,60 @@ def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     assert len(notes) == warned and all("rounding" in note for note in notes)
 
 
-@pytest.mark.parametrize("tracker", ["tensorboard", "swanlab", "trackio", "wandb"])
-def test_a_tracker_that_is_not_installed_is_named_with_its_package(monkeypatch, tracker):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=f"{tracker} is not installed; pip install {tracker}"):
-        machine.fit_to_machine(settings(use_cpu=True, report_to=tracker), given=set())
+@pytest.mark.parametrize(
+    ("asked", "available", "used", "notes"),
+    [
+        (None, True, True, 0),
+        (None, False, None, 0),
+        (True, True, True, 0),
+        (True, False, None, 1),  # a recipe made for another GPU
+        (False, True, False, 0),
+    ],
+)
+def test_tf32_is_switched_on_where_it_exists(gpus, asked, available, used, notes):
+    gpus(1, tf32=available)
+    values = settings(tf32=asked)
+    said = machine.fit_to_machine(values, given=set())
+    assert values["tf32"] is used and len(said) == notes and all("TF32" in note for note in said)
 
 
-def test_a_key_that_wandb_refuses_is_one_line(monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setenv("WANDB_API_KEY", "abc")
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="W&B refuses its key"):
-        machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
-    wandb.teardown()  # which would keep the key
+@pytest.mark.parametrize("instead", ["ask", "merge_only"])
+def test_what_needs_no_gpu_takes_what_there_is_and_no_tracker(instead, gpus):
+    for count in (0, 1):
+        gpus(count)
+        fitted = settings(**{instead: "x", "report_to": "wandb"})
+        machine.fit_to_machine(fitted, given=set())
+        assert fitted["use_cpu"] is (count == 0) and fitted["report_to"] == ["none"]
 
 
-def test_wandb_without_login_and_terminal_goes_offline_in_one_line(monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", "/nonexistent")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    (note,) = machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
-    assert machine.os.environ.pop("WANDB_MODE") == "offline"
-    assert "offline" in note and "--report_to none" in note
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set()) == []
+def test_tf32_is_left_alone_on_a_cpu():
+    values = settings(use_cpu=True, tf32=None)
+    assert machine.fit_to_machine(values, given={"use_cpu"}) == [] and values["tf32"] is None
 
 
-def test_wandb_without_login_at_a_terminal_may_ask(monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", "/nonexistent")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    (note,) = machine.fit_to_machine(settings(use_cpu=True, report_to="wandb"), given=set())
-    assert "asks for one when training starts" in note and "WANDB_MODE" not in os.environ
+@pytest.mark.parametrize("key", ["load_in_4bit", "load_in_8bit"])
+def test_quantized_weights_need_bitsandbytes(gpus, key):
+    gpus(1, bitsandbytes=False)
+    with pytest.raises(UserError, match=f"{key}: bitsandbytes is not installed; pip install bitsandbytes"):
+        machine.fit_to_machine(settings(use_peft=True, **{key: True}), given=set())
+    gpus(1)
+    assert machine.fit_to_machine(settings(use_peft=True, **{key: True}), given=set()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "remedy"),
+    [
+        ({"use_cpu": True}, "--use_unsloth false"),
+        ({"use_peft": False}, "--use_peft true"),
+        ({"max_prompt_length": None}, "give max_prompt_length"),
+    ],
+)
+def test_what_unsloth_needs_is_one_line(overrides, remedy):
+    with pytest.raises(UserError, match=f"use_unsloth: .*{remedy}"):
+        machine.fit_to_machine(settings(**{"use_unsloth": True, "use_peft": True, **overrides}), given=set())
+
+
+def test_unsloth_keeps_adapters_on_quantized_weights_in_float32(gpus):
+    gpus(1)
+    values = settings(use_unsloth=True, use_peft=True, load_in_4bit=True, optim="adamw_8bit")
+    assert machine.fit_to_machine(values, given=set()) == []  # nothing about rounding

@@ -14,7 +14,10 @@ RECIPES = sorted((ROOT / "recipes").iterdir())
 
 def test_the_folder_holds_recipes_only_and_the_ones_that_are_promised():
     assert all(path.suffix == ".yaml" for path in RECIPES)
-    promised = "demo smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb a100_x2 two_stage"
+    promised = (
+        "demo demo_think smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb notebook_gpt2 a100_x2 "
+        "smoke_20 two_stage unsloth"
+    )
     assert set(promised.split()) <= {path.stem for path in RECIPES}
 
 
@@ -25,11 +28,14 @@ def test_every_recipe_is_a_configuration_that_says_what_it_differs_in(path):
     argv = ["--config", str(path), "--use_cpu", "true"]
     # a CPU has neither; the tracker of a recipe may not be installed
     argv += ["--use_vllm", "false"] if recipe.get("use_vllm") else []
+    argv += ["--use_unsloth", "false"] if recipe.get("use_unsloth") else []
     argv += ["--report_to", "none"]
     config = resolve(train_grpo.HYPERPARAMETERS, argv)
     settings = config.settings()
     on_cpu = {
         "use_vllm",
+        "use_unsloth",
+        "load_in_4bit",
         "report_to",
         "use_cpu",
         "tf32",
