@@ -280,6 +280,7 @@ def test_two_stages_in_one_run_and_resumed_in_each_and_between_them(tiny_run, ca
         ("answers", 3, 5),
     ]
     assert record["stages"][1]["reward_weights"] == [1.0, 0.5]
+    assert 'class="stages"' in Path("run/report.html").read_text()
     for stop in (1, 2, 4):  # in the first, at the boundary, in the second
         again = Path(f"again-{stop}")
         shutil.copytree("run", again)
@@ -312,6 +313,28 @@ train_grpo.main({argv!r})
     assert train_grpo.main([*argv, "--resume_from_checkpoint", "auto"]) == 0
     assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS, output_dir="whole")) == 0
     assert logged("run") == logged("whole")
+
+
+def test_the_recipe_runs_on_another_model_and_data_in_a_few_steps(tiny_run, capfd):
+    flags = {"max_steps": "4", "save_strategy": "no", "max_completion_length": "8", "adaptive_rewards": None}
+    argv = ["--config", str(ROOT / "recipes/two_stage.yaml"), *tiny_run(**{**LEARNS, **flags})]
+    assert train_grpo.main([*argv, "--dry_run", "true"]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "the stages take format 1, correctness 3 steps, not 100, 300, since max_steps is 4" in shown
+    assert "correctness: steps 2-4, correctness, int, soft_format × 0.5" in shown
+    assert train_grpo.main(argv) == 0
+    found = [list(weights(line).values()) for line in logged("run").values()]
+    assert found == [[1, 1, 1, 0, 0]] + [[0, 0.5, 0, 1, 1]] * 3
+
+
+def test_rewards_of_the_users_own_take_part_in_stages_and_scaling(tiny_run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "own_rewards", raising=False)
+    Path("own_rewards.py").write_text("def brief(completions, **kwargs):\n    return [0.25] * len(completions)\n")
+    own = {"name": "own", "reward_funcs": ["own_rewards.brief"], "max_steps": 2}
+    flags = {"save_strategy": "no", "adaptive_threshold": None, "allow_custom_rewards": "true"}
+    assert train_grpo.main(in_stages(tiny_run, {**FORMAT, "max_steps": 1}, own, **flags)) == 0
+    assert [weights(line)["brief"] for line in logged("run").values()] == [0, 1, pytest.approx(0.9)]
+    assert "<td>own_rewards.brief × 1</td><td>0.25</td><td>0.25</td>" in Path("run/report.html").read_text()
 
 
 def test_a_run_without_stages_or_scaling_logs_no_weights(tiny_run):
