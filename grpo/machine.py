@@ -48,7 +48,7 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
     if settings["use_unsloth"]:
         _check_unsloth(settings)
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
-    return notes + trackers.check(settings)
+    return notes + trackers.check(settings, asked="report_to" in given)
 
 
 def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:

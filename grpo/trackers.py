@@ -21,18 +21,23 @@ NO_KEY = {
 }
 
 
-def check(settings: dict[str, Any]) -> list[str]:
-    """Turn `report_to` into a list of usable trackers, in place, and return one line for each that goes offline."""
-    names = (settings["report_to"] or "none").split(",")
-    for name in names:
+def check(settings: dict[str, Any], asked: bool = True) -> list[str]:
+    """Turn `report_to` into a list of usable trackers, in place; a line for each that is missing or goes offline.
+
+    `asked`: the command line names them, so that a missing one is a mistake; a recipe's is left out.
+    """
+    names, notes = (settings["report_to"] or "none").split(","), []
+    for name in list(names):
         if name not in ("none", *TRACKERS):
             raise UserError(f"report_to: {name!r} is not a tracker; give none, {', '.join(TRACKERS)}")
         if name != "none" and importlib.util.find_spec(TRACKERS[name]) is None:
-            raise UserError(
-                f"report_to: {name} is not installed; pip install {TRACKERS[name]}, or give --report_to none"
-            )
-    settings["report_to"] = names
-    notes = []
+            if asked:
+                raise UserError(
+                    f"report_to: {name} is not installed; pip install {TRACKERS[name]}, or give --report_to none"
+                )
+            names.remove(name)
+            notes.append(f"note: {name} is not installed, so nothing is logged to it; pip install {TRACKERS[name]}")
+    settings["report_to"] = names = names or ["none"]
     if "wandb" in names:
         notes += _check_wandb()
     if "swanlab" in names:

@@ -62,23 +62,20 @@ def _read_row(row: Any) -> Row:
     return {"completion": text, "answer": gold}
 
 
-def run_settings(file: Path) -> dict[str, Any]:
-    """The settings of the run in whose directory a file of completions lies; empty where there is none."""
+def run_settings(file: Path) -> tuple[dict[str, Any], str]:
+    """Settings and completion template of the run in whose directory a file lies; of none, the defaults."""
     path = file.parent / "run.json"
+    if not path.is_file():
+        return {}, rewards.XML_COT_FORMAT
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))["settings"] if path.is_file() else {}
-        return settings if isinstance(settings, dict) else {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        prompt = record.get("prompt", {"completion": rewards.XML_COT_FORMAT})  # older runs had that alone
+        return dict(record["settings"]), str(prompt["completion"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
 
 
-def completion_template(settings: Mapping[str, Any]) -> str:
-    """The completion template of a run by its settings."""
-    default = rewards.THINK_FORMAT if settings.get("prompt_format") == "think" else rewards.XML_COT_FORMAT
-    return settings.get("completion_template") or default
-
-
-def select(names: Sequence[str] | None, settings: Mapping[str, Any]) -> reward_choice.Rewards:
+def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: str) -> reward_choice.Rewards:
     """The rewards of these names, or else the run's, or else the five; with the parameters that the run has for them.
 
     Needed is that completions and answers are enough: of the run's, those that take more are left out, and said.
@@ -96,8 +93,7 @@ def select(names: Sequence[str] | None, settings: Mapping[str, Any]) -> reward_c
         print(f"not scored, since they take more than completions and answers: {left_out}", file=sys.stderr)
     chosen = chosen or rewards.GIST_REWARDS
     args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
-    parameters = {"template": completion_template(settings)}
-    return reward_choice.choose(chosen, None, args, parameters, allow_custom=False)
+    return reward_choice.choose(chosen, None, args, {"template": template}, allow_custom=False)
 
 
 def score(rows: Sequence[Row], functions: reward_choice.Rewards, template: str = rewards.XML_COT_FORMAT) -> list[Row]:
@@ -217,8 +213,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
     try:
         arguments = parser.parse_args(argv)
-        settings = run_settings(Path(arguments.file)) if arguments.file != "-" else {}
-        functions = select(arguments.reward_funcs, settings)
+        settings, template = run_settings(Path(arguments.file))
+        functions = select(arguments.reward_funcs, settings, template)
         data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
         rows, bad = read(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))  # some editors write a byte-order mark
         if not rows:
@@ -229,7 +225,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for line, reason in bad.items():
         print(f"line {line}: {reason}", file=sys.stderr)
-    rows = score(rows, functions, completion_template(settings))
+    rows = score(rows, functions, template)
     if arguments.json:
         found = {kind: [row["line"] for row in rows if kind in row["suspicious"]] for kind in KINDS}
         bad_lines = [{"line": line, "reason": reason} for line, reason in bad.items()]

@@ -43,6 +43,18 @@ def test_what_is_no_tracker_is_named():
         trackers.check(settings("wandb,notebook"))
 
 
+def test_a_recipes_tracker_that_is_not_installed_is_left_out_and_said(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "swanlab" else find_spec(name))
+    values = settings("swanlab,tensorboard")
+    (note,) = trackers.check(values, asked=False)
+    assert "swanlab is not installed" in note and "pip install swanlab" in note
+    assert values["report_to"] == ["tensorboard"]
+    values = settings("swanlab")
+    trackers.check(values, asked=False)
+    assert values["report_to"] == ["none"]
+
+
 @pytest.mark.parametrize("tracker", trackers.TRACKERS)
 def test_a_tracker_that_is_not_installed_is_named_with_its_package(monkeypatch, tracker):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, SHARED
 
 from grpo import xray
-from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
+from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT
 
 GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>\n"
 
@@ -28,7 +28,7 @@ def line(completion, answer="7", **others):
 def scored(completion, answer="7"):
     rows, bad = xray.read([line(completion, answer)])
     assert not bad
-    return xray.score(rows, xray.select(None, {}))[0]
+    return xray.score(rows, xray.select(None, {}, XML_COT_FORMAT))[0]
 
 
 def run(*words, data=None, **environment):
@@ -105,9 +105,9 @@ def test_a_reward_that_gives_none_or_no_finite_value_is_left_out_of_sum_and_mean
 THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
 
 
-def in_a_run(tmp_path, capsys, completion, *words, **settings):
+def in_a_run(tmp_path, capsys, completion, *words, template=XML_COT_FORMAT, **settings):
     """What --json prints of a completion in the directory of a run with these settings, and stderr."""
-    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings, "prompt": {"completion": template}}))
     (tmp_path / "completions_after.jsonl").write_bytes(line(completion))
     assert xray.main([str(tmp_path / "completions_after.jsonl"), "--json", *words]) == 0
     out, err = capsys.readouterr()
@@ -131,7 +131,7 @@ def test_of_a_run_its_own_rewards_with_their_parameters_in_its_format(tmp_path, 
     names = ["strict_format_reward_func", "step_verified_reward_func", "length_reward_func", "mine.own"]
     args = {"step_verified_reward_func": {"line_value": 3}, "length_reward_func": {"low": 1}, "own": {"x": 1}}
     found, suspicious, err = in_a_run(
-        tmp_path, capsys, THINK, reward_funcs=names, reward_args=args, prompt_format="think", completion_template=None
+        tmp_path, capsys, THINK, reward_funcs=names, reward_args=args, template=THINK_FORMAT
     )
     assert found == pytest.approx({"strict_format_reward_func": 0.5, "step_verified_reward_func": 3.4})
     assert suspicious == []
@@ -143,9 +143,9 @@ def test_of_a_run_its_own_rewards_with_their_parameters_in_its_format(tmp_path, 
 def test_suspicions_follow_the_format_of_the_run(tmp_path, capsys):
     empty = THINK_FORMAT.format(reasoning="3 + 4", answer="")
     assert in_a_run(tmp_path, capsys, empty)[1] == []
-    assert in_a_run(tmp_path, capsys, empty, prompt_format="think")[1] == ["empty_answer"]
-    assert in_a_run(tmp_path, capsys, THINK[:-1], completion_template=THINK_FORMAT)[1] == ["no_newline"]
-    assert in_a_run(tmp_path, capsys, GOOD[:-1], prompt_format="xml", completion_template=None)[1] == ["no_newline"]
+    assert in_a_run(tmp_path, capsys, empty, template=THINK_FORMAT)[1] == ["empty_answer"]
+    assert in_a_run(tmp_path, capsys, THINK[:-1], template=THINK_FORMAT)[1] == ["no_newline"]
+    assert in_a_run(tmp_path, capsys, GOOD[:-1])[1] == ["no_newline"]
 
 
 def test_where_no_reward_of_the_run_can_be_scored_the_five_are(tmp_path, capsys):
@@ -158,10 +158,15 @@ def test_where_no_reward_of_the_run_can_be_scored_the_five_are(tmp_path, capsys)
     ("record", "message"),
     [
         ("{", "is no record of a run (JSONDecodeError)"),
-        ("[]", "is no record of a run (TypeError)"),
+        ("[]", "is no record of a run (AttributeError)"),
         ("{}", "is no record of a run (KeyError)"),
-        ('{"settings": {"reward_args": {"int_reward_func": {"x": 1}}}}', "int_reward_func has no parameter 'x'"),
-        ('{"settings": {"completion_template": "no places"}}', "template 'no places': give it"),
+        ('{"settings": {}, "prompt": {}}', "is no record of a run (KeyError)"),
+        ('{"settings": 5, "prompt": {"completion": "x"}}', "is no record of a run (TypeError)"),
+        (
+            json.dumps({"settings": {"reward_args": {"int_reward_func": {"x": 1}}}}),
+            "int_reward_func has no parameter 'x'",
+        ),
+        ('{"settings": {}, "prompt": {"completion": "no places"}}', "template 'no places': give it"),
     ],
 )
 def test_a_broken_record_is_one_line(record, message, tmp_path, capsys):
