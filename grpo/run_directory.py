@@ -58,7 +58,8 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
     )
     if eval_only:
         name = f"{base}-eval"
-    return f"outputs/{name}", f"{name}-{re.sub(r'[.](jsonl?|csv|parquet)$', '', Path(dataset_name).name)}"
+    data = re.sub(r"[.](jsonl?|csv|parquet)$", "", Path(dataset_name).name).replace(" ", "-")
+    return f"outputs/{name}", f"{name}-{data}"
 
 
 def holds_run(directory: Path) -> bool:

@@ -69,8 +69,9 @@ def test_the_assets_are_small_and_the_model_is_stored_in_bf16():
 
 
 @pytest.mark.slow
-def test_the_demo_learns_more_than_the_tags():
-    argv = ["--config", str(ROOT / "recipes" / "demo.yaml"), "--output_dir", str(Path.cwd() / "run")]
+@pytest.mark.parametrize("recipe", ["demo", "demo_think"])
+def test_the_demo_learns_more_than_the_format(recipe):
+    argv = ["--config", str(ROOT / "recipes" / f"{recipe}.yaml"), "--output_dir", str(Path.cwd() / "run")]
     done = subprocess.run(
         [sys.executable, "train_grpo.py", *argv], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
@@ -79,6 +80,6 @@ def test_the_demo_learns_more_than_the_tags():
     assert before["n"] == after["n"] == 200
     assert before["accuracy_strict"] <= 0.50 and after["accuracy_strict"] >= 0.90
     assert before["format_strict"] < 0.90 and after["format_strict"] >= 0.98
-    assert after["accuracy_lenient"] >= before["accuracy_lenient"] + 0.10
+    assert after["accuracy_lenient"] >= before["accuracy_lenient"] + 0.30
     assert not Path("run/alarms.jsonl").exists()
     assert json.loads(Path("run/comparison.json").read_text())["verdict"] == "got_better"

@@ -1,8 +1,10 @@
 """Every shipped recipe resolves to a GRPOConfig; where it needs a GPU, through the CPU override."""
 
+import json
+
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import DEMO, ROOT
 
 import train_grpo
 from grpo import UserError
@@ -61,6 +63,26 @@ def test_every_recipe_is_a_configuration_that_says_what_it_differs_in(path):
         ),
         ("fast_80gb", dict(num_generations=16, max_prompt_length=512, max_completion_length=1024, logging_steps=10)),
         ("a100_x2", dict(per_device_train_batch_size=32, generation_batch_size=64, dataloader_num_workers=8)),
+        (
+            "notebook_gpt2",
+            dict(
+                beta=0.02,
+                learning_rate=5e-6,
+                num_generations=4,
+                per_device_train_batch_size=64,
+                gradient_accumulation_steps=4,
+                logging_steps=10,
+                num_train_epochs=3,
+                max_completion_length=128,
+                max_prompt_length=256,
+                dataset_split="train[:1000]",
+                seed=42,
+                prompt_format="think",
+                reward_funcs=["step_verified_reward_func"],
+            ),
+        ),
+        ("smoke_20", dict(max_samples=20)),
+        ("demo_think", dict(prompt_format="think")),
         ("gist_2025", dict(beta=0.04, loss_type="grpo", temperature=0.9, top_k=50, learning_rate=5e-6)),
     ],
 )
@@ -68,6 +90,49 @@ def test_recipes_have_the_values_of_what_they_are_named_after(name, values):
     argv = ["--config", str(ROOT / f"recipes/{name}.yaml"), "--use_cpu", "true", "--use_vllm", "false"]
     settings = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--report_to", "none"]).settings()
     assert {key: settings[key] for key in values} == values
+
+
+NEEDS = {"fast_80gb": "vLLM", "unsloth": "Unsloth"}
+DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
+DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl")]
+CPU_CAPABLE = [path for path in RECIPES if path.stem not in NEEDS]
+
+
+@pytest.mark.parametrize("path", CPU_CAPABLE, ids=lambda path: path.stem)
+def test_every_recipe_can_be_tried_dry_with_another_model_and_data(path, capfd, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where a user is
+    there = set((ROOT / "outputs").iterdir())
+    assert train_grpo.main(["--config", str(path), "--dry_run", "true", *DEMO_FLAGS]) == 0
+    assert "Dry run: preflight found no error" in capfd.readouterr().out
+    assert set((ROOT / "outputs").iterdir()) == there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CPU_CAPABLE, ids=lambda path: path.stem)
+def test_every_recipe_trains_a_tiny_model(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = tmp_path / "run"
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    flags = {
+        "max_steps": "2",
+        "max_completion_length": "24",
+        "num_generations": "4",
+        "per_device_train_batch_size": "8",
+        "generation_batch_size": "8" if "generation_batch_size" in recipe else None,
+        "gradient_accumulation_steps": "1",
+        "dataloader_num_workers": "0",
+        "max_prompt_length": "600",
+        "max_samples": "40",
+        "eval_samples": "4",
+        "logging_steps": "1",
+        "report_to": "none",
+        "output_dir": str(run),
+    }
+    argv = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
+    assert train_grpo.main(["--config", str(path), *DEMO_FLAGS, *argv]) == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 2] and lines[1]["reward"] is not None
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
 
 
 def test_vllm_on_a_cpu_says_what_to_do():

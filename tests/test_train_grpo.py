@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from conftest import DEMO, ROOT, ROWS
@@ -19,6 +20,7 @@ from transformers import pipeline
 import rewards
 import train_grpo
 from grpo import loading
+from grpo.config import resolve
 
 ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
@@ -319,6 +321,98 @@ def test_an_evaluation_file_of_its_own_and_shots(tiny_run, write_jsonl, capfd):
     assert train_grpo.main(tiny_run(eval_dataset_name=held_out, num_shots="1", max_steps="1")) == 0
     shown = words(capfd)
     assert "40 training rows" in shown and "2 held-out questions" in shown
+
+
+@pytest.mark.parametrize("chat", ["true", "false", "no template"])
+def test_the_think_format_trains_as_chat_and_as_plain_text(chat, tiny_run, tmp_path, capfd):
+    model = shutil.copytree(DEMO / "model", tmp_path / "model")
+    if chat == "no template":
+        (model / "chat_template.jinja").unlink()
+    flags = {**LEARNS, "model_name_or_path": str(model), "prompt_format": "think", "reward_funcs": "int_reward_func"}
+    chosen = {} if chat == "no template" else {"use_chat_template": chat}
+    assert train_grpo.main(tiny_run(**flags, **chosen)) == 0
+    shown, record = words(capfd), json.loads(Path("run/run.json").read_text())
+    assert record["prompt"]["chat"] is (chat == "true")
+    assert ("has no chat template" in shown) is (chat == "no template")
+    rows = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
+    assert any(row["format_soft"] and row["completion"].startswith("<think>") for row in rows)
+    assert not Path("run/alarms.jsonl").exists()
+    asked = pipeline("text-generation", model="run")
+    prompt = train_grpo.choose(train_grpo.PROMPT_FORMATS, resolve_script(**flags, **chosen)).prompt("What is 2 + 2?")
+    if chat == "no template":
+        prompt = "<problem>\nWhat is 2 + 2?\n</problem>\n"
+    (reply,) = asked(prompt, max_new_tokens=24, return_full_text=False)
+    assert "</think>" in reply["generated_text"] or "The answer is" in reply["generated_text"]
+
+
+def resolve_script(**flags):
+    argv = [word for key, value in flags.items() for word in (f"--{key}", value)]
+    return resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *argv]).script
+
+
+ANSWERS = {  # the same gold answers in the forms that they come in
+    "marked": lambda n: f"{n - 1} + 1 = {n}\n#### {n}",
+    "plain": str,
+    "number": int,
+    "decimal": float,
+    "dollars": lambda n: f"${n}",
+}
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "saved", "DataFrame", "Dataset"])
+def test_every_source_with_every_kind_of_answer_gives_the_same_gold(form, kind, tiny_run, monkeypatch):
+    rows = [{"problem": f"What is {n - 1} + 1?", "result": ANSWERS[form](n)} for n in range(3, 33)]
+    frame = pd.DataFrame(rows)
+    frame.to_json("rows.jsonl", orient="records", lines=True)
+    frame.to_csv("rows.csv", index=False)
+    frame.to_parquet("rows.parquet")
+    Dataset.from_pandas(frame).save_to_disk("rows.saved")
+    memory = {"DataFrame": frame, "Dataset": Dataset.from_pandas(frame)}.get(kind)
+    golds = []
+
+    def note(completions, answer, **kwargs):
+        golds.extend(answer)
+        return [float(len(golds) + place) for place in range(len(completions))]
+
+    monkeypatch.setitem(rewards.REWARD_FUNCS, "int_reward_func", note)
+    flags = {"dataset_name": f"rows.{kind}" if memory is None else None, "dry_run": "true", "max_steps": "1"}
+    flags |= {"question_column": "problem", "answer_column": "result", "reward_funcs": "int_reward_func"}
+    assert train_grpo.main(tiny_run(**flags, dataset_split="train[:20]", seed="3"), dataset=memory) == 0
+    plain = [gold.removesuffix(".0") for gold in golds]  # a CSV file says what its text says
+    assert plain and plain == [plain[0]] * 5 and plain[0].isdigit() and (form == "decimal" or plain == golds)
+
+
+def test_rows_in_memory_train(tiny_run):
+    frame = pd.DataFrame({"question": [f"What is {n} + 1?" for n in range(30)], "answer": range(1, 31)})
+    assert train_grpo.main(tiny_run(dataset_name=None, max_steps="1"), dataset=frame) == 0
+    record = json.loads(Path("run/run.json").read_text())
+    assert record["settings"]["dataset_name"] == "rows in memory" and record["data"]["train"] == 27
+    assert record["settings"]["run_name"].endswith("-rows-in-memory")
+    assert "datasets:" not in Path("run/README.md").read_text()
+
+
+def test_what_is_no_table_in_memory_is_one_line(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(dataset_name=None), dataset=[{"question": "2 + 2?"}]) == 2
+    assert "give a DataFrame or a Dataset" in capfd.readouterr().err
+
+
+OWN_REWARD = """
+def shorter(completions, *, target: int = 20, **kwargs):
+    return [-abs(len(completion[0]["content"]) - target) / target for completion in completions]
+"""
+
+
+def test_a_reward_of_ones_own_is_trained_on_with_its_parameters(tiny_run, capfd):
+    Path("my_length_rewards.py").write_text(OWN_REWARD)
+    Path("own.yaml").write_text("reward_args: {my_length_rewards.shorter: {target: 30}}")
+    flags = {**LEARNS, "config": "own.yaml", "report_to": "none"}
+    words = [*tiny_run(**flags), "--reward_funcs", "correctness_reward_func", "my_length_rewards.shorter"]
+    assert train_grpo.main(words) == 2
+    assert "--allow_custom_rewards true" in capfd.readouterr().err and not Path("run").exists()
+    assert train_grpo.main([*words, "--allow_custom_rewards", "true"]) == 0
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["rewards/shorter/mean"] < 0 and "rewards/correctness_reward_func/mean" in lines[0]
 
 
 def test_a_reference_model_is_used_when_beta_is_set(tiny_run):
