@@ -38,11 +38,11 @@ if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help 
     from grpo.data import Data
 
 # ------------------------------------------------------------------------------------------------------------------
-# Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/config.py).
+# Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/arguments.py).
 
 HYPERPARAMETERS: dict[str, Any] = dict(
     # Model
-    model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # a Hub id or a local directory; needs a chat template
+    model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # a Hub id, a local directory, or a saved run to go on from
     dtype="bfloat16",  # of the weights; float32 takes twice the memory and any optimizer
     attn_implementation="flash_attention_2",  # sdpa where flash-attn is not installed (a line says so)
     use_peft=False,  # true trains a LoRA adapter of the size below instead of all weights
@@ -183,7 +183,7 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
 
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
     style = choose(PROMPT_FORMATS, config.script)
-    if config.script.merge_only or config.script.ask:
+    if config.script.merge_only or config.script.ask:  # a saved run is used, and none begins
         return use_saved(config, style)
 
     from accelerate import PartialState
@@ -212,7 +212,7 @@ def use_saved(config: "Config", style: PromptFormat) -> int:
     from grpo import loading, saved
 
     if config.script.merge_only:
-        print(f"Saved in {saved.merge(config.script.merge_only, config.model.dtype)}")
+        print(f"Saved in {saved.merge(config, config.script.merge_only)}")
         return 0
     shots = EXEMPLARS[: config.script.num_shots]
     style, shots = saved.prompting(config.model.model_name_or_path, style, shots)  # those of its training
@@ -312,7 +312,7 @@ def train(
         report.write_model_card(output)
         say(f"Saved in {output}; the report is {report.write(output)}")
         if config.script.merge_lora and not stopped:
-            say(f"The adapter, merged into its model: {saved.merge(str(output), config.model.dtype)}")
+            say(f"The adapter, merged into its model: {saved.merge(config, output, replace=True)}")
         if stopped:
             say(f"Stopped by an alarm. To go on: {run_directory.resume_command(output, config.argv)}")
     if training.push_to_hub and not stopped:

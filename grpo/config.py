@@ -158,6 +158,8 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     in_stages, notes = stages.read(settings, given, geometry.steps_per_rollout)
     settings.update(stages.whole_run(in_stages))
     check_adaptive(settings)
+    if settings["merge_only"] and "dtype" not in given:  # as it was trained
+        settings["dtype"] = run_directory.setting(settings["merge_only"], "dtype") or settings["dtype"]
     notes += machine.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     inline = {**_parse(hyperparameters, [])[0], "output_dir": None, "run_name": None}

@@ -51,6 +51,12 @@ def check_values(settings: dict[str, Any]) -> None:
     shares = settings["filter_pass_rate"]
     if shares is not None and (len(shares) != 2 or shares[0] > shares[1]):
         raise UserError(f"filter_pass_rate: {shares} is no range; give the lowest and the highest share, as 0.1 0.9")
+    instead = [key for key in ("dry_run", "eval_only", "ask", "merge_only") if settings[key] not in (None, False)]
+    if len(instead) > 1 and instead != ["dry_run", "eval_only"]:
+        raise UserError(f"{instead[-1]}: {' and '.join(instead)} are each to be done instead of a run; give one")
+    for key in ("ask", "merge_only"):
+        if settings[key] is not None and not settings[key].strip():
+            raise UserError(f"{key}: it is empty; give {'a question' if key == 'ask' else 'a directory'}")
     if settings["max_steps"] != -1 and settings["max_steps"] < 1:
         raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
 

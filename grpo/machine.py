@@ -47,7 +47,12 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
         settings["report_to"] = "none"
     if settings["use_unsloth"]:
         _check_unsloth(settings)
+    dtype = settings["dtype"]
+    if settings["merge_only"]:  # nothing is computed in it
+        given = given - {"dtype"}
     notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
+    if settings["merge_only"]:
+        settings["dtype"] = dtype
     return notes + trackers.check(settings, asked="report_to" in given)
 
 

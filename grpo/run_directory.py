@@ -36,6 +36,7 @@ RUN_FILES = (
     "alarms.jsonl",
     "curves.png",
     "report.html",
+    "merged",
     "checkpoint-*",
 )
 
@@ -60,6 +61,14 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
         name = f"{base}-eval"
     data = re.sub(r"[.](jsonl?|csv|parquet)$", "", Path(dataset_name).name).replace(" ", "-")
     return f"outputs/{name}", f"{name}-{data}"
+
+
+def setting(directory: str, key: str) -> Any:
+    """What the run in this directory was set to; None where there is no record of one."""
+    try:
+        return json.loads((Path(directory) / "run.json").read_text(encoding="utf-8"))["settings"][key]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def holds_run(directory: Path) -> bool:

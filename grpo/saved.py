@@ -37,36 +37,36 @@ def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: 
     return f"{text.rstrip()}\n\nAnswer: {extract_xml_answer(text) or 'none'}{end}"
 
 
-def merge(directory: str, dtype: str, trust_remote_code: bool = False) -> Path:
+def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
     """Write `merged/` into an adapter's directory: its model with the adapter added to the weights, and the tokenizer.
 
-    The base model is loaded anew, unquantized, so that an adapter trained on 4-bit weights merges too.
-
-    Args:
-        dtype: of the merged weights; in bfloat16 they are rounded once.
+    The base model is loaded anew, unquantized, so that an adapter trained on 4-bit weights merges too. The merged
+    weights are saved in `dtype` (auto: the base model's); in bfloat16 they are rounded once.
     """
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    adapter, merged = read_adapter(directory, None), Path(directory) / "merged"
+    adapter, merged = read_adapter(str(directory), None), Path(directory) / "merged"
     if adapter is None:
-        raise UserError(f"merge_only: {directory!r} holds no adapter (no adapter_config.json); give a LoRA run's")
-    if merged.exists():
+        raise UserError(f"merge_only: {str(directory)!r} holds no adapter (no adapter_config.json); give a LoRA run's")
+    if merged.exists() and not replace:
         raise UserError(f"merge_only: {str(merged)!r} exists; move it away to merge again")
     partial = merged.with_name("merged.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
-    with readable_load_errors(directory):
+    with readable_load_errors(str(directory)):
         base = AutoModelForCausalLM.from_pretrained(
             adapter.base_model_name_or_path,
             revision=adapter.revision,
             dtype="auto",
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=config.training.trust_remote_code,
         )
-        number = base.dtype if dtype == "auto" else getattr(torch, dtype)
+        dtype = config.model.dtype
+        number = base.dtype if dtype in (None, "auto") else getattr(torch, dtype)
         model = PeftModel.from_pretrained(base.float(), directory).merge_and_unload()
         tokenizer = AutoTokenizer.from_pretrained(directory)
     model.to(number).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
+    shutil.rmtree(merged, ignore_errors=True)
     partial.rename(merged)
     return merged

@@ -11,6 +11,7 @@ from transformers import pipeline
 
 import train_grpo
 from grpo import UserError, saved
+from grpo.config import resolve
 
 LEARNS = {
     "model_name_or_path": str(DEMO / "model"),
@@ -23,10 +24,14 @@ LEARNS = {
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 
 
+def settings(dtype="float32"):
+    return resolve(train_grpo.HYPERPARAMETERS, ["--merge_only", "run", "--dtype", dtype])
+
+
 @pytest.fixture
 def adapter_run(tiny_run):
     """A LoRA run whose adapter matters: without a warm-up and with a high learning rate."""
-    flags = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2", "merge_lora": "true"}
+    flags = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2", "merge_lora": "true", "save_steps": "2"}
     assert train_grpo.main(tiny_run(**LEARNS, **flags)) == 0
     return Path("run")
 
@@ -46,9 +51,9 @@ def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run):
     assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
 
 
-def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(adapter_run, capfd):
+def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(adapter_run, tiny_run, capfd):
     (adapter_run / "merged").rename("first")
-    assert train_grpo.main(["--merge_only", "run", "--dtype", "float32"]) == 0
+    assert train_grpo.main(["--merge_only", "run"]) == 0  # in the run's dtype
     assert "Saved in run/merged" in capfd.readouterr().out
     first, second = load_file("first/model.safetensors"), load_file("run/merged/model.safetensors")
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
@@ -56,14 +61,19 @@ def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(ada
     assert train_grpo.main(["--merge_only", str(DEMO / "model")]) == 2
     assert "holds no adapter" in capfd.readouterr().err
     assert train_grpo.main(["--merge_only", "./nowhere"]) == 2
+    flags = {"resume_from_checkpoint": "auto", "max_steps": "4", "use_peft": "true", "lora_r": "4"}
+    flags["learning_rate"] = "3e-2"
+    assert train_grpo.main(tiny_run(**LEARNS, **flags, merge_lora="true")) == 0  # going on replaces what was merged
+    third = load_file("run/merged/model.safetensors")
+    assert any(not torch.equal(first[name], third[name]) for name in first)
 
 
 def test_merged_weights_have_the_dtype_that_is_asked_for(adapter_run):
     (adapter_run / "merged").rename("first")
-    merged = saved.merge("run", "bfloat16")
+    merged = saved.merge(settings(dtype="bfloat16"), "run")
     assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
     merged.rename("second")
-    merged = saved.merge("run", "auto")  # the base model's own
+    merged = saved.merge(settings(dtype="auto"), "run")  # the base model's own
     assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
 
 
@@ -78,9 +88,9 @@ def test_an_interrupted_merge_leaves_nothing_that_looks_like_a_model(adapter_run
     with monkeypatch.context() as patched:
         patched.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
         with pytest.raises(OSError, match="No space"):
-            saved.merge("run", "float32")
+            saved.merge(settings(), "run")
     assert not (adapter_run / "merged").exists()
-    assert saved.merge("run", "float32").is_dir() and not (adapter_run / "merged.partial").exists()
+    assert saved.merge(settings(), "run").is_dir() and not (adapter_run / "merged.partial").exists()
 
 
 def test_merging_needs_an_adapter_to_train(tiny_run, capfd):
@@ -117,12 +127,23 @@ def test_a_record_that_is_no_runs_falls_back_to_the_settings(tmp_path):
     assert saved.prompting(str(tmp_path), style, shots) == (style, shots)
 
 
-@pytest.mark.parametrize("argv", [["--ask", "2 + 2?", "--model_name_or_path", "./nowhere"]])
-def test_what_cannot_be_asked_is_one_line(argv, capfd):
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--ask", "2 + 2?", "--model_name_or_path", "./nowhere"], "./nowhere"),
+        (["--ask", " "], "ask: it is empty"),
+        (["--merge_only", ""], "merge_only: it is empty"),
+        (["--ask", "2 + 2?", "--merge_only", "run"], "ask and merge_only are each"),
+        (["--ask", "2 + 2?", "--eval_only", "true"], "eval_only and ask are each"),
+        (["--merge_only", "run", "--dry_run", "true"], "dry_run and merge_only are each"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(argv, named, capfd):
     assert train_grpo.main(argv) == 2
-    assert "./nowhere" in capfd.readouterr().err
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: ") and named in line
 
 
 def test_merge_refuses_what_is_no_adapter():
     with pytest.raises(UserError, match="holds no adapter"):
-        saved.merge(str(DEMO / "model"), "float32")
+        saved.merge(settings(), str(DEMO / "model"))
