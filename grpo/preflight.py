@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
+from rewards import short_name
+
 from . import estimates, hub, trackers
 from .checks import Check, judge
 from .data import Data, canonical
@@ -169,6 +171,12 @@ def about_surroundings(config: Any) -> Iterator[Check]:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         for stage in config.stages:
             yield Check("ok", "stage", stage.describe())
+        if adaptive := config.script.adaptive_rewards:
+            low, high = config.script.adaptive_bounds
+            finding = (
+                f"{', '.join(map(short_name, adaptive))}: weights follow their success, {low:g} to {high:g} times"
+            )
+            yield Check("ok", "adaptive", f"{finding} their own")
         yield Check("ok", "tracker", trackers.describe(config.training, config.notes))
         if config.training.push_to_hub:
             yield hub.check(config.training)

@@ -134,6 +134,11 @@ def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, m
     assert found.status == status and "3 checkpoints of 20.1 MB" in found.finding
 
 
+def test_what_weighs_differently_on_the_way_is_told(table):
+    found = table(adaptive_rewards="correctness_reward_func")["adaptive"].finding
+    assert found == "correctness: weights follow their success, 0.25 to 4 times their own"
+
+
 def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("optim: adamw_8bit\n")
