@@ -28,9 +28,9 @@ def _spread(lengths: Sequence[int]) -> str:
 
 def about_data(config: Any, data: Data) -> Iterator[Check]:
     script, rows = config.script, len(data.train)
-    remedy = f"{script.question_column} and {script.answer_column} (with `#### gold answer`) are needed in every row"
+    remedy = f"{script.question_column} and {script.answer_column} are needed in every row"
     finding = f"columns {script.question_column} and {script.answer_column}"
-    finding += f"; {data.unusable} rows without a question or a gold answer after `####` were dropped"
+    finding += f"; {data.unusable} rows without a question or a gold answer were dropped"
     yield judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
     small, little = len(data.held_out) < 30, "so few held-out questions show only huge changes; raise eval_samples"
     finding = f"{len(data.held_out)} held-out questions"
