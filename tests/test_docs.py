@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import textwrap
 from itertools import pairwise
 from pathlib import Path
@@ -135,7 +136,9 @@ def directory(tmp_path_factory):
 def reader(directory, monkeypatch):
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(str(directory))
-    return directory
+    yield directory
+    for path in directory.glob("*.py"):
+        sys.modules.pop(path.stem, None)  # another test may have another file of this name
 
 
 # --- Snippets
@@ -390,6 +393,8 @@ def test_local_links_lead_somewhere(page):
 def test_prose_is_wrapped(page):
     lines = [line for line in TEXTS[page].splitlines() if not line.startswith(("|", "!["))]
     assert max(map(len, lines)) <= 119
+    prose = re.sub(r"^ *```.*?^ *```$", "", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
+    assert not [line for line in prose.splitlines() if line.count("`") % 2]  # or the names above are not found
 
 
 def test_files_that_are_mentioned_exist():
