@@ -60,7 +60,11 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
 
 def about_prompts(config: Any, data: Data) -> Iterator[Check]:
     kind = "chat messages" if data.style.chat else "plain text"
-    finding = f"{config.script.prompt_format} as {kind}, {len(data.shots)} worked examples"
+    fields = ("system_prompt", "question_template", "completion_template")
+    own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
+    finding = (
+        f"{config.script.prompt_format}{own and f' with your {own}'} as {kind}, {len(data.shots)} worked examples"
+    )
     asked = config.script.use_chat_template is not None
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield judge(not data.style.chat and not asked, "prompts", finding, remedy)
