@@ -30,9 +30,9 @@ def _spread(lengths: Sequence[int]) -> str:
 
 def about_data(config: Any, data: Data) -> Iterator[Check]:
     script, rows = config.script, len(data.train)
-    remedy = f"{script.question_column} and {script.answer_column} (with `#### gold answer`) are needed in every row"
+    remedy = f"{script.question_column} and {script.answer_column} are needed in every row"
     finding = f"columns {script.question_column} and {script.answer_column}"
-    finding += f"; {data.unusable} rows without a question or a gold answer after `####` were dropped"
+    finding += f"; {data.unusable} rows without a question or a gold answer were dropped"
     yield judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
     small, little = len(data.held_out) < 30, "so few held-out questions show only huge changes; raise eval_samples"
     finding = f"{len(data.held_out)} held-out questions"
@@ -62,7 +62,11 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
 
 def about_prompts(config: Any, data: Data) -> Iterator[Check]:
     kind = "chat messages" if data.style.chat else "plain text"
-    finding = f"{config.script.prompt_format} as {kind}, {len(data.shots)} worked examples"
+    fields = ("system_prompt", "question_template", "completion_template")
+    own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
+    finding = (
+        f"{config.script.prompt_format}{own and f' with your {own}'} as {kind}, {len(data.shots)} worked examples"
+    )
     asked = config.script.use_chat_template is not None
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield judge(not data.style.chat and not asked, "prompts", finding, remedy)

@@ -108,6 +108,12 @@ def test_an_adapter_for_other_modules_is_an_error(table):
     assert found.status == "error" and "no_such_proj" in found.finding and "lora_target_modules" in found.remedy
 
 
+def test_the_prompt_format_is_named_with_what_replaces_its_own(table):
+    assert table()["prompts"].finding == "xml as chat messages, 0 worked examples"
+    found = table(question_template="Q: {question}", prompt_format="think", use_chat_template="false")["prompts"]
+    assert found.finding == "think with your question_template as plain text, 0 worked examples"
+
+
 def test_the_share_that_is_trained_is_shown(table):
     assert "1.7 of 1.7 million parameters are trained" in table()["model"].finding
     assert "of 1.7 million" in table(use_peft="true")["model"].finding

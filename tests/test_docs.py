@@ -1,0 +1,411 @@
+"""README.md and docs/: every snippet runs, every name that is mentioned exists, every table is complete.
+
+Commands are run where the reader stands: in a directory with the recipes, the demo's model, some of its problems, a
+finished run (`outputs/demo-GRPO`) and an adapter (`outputs/my-adapter`). A training command is a dry run on the CPU; a
+model or data set that is not there (a Hub id) is replaced by the demo's. What cannot be run is listed in NOT_RUN.
+"""
+
+import dataclasses
+import doctest
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from conftest import DEMO, ROOT
+from test_estimates import QWEN_15B
+from transformers.training_args import OptimizerNames
+
+import rewards
+import train_grpo
+from grpo import config as configuration
+from grpo import estimates, report, reward_choice, xray
+from grpo.alarms import ALARMS
+
+NOT_RUN = {  # command: why
+    "wandb login": "asks for a key",
+    "python -m pytest": "is what runs this",
+}
+NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
+REFUSED = {"push_to_hub": "push_to_hub: the Hub does not take the model"}  # there is no Hub: as far as this line
+OTHER_FLAGS = {"help", "config", "json", "nproc_per_node", "no-build-isolation"}  # argparse's, the X-ray's, …
+OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, reward, metric or recipe
+    "my_rewards",
+    "train_grpo",
+    "save_to_disk",
+    "completion_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+    "maj_k",
+    "weights_moved",
+}
+GIST = {"warmup_ratio"}  # settings of 2025
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self):
+        return f"{self.page.stem}-{self.line}"
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+BLOCKS = [
+    Block(page, text.count("\n", 0, found.start()) + 1, found[2], textwrap.dedent(found[3]))
+    for page, text in TEXTS.items()
+    for found in re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
+]
+COMMANDS = [
+    pytest.param(command.strip(), id=f"{block}-{number}")
+    for block in BLOCKS
+    if block.language == "bash"
+    for number, command in enumerate(block.text.replace("\\\n", " ").strip().splitlines(), 1)
+]
+
+
+def blocks(language):
+    return [pytest.param(block, id=str(block)) for block in BLOCKS if block.language == language]
+
+
+def tables(text, heading):
+    """The cells of all table rows whose table begins with this heading."""
+    found = re.findall(rf"^\| {re.escape(heading)} \|.*\n\|[-| :]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for rows in found for row in rows.splitlines()
+    ]
+
+
+def code(text):
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+# --- The reader's directory
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """The directory in which the snippets run, see above."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    reader = tmp_path_factory.mktemp("reader") / "repository"
+    (reader / "assets" / "demo").mkdir(parents=True)
+    for path in (*ROOT.glob("requirements*.txt"), ROOT / "recipes", DEMO / "model"):
+        (reader / path.relative_to(ROOT)).symlink_to(path)
+    (reader.parent / "my-model").symlink_to(DEMO / "model")
+    for name in ("train", "test"):
+        lines = (DEMO / f"{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:100]
+        (reader / "assets" / "demo" / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    rows = [(f"What is {a} + {b}?", a + b) for a in range(9) for b in range(9)]
+    problems = [json.dumps({"problem": question, "solution": answer}) + "\n" for question, answer in rows]
+    (reader / "my_problems.jsonl").write_text("".join(problems))
+    csv = ["problem,solution\n", *(f"{question},{answer}\n" for question, answer in rows)]
+    (reader / "my_problems.csv").write_text("".join(csv))
+    for block in BLOCKS:
+        if named := re.match(r"# (\w+\.py)\n", block.text):
+            (reader / named[1]).write_text(block.text, encoding="utf-8")
+    before = os.getcwd()
+    os.chdir(reader)
+    try:
+        argv = "--config recipes/demo.yaml --max_steps 2 --save_strategy steps --save_steps 2 --eval_samples 20"
+        assert train_grpo.main([*argv.split(), "--per_device_train_batch_size", "16", "--logging_steps", "1"]) == 0
+        adapter = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
+        model = AutoModelForCausalLM.from_pretrained("assets/demo/model")
+        get_peft_model(model, adapter).save_pretrained("outputs/my-adapter")
+        AutoTokenizer.from_pretrained("assets/demo/model").save_pretrained("outputs/my-adapter")
+    finally:
+        os.chdir(before)
+    return reader
+
+
+@pytest.fixture
+def reader(directory, monkeypatch):
+    monkeypatch.chdir(directory)
+    monkeypatch.syspath_prepend(str(directory))
+    yield directory
+    for path in directory.glob("*.py"):
+        sys.modules.pop(path.stem, None)  # another test may have another file of this name
+
+
+# --- Snippets
+
+
+def test_every_block_is_of_a_kind_that_is_checked():
+    assert {block.language for block in BLOCKS} == {"bash", "python", "yaml", "bibtex", ""}
+    without = [block.text for block in BLOCKS if block.language == ""]
+    assert len(without) == 1 and "held-out questions, greedy" in without[0]  # what the demo prints
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_snippets_run(block, reader, capsys):
+    if ">>>" in block.text:
+        test = doctest.DocTestParser().get_doctest(block.text, {}, str(block), str(block.page), block.line)
+        said = []
+        result = doctest.DocTestRunner().run(test, out=said.append, clear_globs=False)
+        assert result.attempted and not result.failed, "".join(said)
+        return
+    names = {"__name__": "snippet"}
+    exec(compile(block.text, str(block), "exec"), names)
+    assert names.get("status", 0) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_recipe_snippets_are_recipes(block, reader, capfd):
+    Path("snippet.yaml").write_text(block.text, encoding="utf-8")
+    assert isinstance(yaml.safe_load(block.text), dict)
+    train(["--config", "snippet.yaml"], capfd)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command, reader, monkeypatch, capfd):
+    run(command, monkeypatch, capfd)
+
+
+def run(command, monkeypatch, capfd):
+    words = shlex.split(command, comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        monkeypatch.setenv(*words.pop(0).split("=", 1))
+    if "&&" in words:
+        second = words.index("&&") + 1
+        run(shlex.join(words[second:]), monkeypatch, capfd)
+        words = words[: second - 1]
+    if shlex.join(words) in NOT_RUN:
+        return
+    if words[:2] == ["pip", "install"]:
+        files = [word for word, before in zip(words[1:], words, strict=False) if before == "-r"]
+        assert files and all((ROOT / file).is_file() for file in files)
+    elif words[:3] in (["python", "-m", "grpo.xray"], ["python", "-m", "grpo.report"]):
+        main = {"xray": xray.main, "report": report.main}[words[2].partition(".")[2]]
+        assert main(words[3:]) == 0, capfd.readouterr().err
+    else:
+        processes = int(words[1].partition("=")[2]) if words[0] == "torchrun" else 1
+        assert words[0] == "python" or processes > 1
+        assert words.index("train_grpo.py") == (1 if words[0] == "python" else 2)
+        train(words[words.index("train_grpo.py") + 1 :], capfd, processes)
+
+
+def train(argv, capfd, processes=1):
+    """What train_grpo.py makes of these flags: a dry run on the CPU, or for one question or a merge, all of it."""
+    if "--ask" in argv or "--merge_only" in argv:
+        shutil.rmtree("outputs/my-adapter/merged", ignore_errors=True)  # of the last time that it was mentioned
+        assert train_grpo.main(argv) == 0, capfd.readouterr().err
+        return
+    flags = dict(pairwise([*argv, ""]))
+    recipe = yaml.safe_load(Path(flags["--config"]).read_text(encoding="utf-8")) if "--config" in flags else {}
+    settings = {**train_grpo.HYPERPARAMETERS, **recipe}
+    settings |= {word[2:]: value for word, value in flags.items() if word.startswith("--")}
+    replaced = ["--dry_run", "true", "--use_cpu", "true", "--report_to", "none"]
+    if not os.path.isdir(settings["model_name_or_path"]):
+        replaced += ["--model_name_or_path", "assets/demo/model"]
+    if not os.path.isfile(settings["dataset_name"]):  # all of the demo's, where a slice is taken
+        small = "[" not in settings["dataset_split"]
+        replaced += ["--dataset_name", "assets/demo/train.jsonl" if small else str(DEMO / "train.jsonl")]
+    for key in (*NEED_CUDA, "use_unsloth"):
+        if f"--{key}" in argv:
+            place = argv.index(f"--{key}")
+            argv = argv[:place] + argv[place + 2 :]
+        elif settings.get(key) in (True, "true") and key.startswith("use_"):
+            replaced += [f"--{key}", "false"]
+    if settings.get("use_unsloth") is True:  # first as it stands
+        assert train_grpo.main(argv) == 2 and "use_unsloth: " in capfd.readouterr().err
+    refused = next((line for key, line in REFUSED.items() if f"--{key}" in argv), None)
+    status = train_grpo.main([*argv, *replaced])
+    err = capfd.readouterr().err
+    assert status == (2 if refused else 0) and (refused or "") in err, err
+    if processes > 1:
+        solved = configuration.resolve(train_grpo.HYPERPARAMETERS, [*argv, *replaced]).geometry
+        solved = dataclasses.replace(solved, world_size=processes)
+        assert solved.rollout % solved.num_generations == 0
+
+
+# --- Tables
+
+WRITE_UPS = [
+    pytest.param(command, id=f"{number}-{command[:40]}")
+    for number, row in enumerate(tables(TEXTS[ROOT / "README.md"], "what | from"), 1)
+    for command in re.findall(r"`((?:--|python |torchrun )[^`]+)`", row[2])
+]
+
+
+@pytest.mark.parametrize("command", WRITE_UPS)
+def test_what_the_write_ups_teach_runs(command, reader, monkeypatch, capfd):
+    run(command if not command.startswith("--") else f"python train_grpo.py {command}", monkeypatch, capfd)
+
+
+def test_every_line_of_the_write_ups_has_a_command_or_says_where_it_is():
+    rows = tables(TEXTS[ROOT / "README.md"], "what | from")
+    assert len(rows) >= 28 and {row[1] for row in rows} == {
+        "notebook",
+        "deep guide",
+        "demo notes",
+        '"Implementing GRPO"',
+    }
+    assert all("`" in row[2] or "tests/" in row[2] or row[2].startswith("refused") for row in rows)
+
+
+def test_the_table_of_recipes_is_the_folder():
+    rows = tables(TEXTS[ROOT / "README.md"], "recipe")
+    assert sorted(code(row[0])[0] for row in rows) == sorted(path.stem for path in (ROOT / "recipes").iterdir())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reading-curves.md", "docs/troubleshooting.md"])
+def test_every_alarm_is_in_the_tables(page):
+    rows = [line for line in TEXTS[ROOT / page].splitlines() if line.startswith("|")]
+    missing = [name for name in ALARMS if not any(f"`{name}`" in row for row in rows)]
+    assert not missing
+
+
+def _range(reward):
+    """What a reward's docstring says of its values."""
+    doc = reward.__doc__
+    for pattern, shape in (
+        (r"(\S+ … \S+):", "{}"),
+        (r"(\S+) where .*; else (\S+)\.$", "{} or {}"),
+        (r"(\S+) for ", "{}"),
+    ):
+        if found := re.match(pattern, doc):
+            return shape.format(*found.groups())
+    raise AssertionError(doc)
+
+
+def test_the_guide_has_every_reward_with_its_range():
+    rows = {code(row[0])[0]: row[1] for row in tables(TEXTS[ROOT / "docs/reward-design.md"], "reward")}
+    assert rows == {name: _range(reward) for name, reward in rewards.REWARD_FUNCS.items()}
+
+
+def test_rewards_stay_within_these_ranges_and_reach_what_ends_them():
+    right = rewards.XML_COT_FORMAT.format(reasoning="1 + 1 = 2\n2 + 2 = 4\n4 + 4 = 8", answer="8")
+    texts = ["", right, right.replace("\n8\n", "\n9\n"), right + "x" * 5000, "a b c " * 300, "great question " * 9]
+    ids = [[0] * length for length in (0, 100, 100, 786, 900, 20)]
+    for name, reward in rewards.REWARD_FUNCS.items():
+        values = reward(texts, answer=["8"] * len(texts), completion_ids=ids)
+        low, _, high = _range(reward).replace(" or ", " … ").partition(" … ")
+        ends = sorted([float(low), float(high or low)])
+        assert ends[0] <= min(values) and max(values) <= ends[1] + 0.001, name
+        assert max(values) == pytest.approx(ends[1], abs=0.0011), name
+        assert ends[0] == float("-inf") or min(values) == pytest.approx(ends[0], abs=0.02), name
+
+
+def test_the_memory_table_is_what_preflight_estimates():
+    rows = tables(TEXTS[ROOT / "docs/troubleshooting.md"], "flags")
+    assert len(rows) >= 8
+    from peft import LoraConfig
+
+    for flags, _, gigabytes, logits in rows:
+        argv = shlex.split(code(flags)[0].replace("recipes/", f"{ROOT}/recipes/"))
+        settings = SimpleNamespace(**configuration._parse(train_grpo.HYPERPARAMETERS, argv)[0])
+        settings.optim = SimpleNamespace(value=settings.optim)
+        adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
+        shape = estimates.shape(QWEN_15B, adapter if settings.use_peft else None)
+        rollout = settings.per_device_train_batch_size * settings.gradient_accumulation_steps
+        parts = estimates.memory(shape, settings, settings, rollout, settings.max_prompt_length)
+        assert f"{sum(parts.values()) / 1e9:.1f}" == gigabytes, flags
+        number = settings.per_device_train_batch_size * settings.max_completion_length * QWEN_15B.vocab_size
+        assert f"{4 * number / 1e9:.1f}" == logits, flags
+
+
+# --- Names, messages, links
+
+
+@pytest.fixture(scope="module")
+def known(directory):
+    """Names of settings, alarms, rewards, their parameters, recipes, metrics and what an evaluation holds."""
+    run = directory / "outputs" / "demo-GRPO"
+    metrics = {key for line in (run / "metrics.jsonl").read_text().splitlines() for key in json.loads(line)}
+    parameters = {name for reward in rewards.REWARD_FUNCS.values() for name in reward_choice.parameters(reward)}
+    return {
+        "settings": set(configuration._Parser().keys),
+        "metrics": metrics,
+        "rest": {
+            *ALARMS,
+            *rewards.REWARD_FUNCS,
+            *(optimizer.value for optimizer in OptimizerNames),
+            *dir(rewards),
+            *parameters,
+            *(path.stem for path in (ROOT / "recipes").iterdir()),
+            *json.loads((run / "eval_after.json").read_text()),
+        },
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_flag_exists(page, known):
+    flags = set(re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]*[a-z0-9])", TEXTS[page]))
+    assert flags - known["settings"] <= OTHER_FLAGS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_name_in_backticks_exists(page, known):
+    names = {
+        found[0] for span in code(TEXTS[page]) if (found := re.match(r"[a-z0-9]+(?:_[a-z0-9]+)+(?![\w./(])", span))
+    }
+    assert names - known["settings"] - known["metrics"] - known["rest"] <= OTHER_NAMES | GIST
+
+
+def test_the_curves_that_are_explained_are_logged(known):
+    rows = tables(TEXTS[ROOT / "docs/reading-curves.md"], "curve")
+    logged = known["metrics"] | {"kl", "rewards/<name>/mean"}  # kl: where beta is above 0
+    assert {code(row[0])[0] for row in rows} <= logged and len(rows) >= 12
+    assert {name for span in code(TEXTS[ROOT / "README.md"]) if (name := span).startswith("completions/")} <= logged
+
+
+def test_every_message_that_is_quoted_is_one_that_is_said():
+    sources = [ROOT / "train_grpo.py", *(ROOT / "grpo").rglob("*.py")]
+    said = "\n".join(re.sub(r'["\']\s*\n\s*f?["\']', "", path.read_text(encoding="utf-8")) for path in sources)
+    quoted = [
+        span
+        for page in ("README.md", "docs/troubleshooting.md")
+        for heading in ("symptom", "what you see")
+        for row in tables(TEXTS[ROOT / page], heading)
+        for span in code(row[0])
+        if " " in span and not span.startswith(("--", "completions/"))
+    ]
+    pieces = {piece.strip() for span in quoted for piece in re.split(r"…|\b\d+\b", span) if piece.strip()}
+    assert len(quoted) > 30 and not sorted(piece for piece in pieces if piece not in said)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_local_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", TEXTS[page]):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_prose_is_wrapped(page):
+    lines = [line for line in TEXTS[page].splitlines() if not line.startswith(("|", "!["))]
+    assert max(map(len, lines)) <= 119
+    prose = re.sub(r"^ *```.*?^ *```$", "", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
+    assert not [line for line in prose.splitlines() if line.count("`") % 2]  # or the names above are not found
+
+
+def test_files_that_are_mentioned_exist():
+    for page, text in TEXTS.items():
+        for span in code(text) + re.findall(r"\btests/\w+\.py", text):
+            for path in re.findall(r"\b(?:recipes|benchmarks|tests|docs|grpo)/[\w-]+\.\w+", span):
+                assert (ROOT / path).is_file(), f"{page.name}: {path}"
+
+
+def test_the_lines_that_others_rely_on():
+    lines = TEXTS[ROOT / "README.md"].splitlines()
+    assert "pip install -r requirements.txt && python train_grpo.py --config recipes/demo.yaml" in lines
+    tested = next(line for line in lines if re.match(r" *pip install .*pytest", line))  # what CI looks for
+    assert tested == "pip install -r requirements-dev.txt && python -m pytest"
