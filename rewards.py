@@ -3,8 +3,7 @@
 Every reward takes the completions of a rollout (lists of messages, or plain strings) and what TRL passes besides
 (`answer` and the dataset's other columns, `completion_ids`, `trainer_state`) as keywords, and returns one float per
 completion, in order. What `reward_args` can set stands after the `*`. Rewards are pure, quiet (but for debug) and
-picklable, and take linear time on any input: the two format rules are defined by regular expressions, quadratic on
-hostile text, so they are decided here without them (tests/test_rewards.py holds both against each other).
+picklable, and take linear time on any input: the format rules' regular expressions, quadratic ones, are not used.
 
     >>> good = "<reasoning>\\n3 + 4 = 7\\n</reasoning>\\n<answer>\\n7\\n</answer>\\n"
     >>> [REWARD_FUNCS[name]([good], answer=["7"]) for name in GIST_REWARDS]
@@ -39,6 +38,10 @@ THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 def completion_text(completion: Completion) -> str:
     """The text of one completion: a string itself, or the content of a chat completion's first message."""
     return completion if isinstance(completion, str) else completion[0]["content"]
+
+
+def _question(prompt: Completion) -> str:
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
 def extract_xml_answer(text: str) -> str:
@@ -288,22 +291,30 @@ def is_verified(line: str) -> bool:
     return 0 < len(found) <= 24 and all(is_true(left, right) for left, right in found)
 
 
-def verified_lines(text: str) -> Iterator[str]:
+def _numbers(text: str) -> set[Fraction]:
+    return {Fraction(found.replace(",", "")) for found in re.findall(r"[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?", text)}
+
+
+def verified_lines(text: str, question: str | None = None) -> Iterator[str]:
     """The verified lines in the first `<think>` or `<reasoning>`, if that is closed, that bring a new equation.
 
-    >>> list(verified_lines("<think>\\n1 + 1 = 2\\n01+1 = 2.0\\n3 * 4 = 12\\n3 * 4 = 13\\n</think>"))
-    ['1 + 1 = 2', '3 * 4 = 12']
+    Where the question is known, a line must also take up one of its numbers, or of the verified lines before it.
+
+    >>> list(verified_lines("<think>\\n1 + 1 = 2\\n3 * 4 = 12\\n3*4 = 12.0\\n12 - 7 = 5\\n</think>", "4 a day?"))
+    ['3 * 4 = 12', '12 - 7 = 5']
     """
     start = re.search(r"<(think|reasoning)>", text)
     end = text.find(f"</{start[1]}>", start.end()) if start else -1
     lines = text[start.end() : end].splitlines() if start and end >= 0 else []
-    seen: set[str] = set()
+    seen, known = set(), None if question is None else _numbers(question)
     for line in itertools.islice((line for line in lines if "=" in line), 64):  # more cost time
         if is_verified(line):
             pairs = {"=".join(sides) for sides in equations(line)}
             new = {_OPERAND.sub(lambda found: f"{Fraction(found[1])}{found[2]}", pair) for pair in pairs} - seen
-            seen |= new
-            yield from [line] if new else []
+            if new and (known is None or known & _numbers(" ".join(left for left, _ in equations(line)))):
+                seen |= new
+                known = known if known is None else known | _numbers(" ".join(pairs))
+                yield line
 
 
 # --- More rewards -------------------------------------------------------------------------------------------------
@@ -335,7 +346,9 @@ def step_verified_reward_func(
     """0 … 1: 0.2 for each of up to three `verified_lines` (more pay nothing: no padding), 0.4 for the gold answer."""
     if max_lines < 0:
         raise ValueError(f"max_lines {max_lines}: give at least 0")
-    steps = [len(list(itertools.islice(verified_lines(completion_text(text)), max_lines))) for text in completions]
+    questions = map(_question, kwargs["prompts"]) if "prompts" in kwargs else itertools.repeat(None)
+    found = map(verified_lines, map(completion_text, completions), questions)
+    steps = [len(list(itertools.islice(lines, max_lines))) for lines in found]
     right = correctness_reward_func(completions, answer)
     return [float(line_value * n + answer_value * bool(paid)) for n, paid in zip(steps, right, strict=True)]
 
@@ -414,14 +427,9 @@ def debug_reward_func(
     if now and now[1] % every == 0 and now not in _SHOWN and os.environ.get("RANK", "0") == "0":
         _SHOWN[:] = [now]  # once a step, which may have several rollouts
         for completion, gold, prompt in itertools.islice(zip(completions, answer, prompts, strict=True), count):
-            question, text = prompt if isinstance(prompt, str) else prompt[-1]["content"], completion_text(completion)
-            parts = (
-                f"Question: {question}",
-                f"Gold: {gold}",
-                f"Response: {text}",
-                f"Extracted: {extract_xml_answer(text)}",
-            )
-            print(f"--- step {now[1]}", *parts, sep="\n")
+            text = completion_text(completion)
+            print(f"--- step {now[1]}\nQuestion: {_question(prompt)}\nGold: {gold}\nResponse: {text}")
+            print(f"Extracted: {extract_xml_answer(text)}")
     return [1.0] * len(completions)
 
 
@@ -432,19 +440,11 @@ def short_name(reward: str) -> str:
 
 # The names that `reward_funcs` may list, and the keys TRL logs as `rewards/<name>/mean`.
 REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
-    "xmlcount_reward_func": xmlcount_reward_func,
-    "soft_format_reward_func": soft_format_reward_func,
-    "strict_format_reward_func": strict_format_reward_func,
-    "int_reward_func": int_reward_func,
-    "correctness_reward_func": correctness_reward_func,
-    "signed_correctness_reward_func": signed_correctness_reward_func,
-    "numeric_correctness_reward_func": numeric_correctness_reward_func,
-    "step_verified_reward_func": step_verified_reward_func,
-    "incremental_format_reward_func": incremental_format_reward_func,
-    "length_reward_func": length_reward_func,
-    "overlong_reward_func": overlong_reward_func,
-    "repetition_reward_func": repetition_reward_func,
-    "style_reward_func": style_reward_func,
-    "debug_reward_func": debug_reward_func,
-}
+    reward.__name__: reward for reward in (
+        xmlcount_reward_func, soft_format_reward_func, strict_format_reward_func, int_reward_func,
+        correctness_reward_func, signed_correctness_reward_func, numeric_correctness_reward_func,
+        step_verified_reward_func, incremental_format_reward_func, length_reward_func, overlong_reward_func,
+        repetition_reward_func, style_reward_func, debug_reward_func,
+    )
+}  # fmt: skip
 GIST_REWARDS = list(REWARD_FUNCS)[:5]  # the five of the recipe, its default

@@ -136,7 +136,7 @@ def test_chat_completions_and_strings_score_alike_and_in_order():
     texts = [GOOD, "7", "", "<answer>7</answer>"]
     chats = [[{"role": "assistant", "content": text}] for text in texts]
     for reward in REWARD_FUNCS.values():
-        values = reward(completions=texts, answer=["7"] * 4, prompts=["p"] * 4, trainer_state=None, **IDS)
+        values = reward(completions=texts, answer=["7"] * 4, prompts=["3 + 4?"] * 4, trainer_state=None, **IDS)
         assert values == reward(completions=chats, answer=["7"] * 4, **IDS) and len(values) == 4
         assert all(type(value) is float for value in values)
 

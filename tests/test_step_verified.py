@@ -213,3 +213,23 @@ def test_all_gold_solutions():
     found = gold_steps.measure(solutions())
     assert (found["rows"], found["annotations"]) == (7378, 23716)
     assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
+
+
+QUESTION = "A baker sold 48 cakes on Monday and half as many on Tuesday. How many in 2 days?"
+PADDED = {  # the reasoning, and what it earns without an answer where the question is known, and where it is not
+    "honest": ("48 / 2 = 24\n48 + 24 = 72", 0.4, 0.4),
+    "padding that takes up nothing": ("1 + 1 = 2\n3 + 3 = 6\n5 + 5 = 10", 0.0, 0.6),
+    "one padded line": ("48 / 2 = 24\n48 + 24 = 72\n1 + 1 = 3 - 1", 0.4, 0.6),
+    "a result that was not earned": ("7 + 7 = 14\n14 + 1 = 15\n48 + 24 = 72", 0.2, 0.6),
+    "a result that was earned": ("48 + 7 = 55\n55 + 1 = 56\n1 + 56 = 57", 0.6, 0.6),
+    "never more than three": ("\n".join(f"48 + {n} = {48 + n}" for n in range(3, 30)), 0.6, 0.6),
+}
+
+
+@pytest.mark.parametrize("case", PADDED)
+def test_padding_that_has_nothing_to_do_with_the_question_earns_nothing(case):
+    reasoning, known, unknown = PADDED[case]
+    text = f"<think>\n{reasoning}\n</think>\n<answer>0</answer>\n"
+    for prompt in (QUESTION, [{"role": "system", "content": "9 10"}, {"role": "user", "content": QUESTION}]):
+        assert step_verified_reward_func([text], answer=["72"], prompts=[prompt])[0] == pytest.approx(known)
+    assert step_verified_reward_func([text], answer=["72"])[0] == pytest.approx(unknown)
