@@ -102,6 +102,8 @@ def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
             raise UserError(f"env: {path} may not set environment variables; export them in the shell instead")
         if key not in parser.keys:
             raise UserError(f"{key}: no such setting (in {path}){_did_you_mean(str(key), parser)}")
+    if recipe.get("stages") and "reward_funcs" in recipe:
+        raise UserError(f"reward_funcs: {path} holds stages too, which have their own; drop one of them")
     return recipe
 
 

@@ -172,3 +172,12 @@ def test_the_shipped_recipe_teaches_the_format_alone_first():
     assert config.stages[1].weights["correctness_reward_func"] == 1.0 and config.training.max_steps == 400
     short = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--max_steps", "4"])
     assert spans(short.stages) == [(1, 1), (2, 4)] and short.training.max_steps == 4
+
+
+def test_a_recipe_with_stages_and_rewards_beside_them_is_refused(tmp_path):
+    recipe = tmp_path / "both.yaml"
+    recipe.write_text(
+        "stages: [{name: a, reward_funcs: [int_reward_func], max_steps: 2}]\nreward_funcs: [correctness_reward_func]\n"
+    )
+    with pytest.raises(UserError, match=r"reward_funcs: .*both.yaml holds stages too"):
+        resolve(train_grpo.HYPERPARAMETERS, ["--config", str(recipe), "--use_cpu", "true", "--report_to", "none"])
