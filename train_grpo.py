@@ -214,8 +214,8 @@ def use_saved(config: "Config", style: PromptFormat) -> int:
     if config.script.merge_only:
         print(f"Saved in {saved.merge(config, config.script.merge_only)}")
         return 0
-    shots = EXEMPLARS[: config.script.num_shots]
-    style, shots = saved.prompting(config.model.model_name_or_path, style, shots)  # those of its training
+    trained = saved.prompting(config.model.model_name_or_path)  # a run is asked as it was trained
+    style, shots = trained or (style, EXEMPLARS[: config.script.num_shots])
     tokenizer, style = loading.load_tokenizer(config, style)
     print(saved.answer(config, loading.load(config), tokenizer, style, shots))
     return 0

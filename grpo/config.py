@@ -174,6 +174,9 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         settings["output_dir"], output_dir, settings["resume_from_checkpoint"], settings["overwrite_run"]
     )
     run_directory.refuse_unwritable(Path(settings["output_dir"]))
+    start, output = (Path(settings[key]).resolve() for key in ("model_name_or_path", "output_dir"))
+    if settings["overwrite_run"] and start.is_relative_to(output):
+        raise UserError(f"overwrite_run: {settings['output_dir']!r} holds the model to start from; give another name")
     settings["run_name"] = settings["run_name"] or run_name
     settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
     try:

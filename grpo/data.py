@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
+import datasets
 from datasets import Dataset
 
 from rewards import extract_hash_answer
@@ -17,7 +18,8 @@ from . import UserError
 from .prompts import Prompt, PromptFormat, Shot
 from .sources import take_split
 
-TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"}  # keyword arguments of a reward
+# keyword arguments of a reward, and what makes TRL take prompts for those of a vision model
+TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,13 +127,24 @@ def gold_answers(values: Iterable[Any]) -> list[str | None]:
     return [_plain_answer(value) for value in values]
 
 
+_NUMBER = re.compile(
+    r"(?=.*[0-9])\+?(?P<minus>\$?[-\u2212]|[-\u2212]\$)?\$?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)"
+    r"(?:\.(?P<decimals>[0-9]*))?"
+)
+
+
 def _plain_answer(value: Any) -> str | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")  # 72.0 is how pandas writes 72; no exponents
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
+        value = f"{Decimal(str(value)):f}"  # no exponents
     if not isinstance(value, str):
         return None
-    number = re.fullmatch(r"\s*(-?)\$?(-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|-?[0-9.]+)\s*", value)
-    return (number[1] + number[2].replace(",", "") if number else value.strip()) or None
+    number = _NUMBER.fullmatch(value.strip())
+    if number is None:
+        return value.strip() or None
+    whole, decimals = number["whole"].replace(",", "") or "0", (number["decimals"] or "").rstrip("0")
+    # 72.0 is how pandas writes 72; other zeros stay, as in 1.50
+    decimals = f".{number['decimals']}" if decimals else ""
+    return ("-" if number["minus"] else "") + whole + decimals
 
 
 def make_prompts(
@@ -150,7 +163,9 @@ def make_prompts(
             have = ", ".join(rows.column_names)
             raise UserError(f"{key}: the dataset has no column {column!r}; it has {have}: name one with --{key}")
     for name in TRLS_OWN & set(rows.column_names):
-        raise UserError(f"dataset: the column {name!r} has a name that TRL passes to rewards itself; rename it")
+        raise UserError(f"dataset: the column {name!r} has a name that TRL has another use for; rename it")
+    if question_column == answer_column:
+        raise UserError(f"answer_column: {answer_column!r} is the question_column too; name another one")
     asked, answers = rows[question_column], gold_answers(rows[answer_column])
     kept = [
         index
@@ -167,11 +182,11 @@ def make_prompts(
         "prompt": [make_prompt(asked[index]) for index in kept],
         "answer": [answers[index] for index in kept],
     }
-    result = rows.select(kept)
-    for name, values in made.items():
-        result = result.add_column(f"new {name}", values)
-    result = result.remove_columns([name for name in made if name in result.column_names])
-    return result.rename_columns({f"new {name}": name for name in made}), len(rows) - len(kept)
+    result = Dataset.from_dict(made)
+    others = rows.select(kept).remove_columns([name for name in made if name in rows.column_names])
+    if others.column_names:
+        result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
+    return result, len(rows) - len(kept)
 
 
 def canonical(question: str) -> str:

@@ -51,7 +51,8 @@ def pass_rates(config: Any, model: Any, tokenizer: Any, data: Data) -> list[floa
     if rates is None:
         many = [prompt for prompt in prompts for _ in range(k)]
         with arithmetic(training, model):
-            drawn = generate(model, tokenizer, many, limit, training.per_device_eval_batch_size, sampling)
+            batch_size = training.per_device_eval_batch_size
+            drawn = generate(model, tokenizer, many, limit, batch_size, sampling, label="difficulty")
         texts = tokenizer.batch_decode([ids for ids, _ in drawn], skip_special_tokens=True)
         right = [is_right(text, golds[index // k]) for index, text in enumerate(texts)]
         rates = [sum(right[start : start + k]) / k for start in range(0, len(right), k)]

@@ -72,6 +72,7 @@ def generate(
     max_new_tokens: int,
     batch_size: int,
     sampling: Sampling | None = None,
+    label: str = "evaluate",
 ) -> list[Completion]:
     """One completion per prompt, in the order of the prompts; greedy where `sampling` is None.
 
@@ -82,6 +83,7 @@ def generate(
         prompts: token ids; they are taken in order of length, so that little is padding.
         max_new_tokens: where a completion is cut off.
         batch_size: rows that are computed at once.
+        label: what the progress bar is called.
     """
     state, training = PartialState(), model.training
     wanted = [tuple(prompt) for prompt in prompts]
@@ -93,7 +95,7 @@ def generate(
     model.eval()
     done = []
     with tqdm(
-        total=len(share), desc="evaluate", unit=" answers", disable=len(share) < 2 or not state.is_main_process
+        total=len(share), desc=label, unit=" answers", disable=len(share) < 2 or not state.is_main_process
     ) as bar:
         for completion in complete(model, tokenizer, share, ends, max_new_tokens, batch_size, sampling):
             done.append(completion)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rewards import short_name
 
-from . import estimates, hub, trackers
+from . import UserError, estimates, hub, saved, trackers
 from .checks import Check, judge
 from .data import Data, canonical
 from .reward_choice import refuse_collisions
@@ -70,6 +70,16 @@ def about_prompts(config: Any, data: Data) -> Iterator[Check]:
     asked = config.script.use_chat_template is not None
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield judge(not data.style.chat and not asked, "prompts", finding, remedy)
+    try:
+        trained = saved.prompting(config.model.model_name_or_path)
+    except UserError as error:
+        yield Check("warning", "saved run", str(error), "its prompt format is not known")
+        trained = None
+    if trained and trained != (data.style, list(data.shots)):
+        style, shots = trained
+        finding = f"{config.model.model_name_or_path} was trained on other prompts: {style.prompt('…', shots)!r}"
+        remedy = "it will answer worse than it can; give it its own prompt_format, use_chat_template and num_shots"
+        yield Check("warning", "saved run", finding, remedy)
     if config.script.eval_only or not (config.script.filter_pass_rate or config.script.curriculum):
         return
     finding = f"{config.script.filter_num_samples} samples of each of {len(data.train)} training questions come first"

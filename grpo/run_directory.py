@@ -21,22 +21,20 @@ from . import UserError
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
 
 
-# What a run writes, apart from the model's own files
+# What a run writes; an old adapter beside new weights would be loaded in their place
 RUN_FILES = (
+    "*.safetensors*",
+    "adapter_config.json",
     "run.json",
     "metrics.jsonl",
-    "eval_before.json",
-    "eval_after.json",
-    "eval_only.json",
-    "completions_before.jsonl",
-    "completions_after.jsonl",
-    "completions_only.jsonl",
+    "eval_*.json",
+    "completions_*.jsonl",
     "completions/completions_*.parquet",
     "comparison.json",
     "alarms.jsonl",
     "curves.png",
     "report.html",
-    "merged",
+    "merged*",
     "checkpoint-*",
 )
 

@@ -14,16 +14,23 @@ from .loading import read_adapter, readable_load_errors
 from .prompts import PromptFormat, Shot, tokenize
 
 
-def prompting(directory: str, style: PromptFormat, shots: Sequence[Shot]) -> tuple[PromptFormat, Sequence[Shot]]:
-    """The prompt format and the worked examples that the run in `directory` was trained with.
+def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
+    """The prompt format and the worked examples of the run that a directory belongs to; None where there is none.
 
-    `style` and `shots`, the settings' own, where that holds no run.
+    A run's checkpoints and its merged model belong to it. UserError where its record cannot be read.
     """
-    path = Path(directory) / "run.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if "prompt" not in record:
-        return style, shots
-    return PromptFormat(**record["prompt"]), [tuple(shot) for shot in record["shots"]]
+    place = Path(directory)
+    inside = place.name == "merged" or place.name.startswith("checkpoint-")
+    path = (place.parent if inside and not (place / "run.json").exists() else place) / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.get("prompt") is None:  # of before there were formats
+            return None
+        return PromptFormat(**record["prompt"]), [(asked, why, gold) for asked, why, gold in record["shots"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
 
 
 def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: Sequence[Shot]) -> str:

@@ -19,11 +19,16 @@ def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -
 
     Files, rows and a saved Dataset have one split, `train`. UserError where there is nothing to be read.
     """
+    if isinstance(name, pd.DataFrame):
+        if not name.columns.is_unique:
+            raise UserError("dataset: two columns of the DataFrame have the same name; rename one")
+        name = _from_rows(name.astype(object).where(name.notna(), None).to_dict("records"), "DataFrame")
     if not isinstance(name, str):
-        rows = Dataset.from_pandas(name, preserve_index=False) if isinstance(name, pd.DataFrame) else name
-        if not isinstance(rows, Dataset) or not len(rows):
-            raise UserError(f"dataset: {type(name).__name__} of no rows; give a DataFrame or a Dataset with some")
-        return {"train": rows}
+        if not isinstance(name, Dataset):
+            raise UserError(f"dataset: {type(name).__name__} is no table of rows; give a DataFrame or a Dataset")
+        if not len(name):
+            raise UserError("dataset: there are no rows in memory; give some")
+        return {"train": name}
     path = Path(name).expanduser()
     if path.is_dir():
         return _load_saved(path)
@@ -97,9 +102,14 @@ def _read_parquet(path: Path) -> Dataset:
 
 
 def _from_rows(rows: list[dict[str, Any]], name: str) -> Dataset:
-    columns = {key: None for row in rows for key in row}  # rows may lack keys
+    names = {key: None for row in rows for key in row}  # rows may lack keys
+    columns = {key: [row.get(key) for row in rows] for key in names}
+    for key, values in columns.items():
+        kinds = {type(value) for value in values} - {type(None)}
+        if str in kinds and kinds <= {str, int, float}:  # answers that are numbers in some rows
+            columns[key] = [value if value is None else str(value) for value in values]
     try:
-        return Dataset.from_dict({key: [row.get(key) for row in rows] for key in columns})
+        return Dataset.from_dict(columns)
     except (ValueError, TypeError, OverflowError) as error:  # pyarrow's errors are among these
         raise UserError(f"dataset {name!r} mixes types within a column: {error}") from None
 

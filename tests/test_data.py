@@ -1,6 +1,7 @@
 """grpo/data.py: rows of any source become the same prompts; nothing is cut, everything dropped is counted."""
 
 import functools
+from decimal import Decimal
 
 import pytest
 from conftest import DEMO, ROWS
@@ -39,6 +40,10 @@ def test_rows_without_a_usable_answer_are_dropped_and_counted():
         (["Paris, France", " #1 hit", "3/4", "$", "  ", ""], ["Paris, France", "#1 hit", "3/4", "$", None, None]),
         ([72, -3, 10**18], ["72", "-3", "1000000000000000000"]),
         ([72.0, 0.5, 1e21, float("nan"), None], ["72", "0.5", "1000000000000000000000", None, None]),
+        ([Decimal("72"), Decimal("1.50"), Decimal("NaN")], ["72", "1.50", None]),
+        (["18.0", "18.00", "$18.00", "7."], ["18", "18", "18", "7"]),
+        (["+5", "\u22125", "-1,200.0", ".5"], ["5", "-5", "-1200", "0.5"]),
+        (["1.50", "0", "-", ".", "1,00", "5 apples"], ["1.50", "0", "-", ".", "1,00", "5 apples"]),
         ([True, ["7"], {"a": 7}], [None, None, None]),
     ],
 )  # fmt: skip
@@ -63,6 +68,25 @@ def test_a_column_that_would_collide_with_a_rewards_arguments_is_refused():
     rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], "completions": ["x"]})
     with pytest.raises(UserError, match=r"'completions'.*rename it"):
         data.make_prompts(rows, make_prompt)
+
+
+@pytest.mark.parametrize("name", ["image", "images", "trainer_state"])
+def test_columns_that_trl_has_another_use_for_are_refused(name):
+    rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], name: ["x"]})
+    with pytest.raises(UserError, match=f"'{name}'.*rename it"):
+        data.make_prompts(rows, make_prompt)
+
+
+def test_the_question_may_not_be_its_own_answer():
+    rows = Dataset.from_dict({"question": ["a"], "answer": ["why #### 4"]})
+    with pytest.raises(UserError, match="answer_column: 'answer' is the question_column too"):
+        data.make_prompts(rows, make_prompt, "answer", "answer")
+
+
+def test_any_other_column_name_will_do():
+    columns = {"new question": [1], "new prompt": [2], "question": ["a"], "answer": ["#### 4"], "level": [3]}
+    made, _ = data.make_prompts(Dataset.from_dict(columns), make_prompt)
+    assert (made["new question"][:], made["new prompt"][:], made["level"][:]) == ([1], [2], [3])
 
 
 def test_missing_columns_and_no_usable_row_are_errors_that_say_what_there_is():

@@ -1,6 +1,7 @@
 """grpo/saved.py: a saved run answers a question as it was trained to, and its adapter can be merged."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -121,10 +122,72 @@ def test_an_adapter_can_be_asked(adapter_run, capfd):
     assert "Answer:" in capfd.readouterr().out
 
 
-def test_a_record_that_is_no_runs_falls_back_to_the_settings(tmp_path):
-    (tmp_path / "run.json").write_text("{}")
-    style, shots = train_grpo.PROMPT_FORMATS["xml"], []
-    assert saved.prompting(str(tmp_path), style, shots) == (style, shots)
+def test_what_is_no_run_has_no_prompts_of_its_own(tmp_path):
+    assert saved.prompting(str(tmp_path)) is None and saved.prompting("some/model") is None
+    (tmp_path / "run.json").write_text('{"settings": {}}')  # of before there were formats
+    assert saved.prompting(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{",
+        "[]",
+        '{"prompt": 5, "shots": []}',
+        '{"prompt": {"color": "red"}, "shots": []}',
+        '{"prompt": {}, "shots": []}',
+    ],
+)
+def test_a_record_that_cannot_be_read_is_one_line(record, tiny_model, tmp_path, capfd):
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    (model / "run.json").write_text(record)
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(model)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "is no record of a run" in line and str(model / "run.json") in line
+
+
+def test_what_belongs_to_a_run_is_asked_as_the_run_was(tiny_run, capfd):
+    flags = {"prompt_format": "think", "use_chat_template": "false", "use_peft": "true", "lora_r": "4"}
+    assert train_grpo.main(tiny_run(**LEARNS, **flags, merge_lora="true", save_steps="2")) == 0
+    style = saved.prompting("run")[0]
+    assert style.question.startswith("<problem>") and not style.chat
+    for place in ("run/merged", "run/checkpoint-2"):
+        assert saved.prompting(place) == (style, [])
+        capfd.readouterr()
+        assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", place]) == 0
+        assert "<think>" in capfd.readouterr().out
+    again = {**LEARNS, "model_name_or_path": "run", "output_dir": "eval", "eval_only": "true"}
+    assert train_grpo.main(tiny_run(**again)) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "run was trained on other prompts: '<problem>" in shown and "its own prompt_format" in shown
+    asked = {"prompt_format": "think", "use_chat_template": "false", "overwrite_run": "true"}
+    assert train_grpo.main(tiny_run(**again, **asked)) == 0
+    assert "other prompts" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_overwriting_a_run_leaves_nothing_that_would_be_loaded_in_its_place(first, tiny_run):
+    second = "false" if first == "true" else "true"
+    assert train_grpo.main(tiny_run(**LEARNS, use_peft=first, lora_r="4", merge_lora=first)) == 0
+    assert train_grpo.main(tiny_run(**LEARNS, use_peft=second, lora_r="4", overwrite_run="true")) == 0
+    names = {path.name for path in Path("run").iterdir()}
+    adapter = {"adapter_model.safetensors", "adapter_config.json"}
+    assert adapter <= names if second == "true" else not adapter & names
+    assert ("model.safetensors" in names) is (second == "false") and "merged" not in names
+    assert (
+        train_grpo.main(tiny_run(**LEARNS, use_peft="true", lora_r="4", merge_lora="true", overwrite_run="true")) == 0
+    )
+    assert (
+        train_grpo.main(tiny_run(**LEARNS, use_peft="true", lora_r="4", merge_lora="true", overwrite_run="true")) == 0
+    )
+
+
+def test_a_run_may_not_overwrite_the_model_that_it_starts_from(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(max_steps="1")) == 0
+    before = Path("run/model.safetensors").read_bytes()
+    assert train_grpo.main(tiny_run(model_name_or_path="run", overwrite_run="true")) == 2
+    assert "holds the model to start from" in capfd.readouterr().err
+    assert Path("run/model.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,29 @@ def test_an_unreachable_hub_is_one_line_with_the_way_around_it():
     with pytest.raises(UserError) as caught:
         sources.load_source("nobody/nothing", "main")
     assert "--dataset_name" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rows_in_memory_may_mix_answers_and_lack_some():
+    frame = pd.DataFrame({"question": ["a", "b", "c"], "answer": [1, "2", None]})
+    rows = sources.load_source(frame)["train"]
+    assert rows["answer"][:] == ["1", "2", None] and sources.load_source(rows)["train"] is rows
+
+
+def test_a_file_may_mix_numbers_and_texts(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"question": "a", "answer": 1}\n{"question": "b", "answer": "2 apples"}\n')
+    assert sources.load_source(str(tmp_path / "r.jsonl"))["train"]["answer"][:] == ["1", "2 apples"]
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["answer", "answer"]), "same name"),
+        (pd.DataFrame({"question": []}), "no rows"),
+        (pd.DataFrame({"answer": [1, {"a": 1}]}), "mixes types"),
+        (DatasetDict(train=Dataset.from_list(ROWS)), "DatasetDict is no table"),
+        ([{"question": "a"}], "list is no table"),
+    ],
+)
+def test_what_is_no_table_is_one_line(table, reason):
+    with pytest.raises(UserError, match=reason):
+        sources.load_source(table)
