@@ -97,6 +97,7 @@ def test_zero_variance_all_wrong(train, tiny_model):
     assert "(all wrong)" in found["zero_variance"]["message"]
 
 
+@pytest.mark.slow
 def test_zero_variance_all_right(train, greedy, write_jsonl):
     perfect = [row for row, record in greedy if record["strict"] and record["format_strict"]]
     assert len(perfect) > 20
@@ -123,6 +124,7 @@ def test_dead_reward_is_named(train, greedy, write_jsonl):
     assert json.loads(Path("run/run.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_mode_collapse_of_answers_that_are_not_right(train, greedy, write_jsonl):
     wrong = [row for row, record in greedy if not record["strict"]]
     found = train(max_steps="3", dataset_name=write_jsonl(wrong), temperature="1e-4", learning_rate="0")

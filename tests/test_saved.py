@@ -52,6 +52,7 @@ def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run):
     assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
 
 
+@pytest.mark.slow
 def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(adapter_run, tiny_run, capfd):
     (adapter_run / "merged").rename("first")
     assert train_grpo.main(["--merge_only", "run"]) == 0  # in the run's dtype
@@ -69,6 +70,7 @@ def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(ada
     assert any(not torch.equal(first[name], third[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_merged_weights_have_the_dtype_that_is_asked_for(adapter_run):
     (adapter_run / "merged").rename("first")
     merged = saved.merge(settings(dtype="bfloat16"), "run")
@@ -165,6 +167,7 @@ def test_what_belongs_to_a_run_is_asked_as_the_run_was(tiny_run, capfd):
     assert "other prompts" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["true", "false"])
 def test_overwriting_a_run_leaves_nothing_that_would_be_loaded_in_its_place(first, tiny_run):
     second = "false" if first == "true" else "true"

@@ -91,6 +91,7 @@ def test_without_key_at_a_terminal_it_may_ask(monkeypatch, tracker, name, variab
     assert trackers.describe(training, [note]) == f"{tracker} (not logged in)"
 
 
+@pytest.mark.slow
 def test_a_key_in_the_environment_is_a_login(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     monkeypatch.setenv("SWANLAB_API_KEY", "abc")
@@ -123,6 +124,7 @@ def test_it_is_told_where_they_write():
     assert told.startswith("tensorboard (in run/runs), trackio (in ") and told.endswith("trackio)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tracker", "name", "start", "error"),
     [

@@ -138,6 +138,7 @@ def test_an_evaluation_alone_gets_no_adapter(unsloth, resolved):
     assert not isinstance(unsloth_backend.load(resolved(**flags)), PeftModel) and len(unsloth) == 1
 
 
+@pytest.mark.slow
 def test_the_trainer_trains_what_it_made(unsloth, tiny_run, monkeypatch):
     """All of a run with the stand-in, on the CPU: only what would start CUDA is taken out of the way."""
     monkeypatch.setattr(machine, "_check_unsloth", lambda settings: None)

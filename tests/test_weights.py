@@ -258,6 +258,7 @@ def weights(line):
     return {key.partition("/")[2]: value for key, value in line.items() if key.startswith("reward_weights/")}
 
 
+@pytest.mark.slow
 def test_two_stages_in_one_run_and_resumed_in_each_and_between_them(tiny_run, capfd):
     assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS)) == 0
     shown, whole = " ".join(capfd.readouterr().out.split()), logged("run")
