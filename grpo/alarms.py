@@ -20,12 +20,9 @@ GOES_ON = ("dead_reward", "tiny_variance")  # the run still learns from its othe
 
 def _correct(rollout: Rollout, group: slice) -> list[bool] | None:
     """Which completions of a group are right; None where no reward says so."""
-    names = [name for name in rollout.rewards if re.search(r"(^|_)(correct|accura)", name)]
-    if not names:
-        return None
-    return [
-        all((value or 0) > 0 for value in row) for row in zip(*(rollout.rewards[n][group] for n in names), strict=True)
-    ]
+    said = rollout.rewards | rollout.others  # a reward of another stage knows it too
+    columns = [values[group] for name, values in said.items() if re.search(r"(^|_)(correct|accura)", name)]
+    return [all((value or 0) > 0 for value in row) for row in zip(*columns, strict=True)] if columns else None
 
 
 def all_truncated(seen: Observed) -> Finding:

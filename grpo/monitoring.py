@@ -119,12 +119,13 @@ class Watch(TrainerCallback):
         noted = self.trainer._logs
         weights = dict(zip(noted["rewards"], self.trainer.reward_weights.tolist(), strict=True))
         weights = {name: weight for name, weight in weights.items() if weight}  # the others are another stage's
-        rewards = {}
-        for name, weight in weights.items():
-            values = noted["rewards"][name]
-            rewards[name] = [None if math.isnan(value) else weight * value for value in values]
+        values = {
+            name: [None if math.isnan(value) else weights.get(name, 1.0) * value for value in column]
+            for name, column in noted["rewards"].items()
+        }
+        rewards = {name: values.pop(name) for name in weights}
         texts = [completion_text(completion) for completion in noted["completion"]]
-        return Rollout(list(noted["prompt"]), texts, rewards, self.trainer.num_generations, weights)
+        return Rollout(list(noted["prompt"]), texts, rewards, self.trainer.num_generations, weights, values)
 
     def _raise(self, state: Any, step: int) -> None:
         for name, (check, remedy) in ALARMS.items():

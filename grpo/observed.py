@@ -21,6 +21,7 @@ class Rollout:
     rewards: dict[str, list[float | None]]
     group: int  # completions per group
     weights: dict[str, float] = field(default_factory=dict)  # of each reward; 1 where there is none
+    others: dict[str, list[float | None]] = field(default_factory=dict)  # what is left out of `rewards`, unweighted
 
     def groups(self) -> Iterator[slice]:
         return (slice(start, start + self.group) for start in range(0, len(self.prompts), self.group))

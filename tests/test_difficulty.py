@@ -1,12 +1,16 @@
 """grpo/difficulty.py: questions are measured once, with the policy's own samples, and those without a signal leave."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
 import pytest
 import torch
-from conftest import DEMO
+from conftest import DEMO, ROOT
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rewards
@@ -133,3 +137,29 @@ def test_a_curriculum_is_trained_in_its_order(tiny_run, monkeypatch, capfd):
     asked = list(dict.fromkeys(trained[5:]))  # the first five are preflight's
     assert [seen[question] for question in asked] == sorted(seen.values(), reverse=True)[: len(asked)]
     assert "the easiest first" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_keep_the_same_questions(tiny_run, tmp_path):
+    flags = {
+        "model_name_or_path": str(DEMO / "model"),
+        "dataset_name": str(DEMO / "train.jsonl"),
+        "max_samples": "60",
+        "max_completion_length": "40",
+        "num_generations": "8",
+        "per_device_train_batch_size": "8",
+        "curriculum": "true",
+    }
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    argv = [*tiny_run(**flags, overwrite_run="true"), "--filter_pass_rate", "0.1", "0.9"]
+    for _ in range(2):  # the second one reads what the first has drawn
+        done = subprocess.run(
+            [*launcher, str(ROOT / "train_grpo.py"), *argv],
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=280,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "shared")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("are kept, the easiest first") == 1
+    assert len(list((tmp_path / "shared" / "grpo_pass_rates").iterdir())) == 1
+    counts = json.loads(Path("run/run.json").read_text())["data"]
+    assert counts["train"] + counts["too_hard"] + counts["too_easy"] == 54 and counts["too_hard"] > 0

@@ -264,6 +264,16 @@ def rollout(texts, group=2, prompts=None, **columns):
     return Rollout(prompts or [str(index // group) for index in range(len(texts))], texts, columns, group)
 
 
+def test_identical_right_answers_are_no_collapse_also_in_a_stage_that_does_not_pay_for_them():
+    right, wrong = ([2.0] * 4, [0.0] * 4)
+    for others, expected in (({"correctness_reward_func": right}, False), ({"correctness_reward_func": wrong}, True)):
+        seen = Observed()
+        for _ in range(3):
+            stage = Rollout(["a", "a", "b", "b"], ["x", "x", "y", "y"], {"format": [1.0] * 4}, 2, others=others)
+            seen.add(stage)
+        assert bool(ALARMS["mode_collapse"][0](seen)) is expected
+
+
 def observed(*rollouts, **facts):
     seen = Observed(**facts)
     for one in rollouts:
