@@ -19,6 +19,15 @@ ROWS = [
     for a in range(2, 10)
     for b in range(2, 7)
 ]
+# Flags for `tiny_run` of a model that earns something: without rewards that differ no weight moves
+LEARNS = {
+    "model_name_or_path": str(DEMO / "model"),
+    "dataset_name": str(DEMO / "train.jsonl"),
+    "max_samples": "40",
+    "max_completion_length": "40",
+    "num_generations": "8",
+    "per_device_train_batch_size": "16",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import DEMO
+from conftest import DEMO, LEARNS
 from safetensors.torch import load_file
 from transformers import pipeline
 
@@ -14,14 +14,6 @@ import train_grpo
 from grpo import UserError, saved
 from grpo.config import resolve
 
-LEARNS = {
-    "model_name_or_path": str(DEMO / "model"),
-    "dataset_name": str(DEMO / "train.jsonl"),
-    "max_samples": "40",
-    "max_completion_length": "40",
-    "num_generations": "8",
-    "per_device_train_batch_size": "16",
-}
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 
 

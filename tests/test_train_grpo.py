@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import DEMO, ROOT, ROWS
+from conftest import DEMO, LEARNS, ROOT, ROWS
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import pipeline
@@ -224,17 +224,6 @@ def test_help_names_our_settings_and_trls():
 
 
 # --- Training
-
-
-# A model that earns something: without rewards that differ there is no gradient, and no weight moves
-LEARNS = {
-    "model_name_or_path": str(DEMO / "model"),
-    "dataset_name": str(DEMO / "train.jsonl"),
-    "max_samples": "40",
-    "max_completion_length": "40",
-    "num_generations": "8",
-    "per_device_train_batch_size": "16",
-}
 
 
 def test_a_run_trains_saves_and_records(tiny_run, capfd):
