@@ -41,7 +41,8 @@ def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: 
         ((ids, cut),) = generate(model, tokenizer, prompts, training.max_completion_length, batch_size=1)
     text = tokenizer.decode(ids, skip_special_tokens=True)
     end = f" (cut off at {training.max_completion_length} tokens)" if cut else ""
-    return f"{text.rstrip()}\n\nAnswer: {extract_xml_answer(text) or 'none'}{end}"
+    read = (extract_xml_answer(text) or "empty") if "<answer>" in text else "no answer tag"
+    return f"{text.rstrip()}\n\nAnswer: {read}{end}"
 
 
 def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:

@@ -3,12 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import DEMO, LEARNS
 from safetensors.torch import load_file
-from transformers import pipeline
+from transformers import AutoTokenizer, pipeline
 
 import train_grpo
 from grpo import UserError, saved
@@ -97,6 +98,24 @@ def test_a_question_is_asked_and_its_answer_read(capfd):
     assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(DEMO / "model")]) == 0
     shown = capfd.readouterr().out
     assert "<reasoning>" in shown and "Answer: 19" in shown and list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("<answer>\n7\n</answer>\n", "Answer: 7"),
+        ("<answer></answer>", "Answer: empty"),
+        ("It is 7.", "Answer: no answer tag"),
+    ],
+)
+def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
+    ids = tokenizer.encode(text)
+    monkeypatch.setattr(saved, "generate", lambda *_, **__: [(ids, False)])
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION])
+    model = SimpleNamespace(device=torch.device("cpu"))
+    shown = saved.answer(config, model, tokenizer, train_grpo.PROMPT_FORMATS["xml"], [])
+    assert shown.endswith(f"\n\n{read}") and shown.startswith(text.strip())
 
 
 def test_a_saved_run_is_asked_in_its_own_format_with_its_own_examples(tiny_run, capfd, monkeypatch):
