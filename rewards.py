@@ -1,9 +1,8 @@
 """What a completion is worth: the five rewards of the recipe, more to choose from, and how answers and steps are read.
 
-Every reward takes the completions of a rollout (lists of messages, or plain strings) and what TRL passes besides
-(`answer` and the dataset's other columns, `completion_ids`, `trainer_state`) as keywords, and returns one float per
-completion, in order. What `reward_args` can set stands after the `*`. Rewards are pure, quiet (but for debug) and
-picklable, and take linear time on any input: the format rules' regular expressions, quadratic ones, are not used.
+Every reward takes a rollout's completions (lists of messages, or plain strings) and what TRL passes besides (`answer`
+and other columns, `completion_ids`, `trainer_state`) as keywords, and returns one float per completion, in order. What
+`reward_args` can set stands after the `*`. Rewards are pure, quiet (but for debug), picklable, and linear in time.
 
     >>> good = "<reasoning>\\n3 + 4 = 7\\n</reasoning>\\n<answer>\\n7\\n</answer>\\n"
     >>> [REWARD_FUNCS[name]([good], answer=["7"]) for name in GIST_REWARDS]
@@ -196,20 +195,31 @@ def correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) ->
 # --- Steps: arithmetic in the reasoning, confirmed by math-verify -------------------------------------------------
 
 _ANNOTATION = re.compile(r"<<([^<>]*)>>(?: ?[$€£]?(-?[$€£]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)))?")  # GSM8K's
-_CLEANING = (  # in this order; _ is a word, | the end of a clause, ? a variable, a power or what else is not read
-    (r"^\s*(?:[-*+•]|[0-9]+[.)])\s+|\*\*|[$€£¥¢`\"“”‘✓✅]|\\[()\[\]]", ""),  # bullets, emphasis, currencies
-    (r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))|/\s*[A-Za-z]+|\([^()0-9]*\)", ""),  # 1,200; $780/year; 48 (clips)
-    (r"[-=]+>|→|\.(?![0-9])|[,;:!?](?=\s|$)", "|"),
-    (r"[\u2212\u2013]", "-"),
-    (r"[×·⋅∗]|\\times\b|\\cdot\b|(?<![A-Za-z])[xX]\s*(?=[0-9(.])", "*"),  # 15x2, 3 boxes x 4
-    (r"÷|\\div\b", "/"),
-    (r"(?<=[0-9)])(?=\([0-9.])|(?<=[%)])\s*of\s+(?=[0-9(])", "*"),  # 200(.60), 20% of 50
-    (r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*|\b[aAI]\b(?= +[a-z])|(?<=[0-9])-(?=[A-Za-z])", "_"),
-    (r"[^-+*/()0-9.%=_|\s]", "?"),
+_UNREAD = (  # functions, operators in words, powers, 4 thousand: no number beside them is read
+    r"\s*(?:\\[A-Za-z]+|[^\W\d_]{2,}(?=\()|[√∛^_]|(?i:\b(?:sqrt|root|log|ln|mod|plus|minus|times|negative|twice|double"
+    r"|triple|half +of|(?:divided|multiplied) +by)(?: +of)?(?=\s*[0-9(.])))\s*|(?<=[0-9)])\s*(?i:\b"
+    r"(?:hundred|thousand|million|billion|trillion|dozen|squared|cubed|factorial|pi)s?\b)\s*"
 )
+_CLEANING = (  # in this order; _ is a word, | the end of a clause, ~ about, ? a variable or what else is not read
+    (r"^\s*(?:[-*+•]|[0-9]+[.)])\s+|\*\*|[$€£¥¢`\"“”‘✓✅&]|\\(?:[()\[\]!]|(?=[$%])|(?:left|right)\b)", ""),
+    (r"\\(?:[,;: ]|q?quad\b)", " "), (r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}", r"\1"),
+    (r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))"), (r"\\boxed\{([^{}]*)\}", r"\1"),
+    # 1,200; 48 (clips); ml/g; $9/day
+    (r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))|\((?:e?s|[^-+*/=()0-9]{2,})?\)|(?<=[a-z])/[a-z]+|/\s*[A-Za-z]{2,}", ""),
+    (r"[-=]+>|→|\\(?:\\|implies\b|Rightarrow\b)|\.(?![0-9])|[,;:!?](?=\s|$)", "|"),
+    (r"≈\s*|\\approx\b\s*", "=~"), (r"[\u2212\u2013]", "-"), (r"÷|\\div\b", "/"), (r"(?<=[0-9])\s*percent\b", "%"),
+    (r"[×·⋅∗]|\\times\b|\\cdot\b|(?<![A-Za-z])[xX]\s*(?=[0-9(.])", "*"),  # 15x2, 3 boxes x 4
+    (r"(?<![0-9./])([0-9]+/[0-9]+)\s+of\s+(?=[0-9(])", r"(\1)*"),  # 1/2 of 50
+    (r"(?<=[0-9)])(?=\([0-9.])|(?<=[%)])\s*of\s+(?=[0-9(])", "*"),  # 200(.60), 20% of 50
+    (_UNREAD, "?"), (r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*|\b[aAI]\b(?= +[a-z])|(?<=[0-9])-(?=[A-Za-z])", "_"),
+    (r"[^-+*/()0-9.%=_|~\s]", "?"),
+)  # fmt: skip
 _OPERAND = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(%?)")
+_OPERATOR = re.compile(r"[0-9%)][-+*/]")
+_SPLIT = re.compile(r"[^\s_|]*[0-9]\s+(?:[0-9]{3}(?![-0-9_])|[0-9]+/[0-9])")  # 4 000, 3 1/2
+_PERCENTS = re.compile(r"(?:[-+(]*[0-9.]+%\)*)+")  # each operand, none times or divided
 _AROUND = r"[\s_]*([-+*/])[\s_]*|[\s_]+(?=\))|(?<=\()[\s_]+"  # units and spaces within an expression
-_EXPRESSION = re.compile(rf"-?\(*-?{_OPERAND.pattern}\)*(?:[-+*/]\(*-?{_OPERAND.pattern}\)*)*")
+_EXPRESSION = re.compile(rf"~?-?\(*-?{_OPERAND.pattern}\)*(?:[-+*/]\(*-?{_OPERAND.pattern}\)*)*")
 
 
 def _expression(text: str) -> str:
@@ -231,16 +241,19 @@ def equations(line: str) -> list[tuple[str, str]]:
         left, _, right = annotation.replace(" ", "").removeprefix("+").partition("=")
         found.append((_expression(left), _expression(right)))
         found += [(_expression(right), re.sub("[$€£,]", "", result))] if result else []
-    line = _ANNOTATION.sub(r"\2", line)
-    for pattern, replacement in _CLEANING:
+    for pattern, replacement in ((_ANNOTATION, r"\2"), *_CLEANING):
         line = re.sub(pattern, replacement, line)
-    for before, after in itertools.pairwise(line.split("=")):
-        left = re.split(r"[\s_|]", re.sub(_AROUND, r"\1", before.strip(" _")))[-1]
-        right = re.split(r"[\s_|]", re.sub(r"\s*([-+*/])\s*", r"\1", after.strip()))[0]
+    read, last = [], None
+    for text, after in itertools.pairwise(line.split("=")):
+        before, after = re.sub(_AROUND, r"\1", text.strip(" _")), re.sub(r"\s*([-+*/])\s*", r"\1", after.strip())
+        left, right = re.split(r"[\s_|]", before)[-1].lstrip("~"), re.split(r"[\s_|]", after)[0]
         sides = _expression(left), _expression(right.rstrip("+-*/"))
-        if all(sides) and re.search(r"[0-9%)][-+*/]", "=".join(sides) if before.strip() == sides[0] else sides[0]):
-            found.append(sides)
-    return found
+        if (left == sides[0] and re.search(r"[0-9)%]\s+[^\s_|]+$", before)) or _SPLIT.match(after):
+            read.append(("", ""))  # 12 000 / 2 is no 0 / 2
+        elif all(sides) and (left in (text.strip(), before if before == last else None) or _OPERATOR.search(left)):
+            read.append(sides)  # a bare number has no words beside it, or is the side of the chain before
+        last = right
+    return found + read if found or any(map(_OPERATOR.search, map("=".join, read))) else []
 
 
 @functools.lru_cache(maxsize=2**15)  # the same steps come again and again in a group
@@ -250,43 +263,41 @@ def _value(expression: str, percent: int) -> Any:
     from sympy import Rational
 
     exact = _OPERAND.sub(lambda found: f"({Fraction(found[1]) / (percent if found[2] else 1)})", expression)
-    if _OPERAND.fullmatch(expression):
-        return Rational(exact[1:-1])
+    if not expression or _OPERAND.fullmatch(expression):
+        return Rational(exact[1:-1]) if expression else None
     # 50 numbers take no time: no timeout, which would need SIGALRM and the main thread. A digit is to come first.
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn of that
     parsed = parse(f"0+{exact}", [ExprExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
-    value = parsed[0].doit() if parsed else None
-    return value if value is not None and value.is_Rational else None
+    return next((value for value in (side.doit() for side in parsed[:1]) if value.is_Rational), None)
 
 
 def is_true(left: str, right: str) -> bool:
     """Whether math-verify finds two expressions equal, or the right one to be the left one, rounded.
 
-    Rounding needs two decimals or more, and a half goes up, so that of all numbers with so many decimals one is right.
-    A percent sign divides by 100, or is a unit.
+    Rounding needs two decimals or more (or ≈, a ~ here), leaves something, and a half goes up, so that one number is
+    right. A percent sign divides by 100, or is a unit where one side has it throughout, without * or /, and one never.
 
-    >>> is_true("10/3", "3.33"), is_true("10/3", "3.34"), is_true("7/2", "4"), is_true("25%-5%", "20%")
+    >>> is_true("10/3", "3.33"), is_true("10/3", "3.34"), is_true("7/2", "4"), is_true("100-30", "70%")
     (True, False, False, True)
     """
     from math_verify import verify
 
-    decimals = len(right.partition(".")[2]) if _OPERAND.fullmatch(right.removeprefix("-")) else 0
-    for percent in (100, 1) if "%" in left + right else (1,):
-        value, result = (_value(side, percent) if side else None for side in (left, right))
+    about, right = "~" in right, right.lstrip("~")
+    decimals = len(right.rstrip("%").partition(".")[2]) if _OPERAND.fullmatch(right.removeprefix("-")) else 0
+    unit = any("%" not in one and _PERCENTS.fullmatch(other) for one, other in ((left, right), (right, left)))
+    for percent in (100, 1)[: 1 + unit]:
+        value, result = (_value(side, percent) for side in (left, right))
         if value is None or result is None:
             return False
-        rounded = (value * 10**decimals * 2 + 1) // 2 / 10**decimals if decimals >= 2 else value
-        if verify([value, rounded], result, timeout_seconds=None):
+        scale = 10**decimals * (percent if "%" in right else 1)
+        rounded = (value * scale * 2 + 1) // 2 / scale if decimals >= 2 or about else value
+        if verify([value, rounded or value], result, timeout_seconds=None):
             return True
     return False
 
 
 def is_verified(line: str) -> bool:
-    """Whether a line (of at most 500 characters and 24 equations) holds an equation, and no wrong one.
-
-    >>> [is_verified(line) for line in ("48/2 = <<48/2=24>>24", "48/2 = <<48/2=24>>25", "3 + 4 = 7, 2 * 7 = 15", "7")]
-    [True, False, False, False]
-    """
+    """Whether a line (of at most 500 characters and 24 equations) holds an equation, and no wrong one."""
     found = equations(line) if len(line) <= 500 else []
     return 0 < len(found) <= 24 and all(is_true(left, right) for left, right in found)
 
@@ -295,25 +306,28 @@ def _numbers(text: str) -> set[Fraction]:
     return {Fraction(found.replace(",", "")) for found in re.findall(r"[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?", text)}
 
 
-def verified_lines(text: str, question: str | None = None) -> Iterator[str]:
-    """The verified lines in the first `<think>` or `<reasoning>`, if that is closed, that bring a new equation.
+def verified_lines(text: str, question: str | None = None, template: str | None = None) -> Iterator[str]:
+    """The verified lines in the template's reasoning, if that is closed, that bring a new equation.
 
-    Where the question is known, a line must also take up one of its numbers, or of the verified lines before it.
+    None, or a template of this file, is the first `<think>` or `<reasoning>`. Where the question is known, a line must
+    also take up one of its numbers, or of the verified lines before it.
 
     >>> list(verified_lines("<think>\\n1 + 1 = 2\\n3 * 4 = 12\\n3*4 = 12.0\\n12 - 7 = 5\\n</think>", "4 a day?"))
     ['3 * 4 = 12', '12 - 7 = 5']
     """
-    start = re.search(r"<(think|reasoning)>", text)
-    end = text.find(f"</{start[1]}>", start.end()) if start else -1
-    lines = text[start.end() : end].splitlines() if start and end >= 0 else []
-    seen, known = set(), None if question is None else _numbers(question)
-    for line in itertools.islice((line for line in lines if "=" in line), 64):  # more cost time
+    if template in (None, XML_COT_FORMAT, THINK_FORMAT):
+        template = THINK_FORMAT if re.search("<think>|<reasoning>|$", text)[0] == "<think>" else XML_COT_FORMAT
+    head, end = ([part.strip(), *re.findall(r"</?\w+>", part)] for part in template_parts(template)[:2])
+    start = text.find(head[-1]) + len(head[-1])
+    stop = text.find(end[1 % len(end)], start) if head[-1] in text else -1
+    lines = text[start:stop].splitlines() if stop >= 0 else []
+    seen, known = set(), _numbers(question or "")
+    for line in itertools.islice((line for line in lines if re.search(r"[=≈]|\\approx", line)), 64):  # more cost time
         if is_verified(line):
-            pairs = {"=".join(sides) for sides in equations(line)}
-            new = {_OPERAND.sub(lambda found: f"{Fraction(found[1])}{found[2]}", pair) for pair in pairs} - seen
-            if new and (known is None or known & _numbers(" ".join(left for left, _ in equations(line)))):
-                seen |= new
-                known = known if known is None else known | _numbers(" ".join(pairs))
+            sums = filter(_OPERATOR.search, pairs := list(map("=".join, equations(line))))  # 7 = 7 is nothing new
+            new = {_OPERAND.sub(lambda found: f"{Fraction(found[1])}{found[2]}", pair) for pair in sums} - seen
+            if new and (question is None or known & _numbers(" ".join(left for left, _ in equations(line)))):
+                seen, known = seen | new, known | _numbers(" ".join(pairs))
                 yield line
 
 
@@ -335,22 +349,17 @@ def numeric_correctness_reward_func(completions: Texts, answer: Golds, **kwargs:
 
 
 def step_verified_reward_func(
-    completions: Texts,
-    answer: Golds,
-    *,
-    line_value: float = 0.2,
-    answer_value: float = 0.4,
-    max_lines: int = 3,
-    **kwargs: Any,
-) -> list[float]:
+    completions: Texts, answer: Golds, *, line_value: float = 0.2, answer_value: float = 0.4, max_lines: int = 3,
+    template: str | None = None, **kwargs: Any,
+) -> list[float]:  # fmt: skip
     """0 … 1: 0.2 for each of up to three `verified_lines` (more pay nothing: no padding), 0.4 for the gold answer."""
     if max_lines < 0:
         raise ValueError(f"max_lines {max_lines}: give at least 0")
     questions = map(_question, kwargs["prompts"]) if "prompts" in kwargs else itertools.repeat(None)
-    found = map(verified_lines, map(completion_text, completions), questions)
+    found = map(verified_lines, map(completion_text, completions), questions, itertools.repeat(template))
     steps = [len(list(itertools.islice(lines, max_lines))) for lines in found]
     right = correctness_reward_func(completions, answer)
-    return [float(line_value * n + answer_value * bool(paid)) for n, paid in zip(steps, right, strict=True)]
+    return [round(float(line_value * n + answer_value * bool(paid)), 10) for n, paid in zip(steps, right, strict=True)]
 
 
 def incremental_format_reward_func(completions: Texts, *, template: str | None = None, **kwargs: Any) -> list[float]:
@@ -377,13 +386,9 @@ def length_reward_func(
 
 
 def overlong_reward_func(
-    completions: Texts,
-    completion_ids: Ids,
-    *,
-    max_completion_length: int = 786,
-    cache: int | None = None,
+    completions: Texts, completion_ids: Ids, *, max_completion_length: int = 786, cache: int | None = None,
     **kwargs: Any,
-) -> list[float]:
+) -> list[float]:  # fmt: skip
     """-1 … 0: 0 up to `cache` tokens (None: a fifth) below the limit, from there falling to -1 at the limit.
 
     Source: soft overlong punishment, Q. Yu et al., "DAPO" (2025), equation 13. A run passes its own limit.
@@ -391,8 +396,7 @@ def overlong_reward_func(
     cache = max(1, max_completion_length // 5) if cache is None else cache
     if not 1 <= cache <= max_completion_length:
         raise ValueError(f"cache {cache}: give 1 to max_completion_length ({max_completion_length})")
-    over = [max(0, len(ids) - max_completion_length + cache) for ids in completion_ids]
-    return [max(-1.0, 0.0 - tokens / cache) for tokens in over]
+    return [max(-1.0, 0.0 - max(0, len(ids) - max_completion_length + cache) / cache) for ids in completion_ids]
 
 
 def repetition_reward_func(completions: Texts, *, ngram_size: int = 3, **kwargs: Any) -> list[float]:
@@ -402,12 +406,9 @@ def repetition_reward_func(completions: Texts, *, ngram_size: int = 3, **kwargs:
     """
     if ngram_size < 1:
         raise ValueError(f"ngram_size {ngram_size}: give at least 1")
-    values = []
-    for text in map(completion_text, completions):
-        words = text.lower().split()
-        ngrams = list(zip(*(words[start:] for start in range(ngram_size)), strict=False))
-        values.append(len(set(ngrams)) / len(ngrams) - 1 if ngrams else 0.0)
-    return values
+    texts = (completion_text(completion).lower().split() for completion in completions)
+    ngrams = [list(zip(*(words[start:] for start in range(ngram_size)), strict=False)) for words in texts]
+    return [len(set(found)) / len(found) - 1 if found else 0.0 for found in ngrams]
 
 
 def style_reward_func(completions: Texts, *, phrases: Sequence[str] = FILLERS, **kwargs: Any) -> list[float]:
@@ -426,8 +427,7 @@ def debug_reward_func(
     now = state and (id(state), state.global_step)
     if now and now[1] % every == 0 and now not in _SHOWN and os.environ.get("RANK", "0") == "0":
         _SHOWN[:] = [now]  # once a step, which may have several rollouts
-        for completion, gold, prompt in itertools.islice(zip(completions, answer, prompts, strict=True), count):
-            text = completion_text(completion)
+        for text, gold, prompt in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
             print(f"--- step {now[1]}\nQuestion: {_question(prompt)}\nGold: {gold}\nResponse: {text}")
             print(f"Extracted: {extract_xml_answer(text)}")
     return [1.0] * len(completions)

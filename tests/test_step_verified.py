@@ -9,7 +9,15 @@ import pytest
 from conftest import SHARED
 
 from benchmarks import gold_steps
-from rewards import equations, is_true, is_verified, step_verified_reward_func, verified_lines
+from rewards import (
+    THINK_FORMAT,
+    XML_COT_FORMAT,
+    equations,
+    is_true,
+    is_verified,
+    step_verified_reward_func,
+    verified_lines,
+)
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
 
@@ -17,6 +25,26 @@ GSM8K = SHARED / "gsm8k" / "train.jsonl"
 def score(*lines, answer="<answer>7</answer>", tag="think", **parameters):
     text = "\n".join([f"<{tag}>", *lines, f"</{tag}>"]) + answer
     return step_verified_reward_func([text], answer=["7"], **parameters)[0]
+
+
+WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
+    (r"\frac{48}{2} = 24", r"\frac{48}{2} = 25"),
+    (r"\[ \dfrac{48 \text{ clips}}{2} = 24 \]", r"\[ \dfrac{48 \text{ clips}}{2} = 25 \]"),
+    (r"$48 \times 2 = \boxed{96}$", r"$48 \times 2 = \boxed{97}$"),
+    (r"48 \times 2 = \boxed{96 \text{ clips}}.", r"48 \times 2 = \boxed{97 \text{ clips}}."),
+    (r"48 \text{ clips} \times 2 = 96", r"48 \text{ clips} \times 2 = 97"),
+    (r"48 + 24 = \$72", r"48 + 24 = \$73"),
+    (r"\$5 \cdot 3 = \$15", r"\$5 \cdot 3 = \$16"),
+    (r"20\% of 50 = 10", r"20\% of 50 = 11"),
+    (r"48 + 24 &= 72 \\", r"48 + 24 &= 73 \\"),
+    (r"\left( 3 + 4 \right) * 2 = 14", r"\left( 3 + 4 \right) * 2 = 11"),
+    (r"\frac{1}{2} \text{ of } 80 = 40", r"\frac{1}{2} \text{ of } 80 = 41"),
+    ("1/2 of 80 = 40", "1/2 of 80 = 41"),
+    ("50 percent of 80 = 40", "50 percent of 80 = 41"),
+    ("10/3 ≈ 3.33", "10/3 ≈ 3.34"),
+    (r"10/3 = 3.333 \approx 3.33", r"10/3 = 3.333 \approx 3.34"),
+    ("15 / 2 = 7.5 ≈ 8", "15 / 2 = 7.5 ≈ 7"),  # here a whole number may be the rounded one
+]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +92,13 @@ def score(*lines, answer="<answer>7</answer>", tag="think", **parameters):
         "0.1 + 0.2 = 0.3",  # no binary fractions
         "1+1=2 because of course 12-5 = 7; yes",
         "3+4=7 -> 7*2=14",
+        "(5/20) * 100 = 25%",  # percent as a unit
+        "100% - 30% = 70",
+        "1 - 20% = 80%",
+        "1/3 = 33.33%",
+        "48 + 24 = 72 (since 48 / 2 = 24)",
+        "900 ml / 15 ml/g = 60 g",
+        *(line for line, _ in WRITTEN_BY_MODELS),
     ],
 )
 def test_right_arithmetic(line):
@@ -114,6 +149,47 @@ def test_right_arithmetic(line):
         "1+1=2 " * 30,  # over 24 equations
         "1+1=2 " + "and so on " * 60,  # over 500 characters
         "٣ + 4 = 7",  # ASCII digits only
+        "10 - 5 = 5 = 3",  # all neighbours in a chain
+        "3 = 5 = 10 - 5",
+        "10 - 5 = 5 apples = 3 apples",
+        "7 = 7 = 7",  # a chain without an operator is worth nothing
+        "12 000 / 2 = 0",  # what stands before a blank belongs to the number, or multiplies it
+        "1 000 + 1 = 1",
+        "2 + 2 = 4 000",
+        "2 (3 + 4) = 7",
+        "1 1/2 + 2 = 2.5",
+        "2 + 3 = 3 1/2",
+        r"2\frac{1}{2} + 1 = 1.5",
+        "10% * 10 = 100",  # percent is no unit beside * and /
+        "20% * 50 = 1000",
+        "100 * 5% = 500",
+        "50% * 50% = 2500",
+        "20% * 30% = 600%",
+        "5 + 5% = 10",  # nor where only some have it
+        "100 - 20% = 80",
+        "1/3 = 33.34%",
+        "sqrt 4 + 2 = 6",  # words that change a number
+        r"\sqrt{4} + 2 = 6",
+        "√ 4 + 2 = 6",
+        "square root of 4 + 2 = 6",
+        "log(100) + 2 = 102",
+        "max(3) + 2 = 5",
+        "10 mod 3 + 1 = 4",
+        r"10 \bmod 3 + 1 = 4",
+        "10 minus 3 + 1 = 4",
+        "10 divided by 3 + 1 = 4",
+        "3 squared + 1 = 4",
+        "2 pi + 3 = 5",
+        "2 dozen + 3 = 5",
+        "2 + 2 = 4 thousand",
+        "3 million + 2 = 5",
+        "2(x) + 1 = 3",  # variables
+        "6/x + 1 = 7",
+        "x_1 + 2 = 3",
+        "1/1000 = 0.00",  # rounding leaves something
+        "0.0001*1 = 0.00",
+        "1/4 ≈ 0",
+        *(line for _, line in WRITTEN_BY_MODELS),
     ],
 )
 def test_wrong_or_no_arithmetic(line):
@@ -144,6 +220,7 @@ def test_equations_of_a_line():
     assert equations("48/2 = <<48/2=24>>24") == [("48/2", "24"), ("24", "24"), ("48/2", "24")]
     assert equations("5 apples + 2 = 7 apples, 7 x 2 = 14") == [("5+2", "7"), ("7*2", "14")]
     assert equations("Weigh 3 kg: w = 3") == []
+    assert equations("3 + 4 = 7 = 14/2 and 15/2 ≈ 8") == [("3+4", "7"), ("7", "14/2"), ("15/2", "~8")]
 
 
 def test_lines_pay_once_and_up_to_the_cap():
@@ -154,6 +231,9 @@ def test_lines_pay_once_and_up_to_the_cap():
     assert score(*(f"{n} + 1 = {n + 1}" for n in range(50))) == pytest.approx(1.0)
     assert score("1+1=2", "1+2=4", "1+3=4", tag="reasoning") == pytest.approx(0.8)
     assert score(*(f"{n}+1={n + 1}" for n in range(5)), max_lines=5, line_value=1, answer_value=2) == 7.0
+    assert score("3 + 4 = 7", "3 + 4 = 7 = 7", "3 + 4 = <<3+4=7>>7") == pytest.approx(0.6)  # 7 = 7 is none
+    assert score("1+1=2", "1+2=3", "1+3=4", answer="") == 0.6  # not 0.6000000000000001
+    assert score("10/3 ≈ 3.33", answer="") == 0.2
     assert score("3 + 4 = 7", max_lines=0) == pytest.approx(0.4)
     with pytest.raises(ValueError, match="max_lines -1: give at least 0"):
         score(max_lines=-1)
@@ -165,6 +245,28 @@ def test_only_closed_reasoning_counts():
     assert list(verified_lines("<think>\n1+1=3\n</think>\n3 + 4 = 7")) == []
     assert list(verified_lines("<reasoning>\n3 + 4 = 7\n</think>")) == []
     assert list(verified_lines("so <think>3 + 4 = 7</think>")) == ["3 + 4 = 7"]
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "lines"),
+    [
+        ("<work>{reasoning}</work><answer>{answer}</answer>", "<work>3 + 4 = 7</work>", ["3 + 4 = 7"]),
+        ("<work>{reasoning}</work><answer>{answer}</answer>", "<work>3 + 4 = 7", []),
+        ("<work>{reasoning}</work><answer>{answer}</answer>", "<think>3 + 4 = 7</think><answer>7</answer>", []),
+        ("<a>\n<b>{reasoning}</b> so <c>{answer}</c>", "<a><b>\n3 + 4 = 7</b>", ["3 + 4 = 7"]),
+        ("{reasoning}\n<answer>{answer}</answer>", "3 + 4 = 7\n<answer>7</answer>1 + 1 = 2", ["3 + 4 = 7"]),
+        ("{reasoning}\n<answer>{answer}</answer>", "3 + 4 = 7", []),
+        ("{reasoning}\n#### {answer}", "3 + 4 = 7\n#### 7", ["3 + 4 = 7"]),
+        ("Reasoning: {reasoning}\nAnswer: {answer}", "1 + 1 = 2 Reasoning: 3 + 4 = 7\nAnswer: 7", [" 3 + 4 = 7"]),
+        (XML_COT_FORMAT, "<reasoning>3 + 4 = 7</reasoning>", ["3 + 4 = 7"]),
+        (THINK_FORMAT, "<think>3 + 4 = 7</think>", ["3 + 4 = 7"]),
+        (XML_COT_FORMAT, "<think>3 + 4 = 7</think>", ["3 + 4 = 7"]),  # these two read either, as None does
+        (THINK_FORMAT, "<reasoning>3 + 4 = 7</reasoning><think>1 + 1 = 2</think>", ["3 + 4 = 7"]),
+    ],
+)
+def test_reasoning_is_where_the_template_has_it(template, text, lines):
+    assert list(verified_lines(text, template=template)) == lines
+    assert step_verified_reward_func([text], answer=["-"], template=template) == [0.2 * len(lines)]
 
 
 def test_it_works_in_a_thread_and_says_nothing(capfd):
@@ -184,6 +286,7 @@ HOSTILE = {
     "spaces": lambda n: "1" + " " * n + "+1=2",
     "short lines of blanks": lambda n: ("= " + " _" * 240 + "\n") * (n // 480),
     "tags": lambda n: "<think>" * (n // 7),
+    "latex": lambda n: ("=" + r"\frac{" * 40 + r"\text{" * 30 + "\n") * (n // 422),
     "powers": lambda n: "9**9**9**9=1\n99999999!=1\n9^9^9^9=1\n" * (n // 38),
 }
 
@@ -194,6 +297,7 @@ def test_hostile_text_of_a_million_characters(kind):
     text = "<think>" + HOSTILE[kind](1_000_000) + "</think>"
     start = time.process_time()
     step_verified_reward_func([text], answer=["7"], max_lines=100)
+    step_verified_reward_func([text], answer=["7"], max_lines=100, template="<think>{reasoning}</work>{answer}")
     assert time.process_time() - start < 3
 
 
