@@ -197,9 +197,9 @@ import os, sys, time
 sys.path.insert(0, {root!r})
 import train_grpo
 real = train_grpo.run
-def run(argv):
+def run(*arguments):
     try:
-        return real(argv)
+        return real(*arguments)
     finally:
         time.sleep(3 if os.environ["RANK"] == "0" else 0)
 train_grpo.run = run
