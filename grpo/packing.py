@@ -1,0 +1,163 @@
+"""Rollouts without padding: completions laid out one after another, their prompt once before them.
+
+A completion's own part begins with a copy of its prompt's last token, which predicts its first one, and ends before
+its last token, which predicts nothing that is asked for. It sees the rest of its prompt and itself. So a position is
+computed for every completion token and for every prompt token but the last, and for nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+Row = tuple[tuple[int, ...], tuple[int, ...]]  # the token ids of a prompt and of a completion
+IGNORED = -100  # the label of a position that is not scored, as everywhere in transformers
+
+
+def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int) -> list[Row]:
+    """The prompts and completions of a padded batch, as TRL's trainer holds it.
+
+    Args:
+        input_ids: (rows, P + C), prompts padded on the left, completions on the right.
+        attention_mask: (rows, P + C), 0 where padding is, and on all of a completion that is masked out.
+        logits_to_keep: C.
+    """
+    ids, counts = input_ids.tolist(), attention_mask.split([input_ids.shape[1] - logits_to_keep, logits_to_keep], 1)
+    prompts, completions = (count.sum(1).tolist() for count in counts)
+    start = input_ids.shape[1] - logits_to_keep
+    return [
+        (tuple(row[start - prompt : start]), tuple(row[start : start + completion]))
+        for row, prompt, completion in zip(ids, prompts, completions, strict=True)
+    ]
+
+
+def cost(rows: Sequence[Row], share: bool = True) -> int:
+    """How many positions the rows take in one pack, empty completions none."""
+    rows = [row for row in rows if row[1]]
+    prompts = {prompt for prompt, _ in rows} if share else [prompt for prompt, _ in rows]
+    return sum(len(prompt) - 1 for prompt in prompts) + sum(len(completion) for _, completion in rows)
+
+
+def divide(rows: Sequence[Row], budget: int, share: bool = True) -> list[list[int]]:
+    """Which rows go into which pack: their numbers, for each pack.
+
+    Rows with the same prompt stay together as far as the budget allows, the largest packs come first, and empty
+    completions are left out. A row that is longer than the budget has a pack to itself.
+
+    Args:
+        budget: positions of a pack, at most.
+        share: whether a pack holds a prompt once for all its completions.
+    """
+    groups: dict[object, list[int]] = {}
+    for number, (prompt, completion) in enumerate(rows):
+        if completion:
+            groups.setdefault(prompt if share else number, []).append(number)
+    parts = [part for group in groups.values() for part in _parts(rows, group, budget)]
+    size = {id(part): cost([rows[number] for number in part]) for part in parts}
+    packs: list[list[int]] = []
+    used: list[int] = []
+    for part in sorted(parts, key=lambda part: -size[id(part)]):  # first fit, the largest first
+        fitting = (index for index, taken in enumerate(used) if taken + size[id(part)] <= budget)
+        index = next(fitting, len(packs))
+        if index == len(packs):
+            packs.append([])
+            used.append(0)
+        packs[index] += part
+        used[index] += size[id(part)]
+    order = sorted(range(len(packs)), key=lambda index: -used[index])
+    return [packs[index] for index in order]
+
+
+def _parts(rows: Sequence[Row], group: list[int], budget: int) -> list[list[int]]:
+    """A group of one prompt, in as few parts of about the same size as the budget asks for."""
+    by_length = sorted(group, key=lambda number: -len(rows[number][1]))
+    for count in range(1, len(group) + 1):
+        parts: list[list[int]] = [[] for _ in range(count)]
+        sizes = [0] * count
+        for number in by_length:
+            least = sizes.index(min(sizes))
+            parts[least].append(number)
+            sizes[least] += len(rows[number][1])
+        if max(sizes) + len(rows[group[0]][0]) - 1 <= budget:
+            break
+    return parts
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Rows in one line of T positions, made of segments.
+
+    Attributes:
+        input_ids: (1, T).
+        position_ids: (1, T), as each row would count them by itself.
+        labels: (1, T), the token that each position predicts; IGNORED in prompts.
+        sizes: positions of each segment, in order; they add up to T.
+        parents: for each segment, the number of the one that it sees besides itself (its prompt's), or its own.
+        cells: (scored positions,) where each one's value goes in the flattened (rows, C) result.
+    """
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    labels: torch.Tensor
+    sizes: list[int]
+    parents: list[int]
+    cells: torch.Tensor
+
+
+def lay_out(
+    rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu", share: bool = True
+) -> Pack:
+    """The pack of the chosen rows.
+
+    Without any row it has a single position that is not scored: a forward pass that moves nothing, for a process that
+    has to take part in what the others compute.
+
+    Args:
+        chosen: numbers of rows, each with a completion.
+        width: C, the length of a row of the result.
+        share: whether completions of the same prompt share it, or each row is one segment.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    labels: list[int] = []
+    cells: list[int] = []
+    sizes: list[int] = []
+    parents: list[int] = []
+
+    def add(tokens: Sequence[int], targets: Sequence[int], first: int, parent: int | None = None) -> None:
+        ids.extend(tokens)
+        labels.extend(targets)
+        positions.extend(range(first, first + len(tokens)))
+        parents.append(len(sizes) if parent is None else parent)
+        sizes.append(len(tokens))
+
+    holder: dict[tuple[int, ...], int | None] = {}  # the segment of each prompt; a prompt of one token has none
+    for number in sorted(chosen, key=lambda number: rows[number][0]):
+        prompt, completion = rows[number]
+        cells.extend(range(number * width, number * width + len(completion)))
+        if not share:
+            unscored = [IGNORED] * (len(prompt) - 1)
+            add([*prompt, *completion[:-1]], [*unscored, *completion], 0)
+            continue
+        if prompt not in holder:
+            holder[prompt] = len(sizes) if len(prompt) > 1 else None
+            if len(prompt) > 1:
+                add(prompt[:-1], [IGNORED] * (len(prompt) - 1), 0)
+        add([prompt[-1], *completion[:-1]], completion, len(prompt) - 1, holder[prompt])
+    if not ids:
+        add([0], [IGNORED], 0)
+    input_ids, position_ids, targets = (torch.tensor([values], device=device) for values in (ids, positions, labels))
+    return Pack(input_ids, position_ids, targets, sizes, parents, torch.tensor(cells, dtype=torch.long, device=device))
+
+
+def segments(pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each position the number of its segment and of that segment's parent, both (T,)."""
+    device, sizes = pack.input_ids.device, torch.tensor(pack.sizes)
+    own = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    return own.to(device), torch.tensor(pack.parents)[own].to(device)
+
+
+def visible(pack: Pack) -> torch.Tensor:
+    """Which positions (columns) each position (rows) sees: (T, T), true where it does."""
+    own, parent = segments(pack)
+    return ((own == own[:, None]) | (own == parent[:, None])).tril()
