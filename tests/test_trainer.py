@@ -111,12 +111,10 @@ def largest_difference(stock, lean):
     return max(((other - one).norm() / one.norm().clamp(min=1e-20)).item() for one, other in pairs)
 
 
-def compare(model, tmp_path, differing=("entropy",), own=None, **settings):
+def compare(model, tmp_path, differing=("entropy",), **settings):
     """Train both: gradients equal to 1e-5, every logged value too, but for the named ones; the lean trainer."""
     stock, stock_log, _ = trained(GRPOTrainer, model, tmp_path, **settings)
-    lean, lean_log, trainer = trained(
-        LeanGRPOTrainer, model, tmp_path, own={"pack_tokens": 60, **(own or {})}, **settings
-    )
+    lean, lean_log, trainer = trained(LeanGRPOTrainer, model, tmp_path, own={"pack_tokens": 30}, **settings)
     assert trainer.backend is not None and stock[0]
     assert any(gradient.any() for gradient in stock[0].values())
     assert largest_difference(stock, lean) < 1e-5
@@ -132,8 +130,8 @@ def compare(model, tmp_path, differing=("entropy",), own=None, **settings):
 def test_every_loss_type_has_stock_gradients(tiny_model, tmp_path, loss_type):
     trainer = compare(tiny_model, tmp_path, loss_type=loss_type, importance_sampling_level="token")
     (plan, *_) = trainer._plans.values()
-    assert sum(len(packs) for packs in plan.turns) > len(plan.turns) or loss_type == "bnpo"
-    assert plan.computed.all() == (loss_type == "vespo")
+    assert max(len(packs) for packs in plan.turns) > 1
+    assert plan.computed.all() == (loss_type == "vespo") and plan.computed.any()
 
 
 @pytest.mark.parametrize(
@@ -267,7 +265,8 @@ def test_models_that_cannot_take_packs_fall_back_in_one_line(tiny_model, tmp_pat
 def test_learned_positions_count_from_each_row_where_stock_counts_the_padding(tiny_model, tmp_path):
     """GPT-2 was sampled with positions from 0; stock TRL trains it on positions that begin after the padding."""
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=32, n_layer=1, n_head=2, initializer_range=0.3))
+    sizes = {"vocab_size": 512, "n_embd": 32, "n_layer": 1, "n_head": 2, "initializer_range": 0.3}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
     model.tokenizer_of = tiny_model
     _, _, trainer = trained(LeanGRPOTrainer, model, tmp_path, learning_rate=0.0, reward=rewards_by_sum)
     (plan,) = trainer._plans.values()
