@@ -77,6 +77,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     # Optimization
     per_device_train_batch_size=16,  # completions (2025's TRL counted prompts: 1 / 4 / 16 then is 16 / 4 / 16 now)
     gradient_accumulation_steps=4,  # 16 * 4 = 64 completions per optimizer step and GPU
+    packed=True,  # the training step without padding, the same gradient in less time; false: TRL's own step
     learning_rate=5e-6,
     lr_scheduler_type="cosine",
     warmup_steps=0.1,  # below 1: a share of all steps
@@ -248,7 +249,7 @@ def train(
     """Evaluate, train, save, evaluate, compare, report."""
     from accelerate import PartialState
     from peft import PeftModel
-    from trl import GRPOTrainer, get_peft_config
+    from trl import get_peft_config
 
     from grpo import (
         comparison,
@@ -264,13 +265,14 @@ def train(
         trackers,
         weights,
     )
+    from grpo.trainer import trainer_class
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = PartialState().print, PartialState().is_main_process
     model = loading.load(config)
     data = difficulty.apply(config, model, tokenizer, data)
     with run_directory.cleared_on_refusal(output), hub.readable_errors("give a hub_model_id that you may write"):
-        trainer = GRPOTrainer(
+        trainer = trainer_class(config.script)(  # TRL's GRPOTrainer, with the same gradient for less work
             model=model,
             reward_funcs=list(rewards.values()),
             args=training,

@@ -27,6 +27,9 @@ class ScriptArguments:
     reward_funcs: list[str] = field(
         metadata={"help": "Names from rewards.REWARD_FUNCS, or my_file.my_function with allow_custom_rewards."}
     )
+    packed: bool = field(
+        metadata={"help": "The training step without padding: the same gradient in less time; false: TRL's own step."}
+    )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
     eval_dataset_name: str | None = field(
         default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
@@ -84,6 +87,11 @@ class ScriptArguments:
     adaptive_bounds: list[float] = field(
         default_factory=lambda: [0.25, 4.0],
         metadata={"help": "Smallest and largest multiple of its own weight that a reward may come to weigh."},
+    )
+    # The training step
+    pack_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Tokens computed at once in training, at most; unset: 2048 on a CPU, more on a GPU."},
     )
     # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})

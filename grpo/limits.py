@@ -11,8 +11,8 @@ ANY, ABOVE_ZERO, BELOW_ONE = (-math.inf, math.inf), 1e-12, 1 - 1e-12
 RANGES: dict[tuple[float, float], str] = {
     (1, math.inf): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
     "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
-    "eval_samples eval_num_samples save_total_limit num_completions_to_print lora_r lora_alpha ref_model_sync_steps "
-    "ddp_timeout",
+    "eval_samples eval_num_samples pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
+    "ref_model_sync_steps ddp_timeout",
     (2, math.inf): "num_generations num_generations_eval filter_num_samples",
     (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
     "warmup_steps dataloader_num_workers entropy_coef eval_delay",

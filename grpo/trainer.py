@@ -9,62 +9,37 @@ README, "The training step", says what is exact, what differs and what falls bac
 """
 
 import contextlib
+import functools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
-from . import attention, packable, packing
-
-Batch = dict[str, Any]  # tensors with one entry for each completion, and scalars
-
-# How TRL 1.16 adds up a micro-batch of B completions. Of these loss types a completion's share is known beforehand, so
-# that a micro-batch can be computed in parts; of any other it is not, and TRL's micro-batch stays whole.
-MEANS = ("grpo", "dr_grpo", "sapo", "luspo")  # each completion's sum / B
-SUMS = ("dapo", "cispo", "vespo")  # each completion's sum / a constant of the rollout
-TOKEN_MEANS = ("bnpo",)  # each completion's sum / the micro-batch's tokens: stays in its micro-batch
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How the micro-batches that share a rollout and an optimizer step are computed.
-
-    Attributes:
-        batches: TRL's own micro-batches.
-        rows: all of them together.
-        turns: for each micro-step its packs: the numbers of their rows (none: a pack that moves nothing), and what
-            TRL's loss of the pack is to be multiplied by.
-        computed: (rows,) false where a completion cannot move the policy.
-        log_probs, entropies: (rows, C), filled in as they become known.
-    """
-
-    batches: list[Batch]
-    rows: Batch
-    turns: list[list[tuple[list[int], float]]]
-    computed: torch.Tensor
-    log_probs: torch.Tensor
-    entropies: torch.Tensor
+from . import attention, packable, packing, schedule
+from .schedule import Batch, Plan
 
 
 class LeanGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
     Args:
+        packed: false takes TRL's own training step, with its padding.
         pack_tokens: positions of a pack at most, which bounds the memory of a training step; a longer completion has
             a pack to itself. None: what suits the attention implementation, 2,048 on a CPU.
     """
 
-    def __init__(self, *args: Any, pack_tokens: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, packed: bool = True, pack_tokens: int | None = None, **kwargs: Any) -> None:
         self.backend: attention.Backend | None = None  # None: everything is TRL's own
         self._known: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._plans: dict[int, Plan] = {}
         super().__init__(*args, **kwargs)
+        if not packed:
+            return
         reason = packable.why_not(self)
         if reason is None:
             implementation = self.accelerator.unwrap_model(self.model).config._attn_implementation
@@ -76,12 +51,12 @@ class LeanGRPOTrainer(GRPOTrainer):
             self.backend = None
             self.accelerator.print(f"note: the training step is TRL's own, with its padding: {reason}")
             return
-        known = self.loss_type in MEANS + SUMS + TOKEN_MEANS
+        known = self.loss_type in schedule.KNOWN
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
         # DeepSpeed's engine steps in the backward of an optimizer step's last micro-batch: there may be but one
         self._in_parts = known and self.accelerator.distributed_type != DistributedType.DEEPSPEED
         together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)
-        self._block = 1 if self.loss_type in TOKEN_MEANS else together
+        self._block = 1 if self.loss_type in schedule.TOKEN_MEANS else together
         self._drops = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         self.accelerator.print(f"Training step: packs of {self.pack_tokens:,} tokens, {self.backend.name}")
 
@@ -103,7 +78,11 @@ class LeanGRPOTrainer(GRPOTrainer):
         position = self._step % self.args.steps_per_generation
         block, turn = divmod(position, self._block)
         if block not in self._plans:
-            self._plans[block] = self._plan(self._buffered_inputs[block * self._block :][: self._block])
+            batches = self._buffered_inputs[block * self._block :][: self._block]
+            share = self.backend.shares_prompts
+            self._plans[block] = schedule.plan(
+                batches, self.loss_type, self._drops, self.pack_tokens, share, self._most
+            )
         plan = self._plans[block]
         packs = plan.turns[turn]
         total = torch.zeros((), device=self.accelerator.device, requires_grad=not packs)
@@ -120,37 +99,6 @@ class LeanGRPOTrainer(GRPOTrainer):
         if turn + 1 == len(plan.turns):
             self._log(model, plan)
         return total
-
-    def _plan(self, batches: list[Batch]) -> Plan:
-        rows = {
-            key: torch.cat([batch[key] for batch in batches]) if value.ndim else value
-            for key, value in batches[0].items()
-            if value is not None
-        }
-        mask = rows["completion_mask"]
-        computed = mask.any(1)
-        if self._drops:  # nothing but the advantage moves the policy
-            computed &= rows["advantages"] != 0
-        ids, mask_of_all = (
-            torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask")
-        )
-        laid_out = packing.rows_of(ids, mask_of_all, mask.shape[1])
-        live = computed.nonzero().flatten().tolist()
-        divided = packing.divide([laid_out[row] for row in live], self.pack_tokens, self.backend.shares_prompts)
-        packs = [[live[number] for number in pack] for pack in divided]
-        packs += [[]] * (self._most(len(packs)) - len(packs))
-        factors = [1.0] * len(packs)
-        if self.loss_type in MEANS:
-            factors = [len(pack) * len(batches) / len(computed) for pack in packs]
-        elif self.loss_type in TOKEN_MEANS:
-            tokens = [len(completion) for _, completion in laid_out]
-            factors = [sum(tokens[row] for row in pack) / max(sum(tokens), 1) for pack in packs]
-        shares = list(zip(packs, factors, strict=True))
-        count = len(batches)
-        turns = [shares[len(shares) * turn // count : len(shares) * (turn + 1) // count] for turn in range(count)]
-        # of a completion that is left out nothing is known; it counts as unchanged since it was sampled
-        log_probs = rows.get("old_per_token_logps", torch.zeros(mask.shape, device=mask.device)).clone()
-        return Plan(batches, rows, turns, computed, log_probs, torch.zeros_like(log_probs))
 
     def _loss_of(self, model: Any, plan: Plan, chosen: list[int]) -> torch.Tensor:
         """TRL's loss of some rows as if they were a micro-batch; of none, a zero that all weights are part of."""
@@ -229,6 +177,13 @@ class LeanGRPOTrainer(GRPOTrainer):
         start = time.perf_counter()
         yield
         self._metrics["train" if self.model.training else "eval"][name].append(time.perf_counter() - start)
+
+
+def trainer_class(script: Any) -> Callable[..., GRPOTrainer]:
+    """What constructs the trainer of a run with these ScriptArguments, from GRPOTrainer's arguments."""
+    if script.use_unsloth:
+        return GRPOTrainer  # Unsloth has put a class of its own, with its own training step, in its place
+    return functools.partial(LeanGRPOTrainer, packed=script.packed, pack_tokens=script.pack_tokens)
 
 
 class _Alone:
