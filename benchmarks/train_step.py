@@ -105,7 +105,9 @@ def measure(options: argparse.Namespace) -> dict:
         {"prompt": " ".join(chance.choice(words) for _ in range(chance.randint(20, 120))), "number": number}
         for number in range(options.accumulation * options.steps)
     ]
-    dead = {row["number"] for row in rows if row["number"] % options.accumulation < options.dead[0] * options.accumulation}
+    dead = {
+        row["number"] for row in rows if row["number"] % options.accumulation < options.dead[0] * options.accumulation
+    }
     vocabulary = min(len(tokenizer), model.config.vocab_size)
     sampled: list[dict] = []
 
@@ -229,13 +231,33 @@ def main() -> None:
     device = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     rate = matrix_rate(options.device, options.dtype)
     table = Table(title=f"Training phase, {options.loss_type}, {options.dtype}, {options.attn_implementation}")
-    for column in ("groups", "trainer", "seconds", "ratio", "efficiency", "memory, MB", "ratio", "gradient", "limit, s"):
+    for column in (
+        "groups",
+        "trainer",
+        "seconds",
+        "ratio",
+        "efficiency",
+        "memory, MB",
+        "ratio",
+        "gradient",
+        "limit, s",
+    ):
         table.add_column(column, justify="left" if column in ("groups", "trainer") else "right")
     for dead in options.dead:
         found, files = {}, {side: f"{tempfile.mkdtemp()}/{side}.pt" for side in ("stock", "lean")}
         for side, gradients in files.items():
             arguments = [word for word in sys.argv[1:]]
-            command = [sys.executable, __file__, *arguments, "--dead", str(dead), "--side", side, "--gradients", gradients]
+            command = [
+                sys.executable,
+                __file__,
+                *arguments,
+                "--dead",
+                str(dead),
+                "--side",
+                side,
+                "--gradients",
+                gradients,
+            ]
             output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             found[side] = json.loads(output.strip().splitlines()[-1])
         worst, *norms = difference(*files.values())

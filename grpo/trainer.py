@@ -168,12 +168,17 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     # What takes the time
 
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        with self._timed("time/generation"):
+            return super()._generate(*args, **kwargs)
+
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._timed("time/rewards"):
             return super()._calculate_rewards(*args, **kwargs)
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
+        """Log how long it takes, in seconds; `step_time`, which TRL logs, is everything."""
         start = time.perf_counter()
         yield
         self._metrics["train" if self.model.training else "eval"][name].append(time.perf_counter() - start)

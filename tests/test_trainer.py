@@ -240,6 +240,7 @@ def test_evaluation_during_training_is_stocks(tiny_model, tmp_path):
 def test_times_are_in_the_log(tiny_model, tmp_path):
     _, logs, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path)
     assert 0 < logs[0]["time/rewards"] < logs[0]["step_time"]
+    assert 0 < logs[0]["time/generation"] < logs[0]["step_time"]
 
 
 @pytest.mark.parametrize(

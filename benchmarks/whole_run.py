@@ -1,0 +1,73 @@
+"""A whole run of train_grpo.py, as it is and with TRL's own training step and generation, side by side.
+
+    python benchmarks/whole_run.py --config recipes/demo.yaml
+    python benchmarks/whole_run.py --model_name_or_path SMOLLM2 --dataset_name GSM8K.jsonl --num_shots 1 \\
+        --reward_funcs random_reward.random_reward --allow_custom_rewards true --use_cpu true --report_to none \\
+        --max_steps 3 --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --num_generations 8 \\
+        --max_completion_length 128 --eval_samples 8 --beta 0
+
+All flags are those of train_grpo.py. Three sides run one after the other in processes of their own: stock (`--packed
+false --generation hf`), packed only (`--generation hf`), and the run as given. A random model samples other texts on
+each side, so compare the means. Seconds are sums over the steps; "other" is start-up, evaluation and report.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDES = {
+    "stock": ["--packed", "false", "--generation", "hf"],
+    "packed": ["--generation", "hf"],
+    "as given": [],
+}
+
+
+def run(flags: list[str]) -> dict[str, float]:
+    """Seconds of a run by what takes them, and tokens per completion."""
+    output = Path(tempfile.mkdtemp()) / "run"
+    start = time.perf_counter()
+    command = [sys.executable, str(ROOT / "train_grpo.py"), *sys.argv[1:], *flags, "--output_dir", str(output)]
+    subprocess.run(command, check=True, cwd=ROOT / "benchmarks", stdout=sys.stderr)
+    total = time.perf_counter() - start
+    steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    steps = [step for step in steps if "step_time" in step]
+    generation, rewards, all_of_it = (
+        sum(step[key] for step in steps) for key in ("time/generation", "time/rewards", "step_time")
+    )
+    return {
+        "training phase": all_of_it - generation - rewards,
+        "generation": generation,
+        "rewards": rewards,
+        "steps": all_of_it,
+        "other": total - all_of_it,
+        "whole run": total,
+        "length": sum(step["completions/mean_length"] for step in steps) / len(steps),
+    }
+
+
+def main() -> None:
+    found = {name: run(flags) for name, flags in SIDES.items()}
+    table = Table(title=f"Seconds of {' '.join(sys.argv[1:3])}")
+    table.add_column("")
+    for name in found:
+        table.add_column(name, justify="right")
+        table.add_column("ratio", justify="right")
+    for row in found["stock"]:
+        cells = []
+        for one in found.values():
+            cells += [f"{one[row]:.1f}", f"{found['stock'][row] / one[row]:.2f}" if one[row] else "-"]
+        table.add_row(row, *cells)
+    Console(width=110).print(table)
+    share = found["stock"]["training phase"] / found["stock"]["whole run"]
+    print(f"The training phase is {share:.0%} of the stock run")
+
+
+if __name__ == "__main__":
+    main()
