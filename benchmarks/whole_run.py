@@ -2,7 +2,7 @@
 
     python benchmarks/whole_run.py --config recipes/demo.yaml
     python benchmarks/whole_run.py --model_name_or_path SMOLLM2 --dataset_name GSM8K.jsonl --num_shots 1 \\
-        --reward_funcs random_reward.random_reward --allow_custom_rewards true --use_cpu true --report_to none \\
+        --reward_funcs benchmarks.random_reward.random_reward --allow_custom_rewards true --use_cpu true --report_to none \\
         --max_steps 3 --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --num_generations 8 \\
         --max_completion_length 128 --eval_samples 8 --beta 0
 
@@ -34,7 +34,7 @@ def run(flags: list[str]) -> dict[str, float]:
     output = Path(tempfile.mkdtemp()) / "run"
     start = time.perf_counter()
     command = [sys.executable, str(ROOT / "train_grpo.py"), *sys.argv[1:], *flags, "--output_dir", str(output)]
-    subprocess.run(command, check=True, cwd=ROOT / "benchmarks", stdout=sys.stderr)
+    subprocess.run(command, check=True, stdout=sys.stderr)
     total = time.perf_counter() - start
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in steps if "step_time" in step]

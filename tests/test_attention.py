@@ -1,5 +1,7 @@
 """Packs through models give the log-probabilities of the padded batch, whatever computes the attention."""
 
+import shutil
+
 import pytest
 import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
@@ -65,8 +67,18 @@ def test_a_block_mask_gives_the_same_as_segments(tiny_model):
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
-def test_flex_attention_sees_the_same(tiny_model):
-    """FlexAttention has no backward on a CPU; what its mask lets through is compared instead, cell by cell."""
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="FlexAttention compiles its kernel")
+def test_flex_attention_gives_what_rows_give_alone(tiny_model):
+    """The forward only: FlexAttention has no backward on a CPU."""
+    model, expected = loaded(tiny_model, "flex_attention"), one_by_one(loaded(tiny_model))
+    backend = attention.choose("flex_attention", CPU)
+    with torch.no_grad():
+        found = attention.score(model, backend, ROWS, packing.divide(ROWS, 100), WIDTH, CPU)
+    torch.testing.assert_close(torch.stack(found), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_flex_attention_is_told_what_a_block_mask_says(tiny_model):
     pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
     mask = attention._flex(pack)["attention_mask"]
     length = pack.input_ids.shape[1]
