@@ -2,9 +2,9 @@
 
     python benchmarks/whole_run.py --config recipes/demo.yaml
     python benchmarks/whole_run.py --model_name_or_path SMOLLM2 --dataset_name GSM8K.jsonl --num_shots 1 \\
-        --reward_funcs benchmarks.random_reward.random_reward --allow_custom_rewards true --use_cpu true --report_to none \\
-        --max_steps 3 --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --num_generations 8 \\
-        --max_completion_length 128 --eval_samples 8 --beta 0
+        --reward_funcs benchmarks.random_reward.random_reward --allow_custom_rewards true --report_to none \\
+        --use_cpu true --beta 0 --eval_samples 8 --max_completion_length 128 --num_generations 8 \\
+        --max_steps 3 --per_device_train_batch_size 16 --gradient_accumulation_steps 1
 
 All flags are those of train_grpo.py. Three sides run one after the other in processes of their own: stock (`--packed
 false --generation hf`), packed only (`--generation hf`), and the run as given. A random model samples other texts on
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -37,10 +38,13 @@ def run(flags: list[str]) -> dict[str, float]:
     subprocess.run(command, check=True, stdout=sys.stderr)
     total = time.perf_counter() - start
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    steps = [step for step in steps if "step_time" in step]
-    generation, rewards, all_of_it = (
-        sum(step[key] for step in steps) for key in ("time/generation", "time/rewards", "step_time")
-    )
+    steps = [step for step in steps if "step_time" in step and "loss" in step]
+    counts = [now["step"] - before["step"] for before, now in pairwise([{"step": 0}, *steps])]
+
+    def total_of(key: str) -> float:  # a log holds the mean of the steps since the one before
+        return sum(count * step[key] for count, step in zip(counts, steps, strict=True))
+
+    generation, rewards, all_of_it = map(total_of, ("time/generation", "time/rewards", "step_time"))
     return {
         "training phase": all_of_it - generation - rewards,
         "generation": generation,
@@ -48,7 +52,7 @@ def run(flags: list[str]) -> dict[str, float]:
         "steps": all_of_it,
         "other": total - all_of_it,
         "whole run": total,
-        "length": sum(step["completions/mean_length"] for step in steps) / len(steps),
+        "tokens per completion": total_of("completions/mean_length") / sum(counts),
     }
 
 
