@@ -9,7 +9,6 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from transformers import ProgressCallback, Trainer
-from trl.trainer import grpo_trainer
 
 from rewards import short_name
 
@@ -92,6 +91,8 @@ class SampleTable:
 
 def make_readable(trainer: Trainer, steps_per_epoch: int, stages: Sequence[str] = ()) -> None:
     """Put `ProgressLine` and `SampleTable` in the place of what transformers and TRL print."""
+    from trl.trainer import grpo_trainer  # here: a dry run draws its tables without TRL's trainer
+
     args = trainer.args
     if not args.disable_tqdm:
         trainer.remove_callback(ProgressCallback)

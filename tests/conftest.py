@@ -1,12 +1,17 @@
 """Fixtures: everything runs offline, on the CPU, on models and data that the project makes itself."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+# One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may wait for a hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -78,27 +83,79 @@ def tiny_model(tmp_path_factory):
     return str(directory)
 
 
+# Flags of a training run of seconds
+TINY = {
+    "use_cpu": "true",
+    "max_prompt_length": "400",
+    "max_completion_length": "8",
+    "num_generations": "2",
+    "per_device_train_batch_size": "4",
+    "gradient_accumulation_steps": "1",
+    "max_steps": "2",
+    "warmup_steps": "0",
+    "learning_rate": "1e-3",
+    "report_to": "none",
+    "output_dir": "run",
+}
+
+
+def flags(**settings):
+    return [word for key, value in settings.items() if value is not None for word in (f"--{key}", str(value))]
+
+
 @pytest.fixture
 def tiny_run(tiny_model, rows_file):
-    """Flags of a training run of seconds."""
-    flags = {
-        "use_cpu": "true",
-        "model_name_or_path": tiny_model,
-        "dataset_name": rows_file,
-        "max_prompt_length": "400",
-        "max_completion_length": "8",
-        "num_generations": "2",
-        "per_device_train_batch_size": "4",
-        "gradient_accumulation_steps": "1",
-        "max_steps": "2",
-        "warmup_steps": "0",
-        "learning_rate": "1e-3",
-        "report_to": "none",
-        "output_dir": "run",
-    }
+    """The command line of a training run of seconds."""
 
     def argv(**overrides):
-        merged = {**flags, **overrides}
-        return [word for key, value in merged.items() if value is not None for word in (f"--{key}", str(value))]
+        return flags(**{**TINY, "model_name_or_path": tiny_model, "dataset_name": rows_file, **overrides})
 
     return argv
+
+
+# --- Runs that several tests look at, made once
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run: its directory, which nobody may write to, and what it printed (spaces as one)."""
+
+    path: Path
+    shown: str
+
+    def copy(self, name="run"):
+        """The run, in the test's own directory."""
+        return Path(shutil.copytree(self.path, name))
+
+
+# In the environment of `learned`: none of them may stand in any file that it wrote
+SECRETS = {
+    name: f"planted-{index}-0123456789abcdef"
+    for index, name in enumerate(("HF_TOKEN", "WANDB_API_KEY", "MY_SECRET", "SMTP_PASSWORD", "AWS_SECRET_ACCESS_KEY"))
+}
+
+
+def finish(directory, **overrides):
+    """Train in this directory, with LEARNS."""
+    import train_grpo
+
+    shown = io.StringIO()
+    with contextlib.chdir(directory), contextlib.redirect_stdout(shown):
+        assert train_grpo.main(flags(**{**TINY, **LEARNS, **overrides})) == 0
+    return Finished(directory / "run", " ".join(shown.getvalue().split()))
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory):
+    """All weights of the demo's model trained for two steps, with a checkpoint of each."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in SECRETS.items():
+            patched.setenv(name, value)
+        return finish(tmp_path_factory.mktemp("learned"), save_steps="1", stop_on_alarm="true")
+
+
+@pytest.fixture(scope="session")
+def learned_adapter(tmp_path_factory):
+    """A LoRA adapter of the demo's model that matters, for its high learning rate; merged besides."""
+    lora = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2", "merge_lora": "true", "save_steps": "2"}
+    return finish(tmp_path_factory.mktemp("adapter"), **lora)

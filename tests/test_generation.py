@@ -21,7 +21,7 @@ from grpo import data, decoding, generation, prompts, sources
 from grpo.generation import Sampling, eos_ids, generate
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
-COUNT = 40
+COUNT = 24
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def train(tiny_run):
             "eval_samples": "2",
             "max_completion_length": "48",
             "num_generations": "8",
-            "per_device_train_batch_size": "32",
+            "per_device_train_batch_size": "16",
             "learning_rate": "1e-4",
             "log_completions": "false",
             "save_strategy": "no",
@@ -116,7 +116,6 @@ def test_dead_reward_is_named(train, greedy, write_jsonl):
     rows = [{"question": row["question"], "answer": "#### 987654"} for row, _ in greedy]
     found = train(
         max_steps="21", dataset_name=write_jsonl(rows), warmup_steps="2", stop_on_alarm="true", learning_rate="1e-6",
-        per_device_train_batch_size="16",
     )  # fmt: skip
     assert set(found) == {"dead_reward"}  # which stops no run that has other rewards to learn from
     assert found["dead_reward"]["step"] == 21  # after NEVER rollouts of a policy that moves

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import DEMO, LEARNS
+from conftest import DEMO, LEARNS, finish
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, pipeline
 
@@ -23,11 +23,17 @@ def settings(dtype="float32"):
 
 
 @pytest.fixture
-def adapter_run(tiny_run):
-    """A LoRA run whose adapter matters: without a warm-up and with a high learning rate."""
-    flags = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2", "merge_lora": "true", "save_steps": "2"}
-    assert train_grpo.main(tiny_run(**LEARNS, **flags)) == 0
-    return Path("run")
+def adapter_run(learned_adapter):
+    """A LoRA run whose adapter matters, in `run`."""
+    return learned_adapter.copy()
+
+
+@pytest.fixture(scope="module")
+def thinking(tmp_path_factory):
+    """An adapter that was trained on another prompt format, as plain text, with a worked example."""
+    prompt = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "max_prompt_length": "400"}
+    lora = {"use_peft": "true", "lora_r": "4", "merge_lora": "true", "save_steps": "2"}
+    return finish(tmp_path_factory.mktemp("thinking"), **prompt, **lora)
 
 
 def greedy(directory):
@@ -118,9 +124,8 @@ def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
     assert shown.endswith(f"\n\n{read}") and shown.startswith(text.strip())
 
 
-def test_a_saved_run_is_asked_in_its_own_format_with_its_own_examples(tiny_run, capfd, monkeypatch):
-    flags = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "max_prompt_length": "400"}
-    assert train_grpo.main(tiny_run(**LEARNS, **flags)) == 0
+def test_a_saved_run_is_asked_in_its_own_format_with_its_own_examples(thinking, monkeypatch):
+    thinking.copy()
     asked = []
     tokenize = saved.tokenize
     monkeypatch.setattr(saved, "tokenize", lambda prompts, *args: asked.extend(prompts) or tokenize(prompts, *args))
@@ -159,13 +164,12 @@ def test_a_record_that_cannot_be_read_is_one_line(record, tiny_model, tmp_path, 
     assert "is no record of a run" in line and str(model / "run.json") in line
 
 
-def test_what_belongs_to_a_run_is_asked_as_the_run_was(tiny_run, capfd):
-    flags = {"prompt_format": "think", "use_chat_template": "false", "use_peft": "true", "lora_r": "4"}
-    assert train_grpo.main(tiny_run(**LEARNS, **flags, merge_lora="true", save_steps="2")) == 0
-    style = saved.prompting("run")[0]
-    assert style.question.startswith("<problem>") and not style.chat
+def test_what_belongs_to_a_run_is_asked_as_the_run_was(thinking, tiny_run, capfd):
+    thinking.copy()
+    style, shots = saved.prompting("run")
+    assert style.question.startswith("<problem>") and not style.chat and len(shots) == 1
     for place in ("run/merged", "run/checkpoint-2"):
-        assert saved.prompting(place) == (style, [])
+        assert saved.prompting(place) == (style, shots)
         capfd.readouterr()
         assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", place]) == 0
         assert "<think>" in capfd.readouterr().out
@@ -173,16 +177,16 @@ def test_what_belongs_to_a_run_is_asked_as_the_run_was(tiny_run, capfd):
     assert train_grpo.main(tiny_run(**again)) == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "run was trained on other prompts: '<problem>" in shown and "its own prompt_format" in shown
-    asked = {"prompt_format": "think", "use_chat_template": "false", "overwrite_run": "true"}
+    asked = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "overwrite_run": "true"}
     assert train_grpo.main(tiny_run(**again, **asked)) == 0
     assert "other prompts" not in capfd.readouterr().out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["true", "false"])
-def test_overwriting_a_run_leaves_nothing_that_would_be_loaded_in_its_place(first, tiny_run):
+def test_overwriting_a_run_leaves_nothing_that_would_be_loaded_in_its_place(first, learned, learned_adapter, tiny_run):
     second = "false" if first == "true" else "true"
-    assert train_grpo.main(tiny_run(**LEARNS, use_peft=first, lora_r="4", merge_lora=first)) == 0
+    (learned_adapter if first == "true" else learned).copy()
     assert train_grpo.main(tiny_run(**LEARNS, use_peft=second, lora_r="4", overwrite_run="true")) == 0
     names = {path.name for path in Path("run").iterdir()}
     adapter = {"adapter_model.safetensors", "adapter_config.json"}

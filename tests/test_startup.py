@@ -1,0 +1,92 @@
+"""Start-up: what is not needed is not imported, nothing is loaded twice, and benchmarks/startup.py times all of it."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import safetensors
+from conftest import DEMO, ROOT
+
+import train_grpo
+from grpo import loading, sources
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import startup
+
+PHASES = """
+import json, sys
+sys.path.insert(0, {root!r})
+modules = {{}}
+import rewards
+modules["import rewards"] = sorted(sys.modules)
+import train_grpo
+modules["import train_grpo"] = sorted(sys.modules)
+assert train_grpo.main(["--no_such_flag", "1"]) == 2
+modules["a mistake"] = sorted(sys.modules)
+assert train_grpo.main({argv!r}) == 0
+modules["a dry run"] = sorted(sys.modules)
+print("\\n" + json.dumps(modules))
+"""
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    """The names in sys.modules at four moments of one fresh interpreter."""
+    argv = ["--use_cpu", "true", "--report_to", "none", "--dry_run", "true", "--max_samples", "200"]
+    argv += ["--model_name_or_path", str(DEMO / "model"), "--dataset_name", str(DEMO / "train.jsonl")]
+    done = subprocess.run(
+        [sys.executable, "-c", PHASES.format(root=str(ROOT), argv=argv)],
+        cwd=tmp_path_factory.mktemp("fresh"), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {moment: set(names) for moment, names in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+NEVER_HERE = {"matplotlib", "vllm", "unsloth", "math_verify", "tensorboard", "swanlab", "trackio", "bitsandbytes"}
+LIBRARIES = {"torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "pandas", "rich"}
+ABSENT = {  # what each moment does without
+    "import rewards": {*NEVER_HERE, *LIBRARIES, "grpo"},
+    "import train_grpo": {*NEVER_HERE, *LIBRARIES, "grpo.config"},
+    "a mistake": {*NEVER_HERE, "datasets", "wandb", "rich", "grpo.data", "grpo.evaluation"},
+    "a dry run": {*NEVER_HERE, "trl.trainer.grpo_trainer", "wandb", "grpo.report", "grpo.charts", "grpo.monitoring"},
+}
+
+
+@pytest.mark.parametrize("moment", ABSENT)
+def test_what_is_not_needed_yet_is_not_imported(moment, modules):
+    assert ABSENT[moment] & modules[moment] == set()
+
+
+def test_a_run_loads_tokenizer_weights_and_rows_once(tiny_run, monkeypatch):
+    from transformers import AutoModelForCausalLM, AutoProcessor, AutoTokenizer
+
+    calls = Counter()
+
+    def count(owner, name, *, of=None):
+        function = getattr(owner, name)
+
+        def counted(*args, **kwargs):
+            calls[of or owner.__name__] += 1
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for auto in (AutoTokenizer, AutoModelForCausalLM, AutoProcessor):
+        count(auto, "from_pretrained")
+    count(sources, "load_source", of="rows")
+    count(loading, "read_configs", of="configs")
+    count(safetensors, "safe_open", of="headers")  # is what is probed before
+    assert train_grpo.main(tiny_run(max_steps="1", eval_samples="2")) == 0
+    assert calls == {"AutoTokenizer": 1, "AutoModelForCausalLM": 1, "rows": 1, "configs": 1, "headers": 1}
+
+
+def test_the_benchmark_times_every_stage_of_the_real_program(tiny_run):
+    seconds = startup.measure(tiny_run(output_dir=None, eval_samples="2"))
+    assert set(seconds) == set(startup.ORDER) and all(spent >= 0 for spent in seconds.values())
+    assert seconds["imports"] > 0.5 and seconds["first optimizer step"] > 0.01
+    lines = startup.table(seconds).splitlines()
+    assert len(lines) == len(startup.ORDER) + 2 and lines[-1].split()[0] == "all"
+    assert {path.name for path in Path.cwd().iterdir()} == {"rows.jsonl"}
