@@ -85,6 +85,15 @@ class ScriptArguments:
         default_factory=lambda: [0.25, 4.0],
         metadata={"help": "Smallest and largest multiple of its own weight that a reward may come to weigh."},
     )
+    # Generation
+    generation: str = field(
+        default="auto",
+        metadata={
+            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
+            "compiled (the same on a static cache), continuous (transformers' batching), vllm; auto: lean on a CPU, "
+            "hf on a GPU."
+        },
+    )
     # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
     stop_on_alarm: bool = field(
