@@ -93,6 +93,15 @@ class ScriptArguments:
         default=None,
         metadata={"help": "Tokens computed at once in training, at most; unset: 2048 on a CPU, more on a GPU."},
     )
+    # Generation
+    generation: str = field(
+        default="auto",
+        metadata={
+            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
+            "compiled (the same on a static cache), continuous (transformers' batching), vllm; auto: lean on a CPU, "
+            "hf on a GPU."
+        },
+    )
     # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
     stop_on_alarm: bool = field(

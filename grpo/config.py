@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import UserError, machine, run_directory, stages
+from . import UserError, engines, machine, run_directory, stages
 from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_adaptive, check_values, refuse_secrets
@@ -162,6 +162,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     check_adaptive(settings)
     if settings["merge_only"] and "dtype" not in given:  # as it was trained
         settings["dtype"] = run_directory.setting(settings["merge_only"], "dtype") or settings["dtype"]
+    engines.settle(settings, given)
     notes += machine.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     inline = {**_parse(hyperparameters, [])[0], "output_dir": None, "run_name": None}

@@ -4,6 +4,7 @@
 that work is for rows that have already ended.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ def refilled(
     """Complete the jobs: each one's number, token ids and whether it was cut off, as soon as it has ended.
 
     Args:
-        ends: tokens that end a completion; they are not part of it.
+        ends: tokens that end a completion; the one that did is its last.
         sampling: a `generation.Sampling`; None takes the likeliest token.
     """
     batch, waiting = _Batch(model, tokenizer, ends, max_new_tokens, sampling), deque(jobs)
@@ -41,6 +42,21 @@ def refilled(
         else:
             batch.step()
         yield from batch.leave()
+
+
+def obstacle(model: Any) -> str | None:
+    """Why this model cannot be decoded here, as the end of `because …`; None where it can."""
+    if "unsloth" in sys.modules:
+        return "Unsloth's models decode in a way of their own"
+    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
+        return "its adapter adds tokens to the prompt"
+    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        return "it is spread over several devices"
+    # sliding windows and states forget, and rows could not be moved between caches that did
+    layers = DynamicCache(config=model.config).layers
+    if model._is_stateful or not all(type(layer) is DynamicLayer for layer in layers):
+        return "its cache is not of the plain kind"
+    return None
 
 
 class _Layer(DynamicLayer):
@@ -80,15 +96,20 @@ class _Row:
 
 
 class _Batch:
-    """The rows that are being completed, right-aligned: the cache, the attention mask and the last token of each."""
+    """The rows that are being completed, right-aligned: the cache, the attention mask and the last token of each.
+
+    `seen` are the tokens that a row's prompt and completion hold, (rows, vocabulary), where repetition is penalised.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, ends: Sequence[int], max_new_tokens: int, sampling: Any) -> None:
         # a PEFT model's layers hold the adapter themselves, and its own forward hides what the model's takes
         self.model = model.get_base_model() if isinstance(model, PeftModel) else model
         self.tokenizer, self.ends, self.max_new_tokens = tokenizer, ends, max_new_tokens
         self.warpers = sampling.warpers() if sampling else None
-        seed = sampling.seed if sampling else 0
-        self.random = torch.Generator(model.device).manual_seed(seed + PartialState().process_index)
+        self.penalty = sampling.repetition_penalty if sampling else 1.0
+        self.random = None  # the device's global generator
+        if sampling and sampling.seed is not None:
+            self.random = torch.Generator(model.device).manual_seed(sampling.seed + PartialState().process_index)
         self.accepts = set(signature(type(self.model).forward).parameters)  # an instance may be wrapped
         self.rows: list[_Row] = []
 
@@ -99,10 +120,15 @@ class _Batch:
         output = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **arguments)
         return output.logits[:, -1].float()
 
-    def _choose(self, logits: torch.Tensor) -> torch.Tensor:
+    def _choose(self, logits: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
         if self.warpers is None:
             return logits.argmax(-1)
-        return torch.multinomial(self.warpers(None, logits).softmax(-1), 1, generator=self.random).squeeze(1)
+        if seen is not None:
+            logits = torch.where(seen, torch.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
+        tokens = torch.multinomial(self.warpers(None, logits).softmax(-1), 1, generator=self.random)
+        if seen is not None:
+            seen.scatter_(1, tokens, True)
+        return tokens.squeeze(1)
 
     def admit(self, jobs: list[Job]) -> None:
         """Take in new rows; samples of the same prompt are computed once up to its end."""
@@ -114,12 +140,16 @@ class _Batch:
         cache = DynamicCache(config=self.model.config)
         cache.layers = [_Layer() for _ in cache.layers]
         logits = self._logits(ids, (mask.cumsum(-1) - 1).clamp(min=0), mask, cache)
+        seen = None
+        if self.penalty != 1:  # padding does not count as a token of the prompt
+            seen = torch.zeros_like(logits, dtype=mask.dtype).scatter_add_(1, ids, mask).bool()
         if len(prompts) < len(jobs):
-            copies = torch.tensor([prompts.index(prompt) for prompt in wanted], device=ids.device)
-            logits, mask = logits[copies], mask[copies]
+            places = {prompt: place for place, prompt in enumerate(prompts)}
+            copies = torch.tensor([places[prompt] for prompt in wanted], device=ids.device)
+            logits, mask, seen = logits[copies], mask[copies], None if seen is None else seen[copies]
             for layer in cache.layers:
                 layer.hold(layer.keys[copies], layer.values[copies])
-        tokens, rows = self._choose(logits), [_Row(job) for job, _ in jobs]
+        tokens, rows = self._choose(logits, seen), [_Row(job) for job, _ in jobs]
         if self.rows:
             length = max(mask.shape[1], self.mask.shape[1])
             wider, other = length - mask.shape[1], length - self.mask.shape[1]
@@ -130,8 +160,9 @@ class _Batch:
                 )
             pad = torch.nn.functional.pad
             mask = torch.cat([pad(self.mask, (other, 0)), pad(mask, (wider, 0))])
+            seen = None if seen is None else torch.cat([self.seen, seen])
             cache, tokens, rows = self.cache, torch.cat([self.tokens, tokens]), self.rows + rows
-        self.rows, self.cache, self.mask, self.tokens = rows, cache, mask, tokens
+        self.rows, self.cache, self.mask, self.tokens, self.seen = rows, cache, mask, tokens, seen
         self._note(len(jobs))
 
     def step(self) -> None:
@@ -140,15 +171,15 @@ class _Batch:
         running = self.mask.new_tensor([[not (row.ended or row.cut)] for row in self.rows])
         self.mask = torch.cat([self.mask, running], dim=1)
         positions = self.mask.sum(-1, keepdim=True) - 1
-        self.tokens = self._choose(self._logits(self.tokens[:, None], positions, self.mask, self.cache))
+        self.tokens = self._choose(self._logits(self.tokens[:, None], positions, self.mask, self.cache), self.seen)
         self._note(len(self.rows))
 
     def _note(self, count: int) -> None:
         """Write the new tokens down, for the last `count` rows."""
         for row, token in zip(self.rows[-count:], self.tokens[-count:].tolist(), strict=True):
             if not (row.ended or row.cut):
+                row.ids.append(token)
                 row.ended = token in self.ends
-                row.ids += [] if row.ended else [token]
                 row.cut = not row.ended and len(row.ids) == self.max_new_tokens
 
     def leave(self) -> Iterator[tuple[int, list[int], bool]]:
@@ -162,6 +193,7 @@ class _Batch:
         if self.rows:
             kept = torch.tensor(stay, device=self.model.device)
             self.tokens, self.mask = self.tokens[kept], self.mask[kept]
+            self.seen = None if self.seen is None else self.seen[kept]
             unused = self.mask.shape[1] - int(self.mask.sum(-1).max())  # the longest may have left
             self.mask = self.mask[:, unused:]
             for layer in self.cache.layers:

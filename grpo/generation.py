@@ -3,7 +3,6 @@
 Greedy completions are those of `model.generate` (tests/test_generation.py), in less time (benchmarks/evaluation.py).
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,9 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, LogitsProcessorList
-from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from .decoding import Job, refilled
+from .decoding import Job, obstacle, refilled
 
 Completion = tuple[list[int], bool]  # token ids without the end token, and whether it was cut off
 
@@ -29,12 +27,20 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float | None = None
-    seed: int = 0
+    repetition_penalty: float = 1.0
+    seed: int | None = 0  # None: from the global random state
 
     @classmethod
     def like(cls, training: Any) -> "Sampling":
         """As the rollouts of a GRPOConfig are drawn."""
-        return cls(training.temperature, training.top_p, training.top_k, training.min_p, training.seed)
+        return cls(
+            training.temperature,
+            training.top_p,
+            training.top_k,
+            training.min_p,
+            training.repetition_penalty,
+            training.seed,
+        )
 
     def warpers(self) -> LogitsProcessorList:
         steps = LogitsProcessorList([TemperatureLogitsWarper(float(self.temperature))])
@@ -91,7 +97,7 @@ def generate(
     order = sorted(range(len(jobs)), key=lambda index: -len(jobs[index]))
     share = [(index, jobs[index]) for index in order[state.process_index :: state.num_processes]]
     ends = eos_ids(model, tokenizer)
-    complete = refilled if _keeps_everything(model) else _stock
+    complete = refilled if _possible(model) else _stock
     model.eval()
     done = []
     with tqdm(
@@ -101,19 +107,16 @@ def generate(
             done.append(completion)
             bar.update()
     model.train(training)
-    completions = [(ids, cut) for _, ids, cut in sorted(gather_object(done))]
+    completions = [(ids if cut else ids[:-1], cut) for _, ids, cut in sorted(gather_object(done))]
     where = {prompt: index for index, prompt in enumerate(jobs)}
     return completions if sampling else [completions[where[prompt]] for prompt in wanted]
 
 
-def _keeps_everything(model: Any) -> bool:
-    """Whether the cache holds keys and values of all tokens in every layer; sliding windows and states do not."""
-    layers = DynamicCache(config=model.config).layers
-    plain = not model._is_stateful and all(type(layer) is DynamicLayer for layer in layers)
-    plain = plain and "unsloth" not in sys.modules  # its models decode in a way of their own
-    if not plain:
-        PartialState().print("note: this model's cache is not of the plain kind, so evaluation runs on model.generate")
-    return plain
+def _possible(model: Any) -> bool:
+    why_not = obstacle(model)
+    if why_not:
+        PartialState().print(f"note: evaluation runs on model.generate, because {why_not}")
+    return not why_not
 
 
 def _stock(
@@ -132,7 +135,7 @@ def _stock(
         do_sample=sampling is not None,
         # model repositories ship sampling defaults (Qwen2.5's repetition_penalty is 1.1): not ours
         num_beams=1,
-        repetition_penalty=1.0,
+        repetition_penalty=drawn.repetition_penalty,
         temperature=float(drawn.temperature),
         top_p=drawn.top_p,
         top_k=drawn.top_k,
@@ -150,4 +153,4 @@ def _stock(
             output = model.generate(**padded, generation_config=config)
         for (job, _), row in zip(batch, output[:, padded["input_ids"].shape[1] :].tolist(), strict=True):
             end = next((position for position, token in enumerate(row) if token in ends), None)
-            yield job, row[:end], end is None
+            yield job, row if end is None else row[: end + 1], end is None

@@ -27,6 +27,8 @@ RANGES: dict[tuple[float, float], str] = {
 
 # Where TRL takes any text and complains in the middle of a run
 CHOICES: dict[str, tuple[str, ...]] = {
+    "generation": ("auto", "lean", "hf", "compiled", "continuous", "vllm"),
+    "vllm_mode": ("colocate", "server"),
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": ("group", "batch", "none", "True", "False"),

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from . import UserError, trackers
+from . import UserError, engines, trackers
 from .run_directory import command_line
 
 NO_GPU = """\
@@ -50,7 +50,7 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
     dtype = settings["dtype"]
     if settings["merge_only"]:  # nothing is computed in it
         given = given - {"dtype"}
-    notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings)
+    notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings, given)
     if settings["merge_only"]:
         settings["dtype"] = dtype
     return notes + trackers.check(settings, asked="report_to" in given)
@@ -61,6 +61,8 @@ def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
         if key in given and settings[key] not in (value, False, None, "eager"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     if settings["use_vllm"]:
+        if "generation" in given:
+            raise UserError("generation: vLLM needs a CUDA GPU; give --generation auto")
         raise UserError("use_vllm: vLLM needs a CUDA GPU; add --use_vllm false")
     settings.update({key: value for key, value in ON_CPU.items() if key not in given})
     if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
@@ -72,7 +74,7 @@ def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
     return []
 
 
-def _use_gpu(settings: dict[str, Any]) -> list[str]:
+def _use_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
     import torch
     from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
 
@@ -85,12 +87,7 @@ def _use_gpu(settings: dict[str, Any]) -> list[str]:
         notes.append(f"note: {count} GPUs are visible, one is used; for all: {launch}")
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
-    float32_weights = settings["dtype"] != "bfloat16" or settings["use_peft"]  # adapters are float32
-    if settings["use_transformers_continuous_batching"] and settings["bf16"] and float32_weights:
-        raise UserError(
-            "use_transformers_continuous_batching: with bf16, TRL turns float32 weights (an adapter's too) into "
-            "bfloat16 for good; drop it, or train all of a model in --dtype bfloat16"
-        )
+    notes += engines.fit_to_gpu(settings, given)
     if settings["attn_implementation"] == "flash_attention_2":
         if settings["dtype"] == "float32":
             settings["attn_implementation"] = "sdpa"

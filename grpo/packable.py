@@ -7,8 +7,7 @@ import torch
 from accelerate.utils import DistributedType
 from peft import PeftModel
 
-from . import attention
-from .generation import _keeps_everything as keeps_everything
+from . import attention, decoding
 
 
 def why_not(trainer: Any) -> str | None:
@@ -29,7 +28,7 @@ def why_not(trainer: Any) -> str | None:
         return "torch_compile would compile every length of a pack anew"
     if parallel is not None and (parallel.cp_enabled or parallel.sp_enabled):
         return "a sequence is spread over several devices"
-    if "position_ids" not in inspect.signature(type(base).forward).parameters or not keeps_everything(base):
+    if "position_ids" not in inspect.signature(type(base).forward).parameters or decoding.obstacle(base):
         return f"{type(base).__name__} has layers that cannot be told where a completion begins"
     if attention.choose(implementation, trainer.accelerator.device) is None:
         return f"attn_implementation {implementation} is not one that packs are known to work with"

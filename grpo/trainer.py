@@ -20,24 +20,34 @@ import torch
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
-from . import attention, packable, packing, schedule
+from . import attention, packable, packing, rollouts, schedule
 from .schedule import Batch, Plan
+from .vllm_checks import SyncCheck
 
 
 class LeanGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
     Args:
+        generation: how completions are sampled: auto, lean, hf, compiled, continuous or vllm (rollouts.py).
         packed: false takes TRL's own training step, with its padding.
         pack_tokens: positions of a pack at most, which bounds the memory of a training step; a longer completion has
             a pack to itself. None: what suits the attention implementation, 2,048 on a CPU.
     """
 
-    def __init__(self, *args: Any, packed: bool = True, pack_tokens: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        generation: str = "auto",
+        packed: bool = True,
+        pack_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.backend: attention.Backend | None = None  # None: everything is TRL's own
         self._known: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._plans: dict[int, Plan] = {}
         super().__init__(*args, **kwargs)
+        self._engine, self._sync_check = rollouts.choose(self, generation), SyncCheck()
         if not packed:
             return
         reason = packable.why_not(self)
@@ -166,6 +176,18 @@ class LeanGRPOTrainer(GRPOTrainer):
             self._seen = log_probs.detach(), entropies.detach()
         return log_probs, entropies, None
 
+    # The rollout
+
+    def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._engine is None or images is not None:
+            return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
+        return self._engine(self, prompt_ids), None
+
+    def _generate_and_score_completions(self, inputs: Any) -> Batch:
+        output = super()._generate_and_score_completions(inputs)
+        self._sync_check(self, output)
+        return output
+
     # What takes the time
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -188,7 +210,8 @@ def trainer_class(script: Any) -> Callable[..., GRPOTrainer]:
     """What constructs the trainer of a run with these ScriptArguments, from GRPOTrainer's arguments."""
     if script.use_unsloth:
         return GRPOTrainer  # Unsloth has put a class of its own, with its own training step, in its place
-    return functools.partial(LeanGRPOTrainer, packed=script.packed, pack_tokens=script.pack_tokens)
+    own = {key: getattr(script, key) for key in ("generation", "packed", "pack_tokens")}
+    return functools.partial(LeanGRPOTrainer, **own)
 
 
 class _Alone:

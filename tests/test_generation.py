@@ -167,7 +167,7 @@ def test_top_k_and_top_p_leave_only_the_likeliest_token(sampling, demo, tokenize
 
 
 def test_the_fallback_draws_from_the_same_settings(demo, tokenizer, ids, reference, monkeypatch):
-    monkeypatch.setattr(generation, "_keeps_everything", lambda model: False)
+    monkeypatch.setattr(generation, "_possible", lambda model: False)
     assert generate(demo, tokenizer, ids, 32, 8) == reference
     assert generate(demo, tokenizer, ids[:10], 32, 4, Sampling(temperature=1.5, top_k=1)) == reference[:10]
     drawn = generate(demo, tokenizer, [ids[0]] * 8, 32, 4, Sampling(temperature=1.5))

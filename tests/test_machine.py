@@ -22,6 +22,11 @@ def settings(**overrides):
         "merge_only": None,
         "max_prompt_length": 256,
         "use_transformers_continuous_batching": False,
+        "generation": "auto",
+        "eval_only": False,
+        "eval_strategy": "no",
+        "max_completion_length": 786,
+        "vllm_max_model_length": None,
         "use_peft": False,
         "bf16": True,
         "fp16": False,
@@ -110,7 +115,7 @@ def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
 def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
     gpus(1)
     with pytest.raises(UserError, match="use_transformers_continuous_batching"):
-        machine.fit_to_machine(settings(use_transformers_continuous_batching=True, **overrides), given=set())
+        machine.fit_to_machine(settings(generation="continuous", **overrides), given=set())
 
 
 def test_several_gpus_without_a_launcher_use_the_first_and_say_how_to_use_all(gpus, monkeypatch):

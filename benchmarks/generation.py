@@ -1,0 +1,172 @@
+"""Seconds of one rollout by each way of sampling it, side by side with stock TRL's `generate`.
+
+    python benchmarks/generation.py MODEL QUESTIONS.jsonl [--mean_length 120] [--max_completion_length 400]
+
+Every side is a GRPOTrainer of the same settings that samples the same prompts with the same seeds. `--mean_length`
+makes every token the last one with the same chance, so that lengths are long-tailed whatever the model: a geometric
+distribution, cut at max_completion_length. Without it the model ends its completions itself. Since the sides draw
+other lengths, they are compared by tokens per second; by CPU time, too, which a busy machine changes less.
+"""
+
+import argparse
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median
+
+import torch
+from datasets import Dataset
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+from trl import GRPOConfig, GRPOTrainer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from grpo import UserError, engines, prompts, rollouts, sources, vllm_checks
+from grpo.generation import eos_ids
+from train_grpo import EXEMPLARS, PROMPT_FORMATS
+
+
+def end_by_chance(model: torch.nn.Module, ends: list[int], mean_length: float) -> None:
+    """From now on, each token is the first of `ends` with the chance of 1 in `mean_length`, and none of the others."""
+
+    def hook(_module: torch.nn.Module, _inputs: tuple, logits: torch.Tensor) -> torch.Tensor:
+        others = logits.clone()
+        others[..., ends] = -math.inf
+        chance = others.float().logsumexp(-1) - math.log(mean_length - 1)
+        others[..., ends[0]] = chance.to(logits.dtype)
+        return others
+
+    model.get_output_embeddings().register_forward_hook(hook)
+
+
+def make_trainer(arguments: argparse.Namespace, tokenizer: object, directory: str, **own: object) -> GRPOTrainer:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="sdpa")
+    if arguments.mean_length:
+        end_by_chance(model, eos_ids(model, tokenizer), arguments.mean_length)
+    config = GRPOConfig(
+        output_dir=directory,
+        use_cpu=device == "cpu",
+        bf16=False,
+        report_to="none",
+        per_device_train_batch_size=arguments.rows,
+        num_generations=arguments.num_generations,
+        max_completion_length=arguments.max_completion_length,
+        gradient_checkpointing=False,
+        **own,
+    )
+    rows = Dataset.from_list([{"prompt": "1 + 1"}] * arguments.rows)
+    return GRPOTrainer(
+        model, lambda completions, **_: [0.0] * len(completions), config, rows, processing_class=tokenizer
+    )
+
+
+def prepare(arguments: argparse.Namespace, tokenizer: object, engine: str) -> Callable[[list[list[int]]], list]:
+    """A function that samples one rollout with this engine; UserError where it cannot be had here."""
+    own = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
+    if own.get("use_vllm"):
+        vllm_checks.check_installed()
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = make_trainer(arguments, tokenizer, directory, **own)
+    chosen = rollouts.choose(trainer, engine)
+    if chosen is not None:
+        return lambda prompt_ids: chosen(trainer, prompt_ids, arguments.lean_rows)
+    if engine == "lean" or (engine == "compiled" and trainer.generation_config.disable_compile):
+        raise UserError("see the note above")
+    return lambda prompt_ids: trainer._generate_single_turn(prompt_ids, None, {}, arguments.num_generations)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="a local directory or a Hub id")
+    parser.add_argument("questions", help="rows with `question` and `answer`")
+    parser.add_argument("--rows", type=int, default=64, help="completions of one rollout")
+    parser.add_argument("--num_generations", type=int, default=8)
+    parser.add_argument("--max_completion_length", type=int, default=400)
+    parser.add_argument("--mean_length", type=float, default=None, help="tokens; unset: as the model ends them")
+    parser.add_argument("--num_shots", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3, help="rollouts that are timed, after one that is not")
+    parser.add_argument("--lean_rows", type=int, default=None, help="rows at once; unset: as lean does by itself")
+    parser.add_argument(
+        "--engines",
+        nargs="+",
+        default=["hf", "hf, twice the rows", "lean", "compiled", "continuous", "vllm"],
+        help="the first is what the others are compared with",
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    logging.set_verbosity_error()
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    questions = sources.load_source(arguments.questions)["train"].select(
+        range(2 * arguments.rows // arguments.num_generations)
+    )
+    style, shots = PROMPT_FORMATS["xml"], EXEMPLARS[: arguments.num_shots]
+    ids = prompts.tokenize([style.prompt(row["question"], shots) for row in questions], tokenizer)
+
+    table = Table(
+        title=f"{Path(arguments.model).name}: rollouts of {arguments.rows} completions in groups of "
+        f"{arguments.num_generations}, cut at {arguments.max_completion_length} tokens, "
+        f"{'CUDA' if torch.cuda.is_available() else 'CPU'}, float32; medians of {arguments.rounds}"
+    )
+    for heading in (
+        "engine",
+        "seconds",
+        "first rollout",
+        "mean length",
+        "cut off",
+        "tokens per second",
+        "ratio",
+        "by CPU time",
+    ):
+        table.add_column(heading, justify="right" if heading != "engine" else "left")
+    wanted = [prompt for prompt in ids for _ in range(arguments.num_generations)]
+    sides, missing = {}, {}
+    for name in arguments.engines:
+        try:
+            sides[name] = prepare(arguments, tokenizer, name.partition(",")[0])
+        except UserError as error:
+            missing[name] = str(error)
+    seconds, lengths, cpu = ({name: [] for name in sides} for _ in range(3))
+    for seed in range(arguments.rounds + 1):  # the first one warms up, and compiles; the sides take turns
+        for name, sample in sides.items():
+            rows = wanted if name.endswith("twice the rows") else wanted[: arguments.rows]
+            torch.manual_seed(seed)
+            start, worked = time.perf_counter(), time.process_time()
+            found = sample(rows)
+            seconds[name].append(time.perf_counter() - start)
+            cpu[name].append(time.process_time() - worked)
+            lengths[name].append([len(tokens) for tokens in found])
+
+    def rate(name: str, spent: dict[str, list[float]]) -> float:
+        return sum(map(sum, lengths[name][1:])) / sum(spent[name][1:])
+
+    first = arguments.engines[0]
+    for name in arguments.engines:
+        if name in missing:
+            continue
+        drawn = [length for rollout in lengths[name][1:] for length in rollout]
+        cut = fmean(length == arguments.max_completion_length for length in drawn)
+        table.add_row(
+            name,
+            f"{median(seconds[name][1:]):.1f}",
+            f"{seconds[name][0]:.1f}",
+            f"{fmean(drawn):.0f}",
+            f"{100 * cut:.1f} %",
+            f"{rate(name, seconds):.0f}",
+            f"{rate(name, seconds) / rate(first, seconds):.2f}",
+            f"{rate(name, cpu) / rate(first, cpu):.2f}",
+        )
+    Console(width=120).print(table)
+    for name, reason in missing.items():
+        print(f"{name}: not available: {reason}")
+
+
+if __name__ == "__main__":
+    main()

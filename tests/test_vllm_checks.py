@@ -1,0 +1,215 @@
+"""grpo/vllm_checks.py: vLLM is one that TRL can use, its server answers, and it samples with the policy's weights."""
+
+import importlib.metadata
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import DEMO
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo import UserError, vllm_checks
+
+
+def installed(monkeypatch, version, requires=()):
+    """As if this vLLM were installed; what TRL says of it is TRL's own."""
+    real = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.import_module("trl.import_utils"),
+        "_is_package_available",
+        lambda name, return_version=False: (version is not None, version),
+    )
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: list(requires))
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == "vllm" else real(name))
+
+
+@pytest.mark.parametrize(
+    ("version", "requires", "message"),
+    [
+        (None, (), r"vLLM is not installed; pip install -r requirements-cuda.txt .*--use_vllm false"),
+        ("0.21.0", (), r"versions from 0.22.0 to 0.31.0. You have version 0.21.0 installed. pip install"),
+        ("0.32.1+cu129", (), r"from 0.22.0 to 0.31.0. You have version 0.32.1\+cu129"),
+        ("0.31.0", ("transformers<5", "numpy"), r"vLLM 0.31.0 needs transformers<5, and 5.\S+ is installed; pip"),
+        ("0.30.0", ("torch==2.5.0; platform_machine == 'none'",), None),
+        ("0.30.0+cu129", ("torch>=2", "transformers>=4"), None),
+    ],
+)
+def test_a_vllm_that_does_not_fit_is_one_line_with_the_command(version, requires, message, monkeypatch):
+    installed(monkeypatch, version, requires)
+    if message is None:
+        return vllm_checks.check_installed()
+    with pytest.raises(UserError, match=message):
+        vllm_checks.check_installed()
+
+
+@pytest.fixture
+def serve():
+    """A server that gives these answers (path to JSON, a status, or text); its settings for TRL."""
+    servers = []
+
+    def start(answers):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                answer = answers.get(self.path.partition("?")[0], 404)
+                self.send_response(answer if isinstance(answer, int) else 200)
+                self.end_headers()
+                if not isinstance(answer, int):
+                    self.wfile.write((answer if isinstance(answer, str) else json.dumps(answer)).encode())
+
+            def log_message(self, *args):
+                pass
+
+        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return SimpleNamespace(
+            vllm_server_base_url=None, vllm_server_host="127.0.0.1", vllm_server_port=servers[-1].server_port,
+            vllm_server_timeout=3.0,
+        )  # fmt: skip
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def info(mode="processed_logprobs"):
+    return {"vllm_config": {"model_config": {"logprobs_mode": mode}}}
+
+
+UP = {"/health": "", "/v1/models": {"data": [{"id": "some/model"}]}, "/server_info": info()}
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "finding"),
+    [
+        (UP, "ok", "some/model at http://127.0.0.1"),
+        ({**UP, "/health": 503}, "error", "no vLLM server answers.*503"),
+        ({**UP, "/health": "<html>"}, "error", "no vLLM server answers"),
+        ({**UP, "/server_info": 404}, "error", "answers 404 to .*server_info.*takes no weights"),
+        ({**UP, "/server_info": info("raw_logprobs")}, "error", "raw_logprobs: those before the temperature"),
+        ({**UP, "/v1/models": {"data": []}}, "error", "is no vLLM server"),
+    ],
+)
+def test_a_server_must_answer_as_trl_needs_it(answers, status, finding, serve):
+    check = vllm_checks.about_server(serve(answers), "some/model", wait=False)
+    assert check.status == status
+    assert re.search(finding, check.finding)
+    if status == "error":
+        assert 'VLLM_SERVER_DEV_MODE=1 vllm serve some/model --weight-transfer-config \'{"backend"' in check.remedy
+
+
+def test_a_server_that_is_not_there_is_waited_for_where_training_begins(serve, monkeypatch):
+    training = serve({})
+    training.vllm_server_base_url = "http://127.0.0.1:9/"  # nobody's port
+    slept, now = [], [0.0]
+    monkeypatch.setattr(vllm_checks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        vllm_checks.time, "sleep", lambda some: (slept.append(some), now.__setitem__(0, now[0] + some))
+    )
+    check = vllm_checks.about_server(training, "some/model", wait=True)
+    assert check.status == "error" and "http://127.0.0.1:9 after 3 s" in check.finding and len(slept) == 2
+    slept.clear()
+    assert vllm_checks.about_server(training, "some/model", wait=False).status == "error" and not slept
+
+
+class FakeVLLM:
+    """In the place of TRL's VLLMGeneration: samples with a copy of the model, which `sync_weights` may renew."""
+
+    syncing, noise = True, 0.0
+
+    def __init__(self, model, temperature, max_completion_length, processing_class, **settings):
+        self.trained, self.copy, self.syncs = (
+            model,
+            type(model)(model.config),
+            0,
+        )  # a deep copy would call TRL's forward
+        self.copy.load_state_dict(model.state_dict())
+        self.copy.eval()
+        self.temperature, self.limit, self.eos = temperature, max_completion_length, processing_class.eos_token_id
+        for weight in self.copy.parameters():
+            weight.data += self.noise * weight.data.std() * torch.randn_like(weight)
+
+    def sync_weights(self):
+        self.syncs += 1
+        if self.syncing:
+            self.copy.load_state_dict(self.trained.state_dict())
+
+    def generate(self, prompts, images, num_generations, profiler):
+        length = len(prompts[0])  # all of them are as long
+        output = self.copy.generate(
+            torch.tensor(prompts), do_sample=True, temperature=self.temperature, top_k=0, top_p=1.0,
+            max_new_tokens=self.limit, eos_token_id=self.eos, pad_token_id=0, return_dict_in_generate=True,
+            output_scores=True,
+        )  # fmt: skip
+        scores, completions, logps = torch.stack(output.scores, dim=1).log_softmax(-1), [], []
+        for row, ids in enumerate(output.sequences[:, length:].tolist()):
+            ids = ids[: ids.index(self.eos) + 1] if self.eos in ids else ids
+            completions.append(ids)
+            logps.append([[scores[row, place, token].item()] for place, token in enumerate(ids)])
+        logps[0][0] = [None]  # what vLLM has for a NaN
+        return prompts, completions, logps, None
+
+
+class Trainer(GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.found.append(self.sync_check(self, output))
+        return output
+
+
+@pytest.fixture
+def train(monkeypatch, tmp_path):
+    def run(learning_rate=2e-3, syncing=True, noise=0.0, **settings):
+        monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", FakeVLLM)
+        monkeypatch.setattr(FakeVLLM, "syncing", syncing)
+        monkeypatch.setattr(FakeVLLM, "noise", noise)
+        config = GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", use_vllm=True, max_steps=3,
+            per_device_train_batch_size=8, num_generations=4, max_completion_length=12, learning_rate=learning_rate,
+            temperature=1.2, gradient_checkpointing=False, lr_scheduler_type="constant", save_strategy="no",
+            logging_strategy="no", disable_tqdm=True, seed=1, **settings,
+        )  # fmt: skip
+        trainer = Trainer(
+            AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32),
+            lambda completions, **_: [float(hash(text) % 7) for text in map(str, completions)],
+            config,
+            Dataset.from_list([{"prompt": [{"role": "user", "content": f"What is 3 + {n}?"}]} for n in range(8)]),
+            processing_class=AutoTokenizer.from_pretrained(DEMO / "model"),
+        )
+        trainer.found, trainer.sync_check = [], vllm_checks.SyncCheck()
+        trainer.train()
+        return trainer
+
+    return run
+
+
+def test_synchronised_weights_pass_and_are_compared_in_every_rollout(train):
+    trainer = train()
+    assert len(trainer.found) == trainer.vllm_generation.syncs == 3 and max(trainer.found) < 1e-4
+
+
+def test_without_trls_correction_the_first_and_the_one_after_a_step_are_compared(train):
+    found = train(vllm_importance_sampling_correction=False).found
+    assert max(found[:2]) < 1e-4 and found[2:] == [None]
+
+
+@pytest.mark.parametrize("correction", [True, False])
+def test_weights_that_stay_behind_end_the_run_after_the_first_step(correction, train):
+    with pytest.raises(UserError, match="does not hold the policy's weights: after optimizer step 1 "):
+        train(syncing=False, vllm_importance_sampling_correction=correction)
+
+
+def test_another_model_ends_the_run_in_the_first_rollout(train):
+    with pytest.raises(UserError, match="weights: in the first rollout"):
+        train(syncing=False, noise=1.0)
+
+
+def test_log_probabilities_of_a_part_of_the_tokens_are_not_compared_and_a_line_says_so(train, capsys):
+    assert train(top_p=0.5).found == 3 * [None]
+    assert capsys.readouterr().out.count("not verified, because top_p changes its log-probabilities") == 1
