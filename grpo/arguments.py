@@ -30,6 +30,13 @@ class ScriptArguments:
     packed: bool = field(
         metadata={"help": "The training step without padding: the same gradient in less time; false: TRL's own step."}
     )
+    generation: str = field(
+        metadata={
+            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
+            "compiled (the same on a static cache), continuous (transformers' batching), vllm; auto: lean on a CPU, "
+            "hf on a GPU."
+        },
+    )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
     eval_dataset_name: str | None = field(
         default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
@@ -92,15 +99,6 @@ class ScriptArguments:
     pack_tokens: int | None = field(
         default=None,
         metadata={"help": "Tokens computed at once in training, at most; unset: 2048 on a CPU, more on a GPU."},
-    )
-    # Generation
-    generation: str = field(
-        default="auto",
-        metadata={
-            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
-            "compiled (the same on a static cache), continuous (transformers' batching), vllm; auto: lean on a CPU, "
-            "hf on a GPU."
-        },
     )
     # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
