@@ -42,6 +42,12 @@ def choose(implementation: str, device: torch.device) -> Backend | None:
     return None
 
 
+def budget(script: Any, implementation: str, device: torch.device) -> int | None:
+    """Tokens that a training step computes at once, by the ScriptArguments; None where it is not in packs."""
+    backend = choose(implementation, device) if script.packed and not script.use_unsloth else None
+    return backend and (script.pack_tokens or backend.pack_tokens)
+
+
 def score(
     model: Any, backend: Backend, rows: Sequence[Row], packs: Sequence[Sequence[int]], width: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | None]:

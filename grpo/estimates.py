@@ -83,7 +83,14 @@ def _bytes(shape: Shape, model: Any, optim: str) -> tuple[float, float, float]:
     return shape.parameters * held + adapter, shape.trained * trained, shape.trained * per_weight
 
 
-def memory(shape: Shape, training: Any, model: Any, rollout_per_device: int, prompt_length: int) -> dict[str, float]:
+def memory(
+    shape: Shape,
+    training: Any,
+    model: Any,
+    rollout_per_device: int,
+    prompt_length: int,
+    pack_tokens: int | None = None,
+) -> dict[str, float]:
     """Bytes on a device at the peak of a run, by what takes them: at least about so much.
 
     Not yet held against a GPU. On a CPU, whose allocator keeps what it has freed, SmolLM2 took twice as much.
@@ -92,6 +99,7 @@ def memory(shape: Shape, training: Any, model: Any, rollout_per_device: int, pro
         training, model: the GRPOConfig and ModelConfig.
         rollout_per_device: completions that one device generates at once.
         prompt_length: of the longest prompts, in tokens.
+        pack_tokens: what a training step computes at once, at most; None: a padded micro-batch.
     """
     weights, trained, state = _bytes(shape, model, training.optim.value)
     number = BYTES.get(str(model.dtype), 4)
@@ -99,6 +107,8 @@ def memory(shape: Shape, training: Any, model: Any, rollout_per_device: int, pro
         number = 2
     length = prompt_length + training.max_completion_length
     tokens = training.per_device_train_batch_size * length
+    if pack_tokens:
+        tokens = min(tokens, max(pack_tokens, length))
     layer = tokens * (10 * shape.hidden + 4 * shape.intermediate) * number
     checkpointing = training.gradient_checkpointing
     activations = shape.layers * tokens * shape.hidden * number + layer if checkpointing else shape.layers * layer

@@ -9,7 +9,7 @@ from typing import Any
 
 from rewards import short_name
 
-from . import UserError, estimates, hub, saved, trackers, vllm_checks
+from . import UserError, attention, estimates, hub, saved, trackers, vllm_checks
 from .checks import Check, judge
 from .data import Data, canonical
 from .reward_choice import refuse_collisions
@@ -144,7 +144,8 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    parts = estimates.memory(shape, training, model, per_device, longest)
+    at_once = attention.budget(config.script, model.attn_implementation, training.device)
+    parts = estimates.memory(shape, training, model, per_device, longest, at_once)
     free, where = _free_memory(training.device)
     finding = f"at least about {_size(sum(parts.values()))} at the peak, {_size(free)} free on {where} ("
     finding += ", ".join(f"{part} {_size(size)}" for part, size in parts.items() if size) + ")"

@@ -1,6 +1,7 @@
 """Packs through models give the log-probabilities of the padded batch, whatever computes the attention."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -163,3 +164,13 @@ def test_the_backend_follows_what_the_model_runs_with(implementation, device, na
 
 def test_unknown_implementations_have_no_backend():
     assert attention.choose("my_attention", CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, 2048), ({"pack_tokens": 512}, 512), ({"packed": False}, None), ({"use_unsloth": True}, None)],
+)
+def test_the_budget_is_the_users_or_suits_the_attention(settings, expected):
+    script = SimpleNamespace(**{"packed": True, "pack_tokens": None, "use_unsloth": False, **settings})
+    assert attention.budget(script, "sdpa", CPU) == expected
+    assert attention.budget(script, "my_attention", CPU) is None

@@ -67,6 +67,19 @@ def test_longer_completions_and_larger_batches_take_more():
     assert peak("--use_peft", "true") < peak()
 
 
+def test_packs_bound_what_a_step_computes_at_once_by_the_budget_or_the_longest_completion():
+    training, model = settings("--gradient_checkpointing", "false", "--max_completion_length", "1000")
+    shape = estimates.shape(QWEN_15B)
+
+    def activations(**packs):
+        return estimates.memory(shape, training, model, 1, 250, **packs)["activations or generation"]
+
+    micro_batch = training.per_device_train_batch_size * 1250
+    assert activations(pack_tokens=5000) == pytest.approx(activations() * 5000 / micro_batch)
+    assert activations(pack_tokens=100) == pytest.approx(activations() * 1250 / micro_batch)
+    assert activations(pack_tokens=10**6) == activations()
+
+
 def test_what_is_said_of_the_disk_is_what_a_run_writes(tiny_run):
     flags = tiny_run(model_name_or_path=str(DEMO / "model"), save_steps="1", max_steps="1")
     assert train_grpo.main(flags) == 0
