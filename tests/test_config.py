@@ -184,7 +184,7 @@ def test_inline_edits_are_checked_like_flags(edit, expected):
 def test_the_choices_are_trls():
     source = inspect.getsource(grpo_trainer)
     for key, choices in CHOICES.items():
-        for choice in choices:
+        for choice in choices if key != "generation" else ():  # a setting of our own
             assert choice in ("True", "False") or f'"{choice}"' in source, (key, choice)
 
 
