@@ -88,7 +88,7 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings) or "usual")
 def test_samples_have_the_distribution_of_trls(settings, make, ids):
     """Of two tokens after one prompt: as many of a kind as the other's shares say, up to 5 standard deviations."""
-    trainer, count = make(max_completion_length=2, **settings), 400
+    trainer, count = make(max_completion_length=2, **settings), 250
     torch.manual_seed(0)
     lean = Counter(map(tuple, rollouts.choose(trainer, "lean")(trainer, count * [ids[1]])))
     trl = Counter(map(tuple, stock(trainer, count * [ids[1]])))
