@@ -29,7 +29,6 @@ class Backend:
 def choose(implementation: str, device: torch.device) -> Backend | None:
     """The backend for what a model runs with (`config._attn_implementation`), or None where there is none."""
     if implementation == "sdpa" and device.type == "cpu":
-        AttentionInterface.register("sdpa", _sdpa_by_segment)
         return Backend("sdpa, segment by segment", True, _block_mask_and_spans, 2048)
     if implementation == "sdpa":
         return Backend("sdpa with a block mask", True, _block_mask, 4096)
@@ -114,6 +113,7 @@ def _varlen(pack: Pack) -> dict[str, Any]:
 
 
 def _block_mask_and_spans(pack: Pack) -> dict[str, Any]:
+    AttentionInterface.register("sdpa", _sdpa_by_segment)  # transformers' own, where there are no spans
     # a model whose layers do not hand the spans on to the attention still has the mask
     return {**_block_mask(pack), "pack_sizes": pack.sizes, "pack_parents": pack.parents}
 

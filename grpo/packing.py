@@ -49,27 +49,29 @@ def divide(rows: Sequence[Row], budget: int, share: bool = True) -> list[list[in
         share: whether a pack holds a prompt once for all its completions.
     """
     groups: dict[object, list[int]] = {}
-    for number, (prompt, completion) in enumerate(rows):
-        if completion:
-            groups.setdefault(prompt if share else number, []).append(number)
-    parts = [part for group in groups.values() for part in _parts(rows, group, budget)]
-    size = {id(part): cost([rows[number] for number in part]) for part in parts}
     packs: list[list[int]] = []
-    used: list[int] = []
-    for part in sorted(parts, key=lambda part: -size[id(part)]):  # first fit, the largest first
-        fitting = (index for index, taken in enumerate(used) if taken + size[id(part)] <= budget)
+    for number, (prompt, completion) in enumerate(rows):
+        if len(prompt) - 1 + len(completion) > budget:
+            packs += [[number]] if completion else []
+        elif completion:
+            groups.setdefault(prompt if share else number, []).append(number)
+    alone = len(packs)
+    parts = [part for group in groups.values() for part in _parts(rows, group, budget)]
+
+    def size(numbers: list[int]) -> int:
+        return cost([rows[number] for number in numbers], share)
+
+    for part in sorted(parts, key=size, reverse=True):  # first fit, the largest first
+        fitting = (index for index in range(alone, len(packs)) if size(packs[index] + part) <= budget)
         index = next(fitting, len(packs))
         if index == len(packs):
             packs.append([])
-            used.append(0)
         packs[index] += part
-        used[index] += size[id(part)]
-    order = sorted(range(len(packs)), key=lambda index: -used[index])
-    return [packs[index] for index in order]
+    return sorted(packs, key=size, reverse=True)
 
 
 def _parts(rows: Sequence[Row], group: list[int], budget: int) -> list[list[int]]:
-    """A group of one prompt, in as few parts of about the same size as the budget asks for."""
+    """A group of one prompt, none of it too long, in as few parts of about the same size as the budget asks for."""
     by_length = sorted(group, key=lambda number: -len(rows[number][1]))
     for count in range(1, len(group) + 1):
         parts: list[list[int]] = [[] for _ in range(count)]

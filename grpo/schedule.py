@@ -75,6 +75,5 @@ def plan(
         factors = [sum(tokens[row] for row in pack) / max(sum(tokens), 1) for pack in packs]
     shares, count = list(zip(packs, factors, strict=True)), len(batches)
     turns = [shares[len(shares) * turn // count : len(shares) * (turn + 1) // count] for turn in range(count)]
-    # of a completion that is left out nothing is known; it counts as unchanged since it was sampled
-    log_probs = rows.get("old_per_token_logps", torch.zeros(mask.shape, device=mask.device)).clone()
-    return Plan(batches, rows, turns, computed, log_probs, torch.zeros_like(log_probs))
+    log_probs, entropies = torch.zeros(2, *mask.shape, device=mask.device)
+    return Plan(batches, rows, turns, computed, log_probs, entropies)

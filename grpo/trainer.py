@@ -31,8 +31,9 @@ class LeanGRPOTrainer(GRPOTrainer):
     Args:
         generation: how completions are sampled: auto, lean, hf, compiled, continuous or vllm (rollouts.py).
         packed: false takes TRL's own training step, with its padding.
-        pack_tokens: positions of a pack at most, which bounds the memory of a training step; a longer completion has
-            a pack to itself. None: what suits the attention implementation, 2,048 on a CPU.
+        pack_tokens: positions of a pack at most, which bounds the memory of a training step (but where a micro-batch
+            has one backward: see `_in_parts`); a longer completion has a pack to itself. None: what suits the
+            attention implementation, 2,048 on a CPU.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._plans: dict[int, Plan] = {}
         super().__init__(*args, **kwargs)
         self._engine, self._sync_check = rollouts.choose(self, generation), SyncCheck()
+        if pack_tokens is not None and pack_tokens < 1:
+            raise ValueError(f"pack_tokens: {pack_tokens} is out of range; give at least 1")
         if not packed:
             return
         reason = packable.why_not(self)
@@ -68,7 +71,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)
         self._block = 1 if self.loss_type in schedule.TOKEN_MEANS else together
         self._drops = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
-        self.accelerator.print(f"Training step: packs of {self.pack_tokens:,} tokens, {self.backend.name}")
+        whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
+        self.accelerator.print(f"Training step: packs of {self.pack_tokens:,} tokens, {self.backend.name}{whole}")
 
     # One batch on its way
 
@@ -98,9 +102,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         total = torch.zeros((), device=self.accelerator.device, requires_grad=not packs)
         for number, (chosen, factor) in enumerate(packs, start=1):
             more = number < len(packs)
-            # processes add their gradients up in the last backward of an optimizer step, and in no other
-            alone = self.accelerator.no_sync(model) if more and self.accelerator.sync_gradients else None
-            with alone or contextlib.nullcontext():
+            # Processes add their gradients up in the last backward of an optimizer step. With FSDP they do in each:
+            # otherwise every device would hold a gradient of all weights.
+            waits = more and self.accelerator.sync_gradients and not self._dist.is_fsdp
+            with self.accelerator.no_sync(model) if waits else contextlib.nullcontext():
                 loss = self._loss_of(model, plan, chosen) * factor
                 if more:
                     self.accelerator.backward(loss)
@@ -132,9 +137,11 @@ class LeanGRPOTrainer(GRPOTrainer):
         for batch in plan.batches:
             rows = slice(done, done := done + len(batch["advantages"]))
             self._known = plan.log_probs[rows], plan.entropies[rows], None
-            with torch.no_grad():
-                super()._compute_loss(model, batch)
-        self._known = None
+            try:
+                with torch.no_grad():
+                    super()._compute_loss(model, batch)
+            finally:
+                self._known = None
 
     @contextlib.contextmanager
     def _by_itself(self) -> Iterator[None]:

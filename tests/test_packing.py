@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo import packing
@@ -37,6 +37,7 @@ def test_a_completion_that_is_masked_out_is_empty():
 
 @settings(deadline=None)
 @given(ROWS, st.integers(1, 40), st.booleans())
+@example([((1, 2, 4), (5,)), ((1, 2, 4), (5,) * 11), ((1, 2, 4), (5,) * 6), ((7,), (5,) * 10)], 12, True)
 def test_every_completion_is_in_one_pack_within_the_budget(rows, budget, share):
     packs = packing.divide(rows, budget, share)
     assert sorted(row for pack in packs for row in pack) == [row for row in range(len(rows)) if rows[row][1]]
@@ -55,6 +56,12 @@ def test_a_group_stays_together_where_the_budget_allows():
 def test_a_group_beyond_the_budget_is_divided_evenly():
     rows = [((1, 2, 3), (5,) * length) for length in (10, 2, 9, 3)]
     assert [sorted(pack) for pack in packing.divide(rows, 16)] == [[0, 1], [2, 3]]
+
+
+def test_a_completion_beyond_the_budget_does_not_scatter_its_group():
+    rows = [((1,) * 500, (5,) * length) for length in (2000, *(100,) * 8)]
+    packs = packing.divide(rows, 2048)
+    assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [2499, 1299]
 
 
 @settings(deadline=None)

@@ -1,5 +1,6 @@
 """LeanGRPOTrainer beside stock GRPOTrainer: the same rollouts, gradients equal to rounding, the same metrics."""
 
+import os
 import random
 import subprocess
 import sys
@@ -9,12 +10,27 @@ import torch
 from conftest import ROWS
 from datasets import Dataset
 from peft import LoraConfig, PromptTuningConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    FalconConfig,
+    FalconForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    TrainerCallback,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo.trainer import LeanGRPOTrainer
 
 LENGTH = 24
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
 TIMES = ("time/", "step_time", "train_", "total_flos")
 
 
@@ -25,8 +41,13 @@ class Gradients(TrainerCallback):
         self.steps = []
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        named = model.named_parameters()
-        self.steps.append({name: p.grad.clone() for name, p in named if p.grad is not None})
+        named = ((name, parameter.grad) for name, parameter in model.named_parameters())
+        self.steps.append({name: whole(gradient).clone() for name, gradient in named if gradient is not None})
+
+
+def whole(gradient):
+    """Of all processes, where FSDP has sharded it."""
+    return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
 
 
 def some_groups_live(completion_ids, prompts, **kwargs):
@@ -248,14 +269,18 @@ def test_times_are_in_the_log(tiny_model, tmp_path):
     [
         (lambda: sliding_window_model(), "layers that cannot be told where a completion begins"),
         (lambda: deaf_model(), "packs would change its log-probabilities"),
+        (lambda: deaf_model(initializer_range=0.02, dtype=torch.bfloat16), "packs would change its log-probabilities"),
+        (lambda: falcon_model(), "refuses packs (ValueError"),
+        (lambda: growing_rotation_model(), "rotary frequencies"),
     ],
-    ids=["sliding window", "a layer that ignores its mask"],
+    ids=["sliding window", "deaf", "deaf in bfloat16", "refuses a block mask", "rotation by the longest row"],
 )
 def test_models_that_cannot_take_packs_fall_back_in_one_line(tiny_model, tmp_path, capsys, make, reason):
     model = make()
     model.tokenizer_of = tiny_model
     gradients, _, trainer = trained(LeanGRPOTrainer, model, tmp_path)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "raining step" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "note:" in line or "raining step" in line]
+    lines = [line for line in lines if "rollouts are sampled" not in line]
     assert len(lines) == 1 and reason in lines[0] and trainer.backend is None
     model = make()
     model.tokenizer_of = tiny_model
@@ -281,19 +306,15 @@ def test_learned_positions_count_from_each_row_where_stock_counts_the_padding(ti
 
 
 def sliding_window_model():
-    from transformers import MistralConfig, MistralForCausalLM
-
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
-    return MistralForCausalLM(MistralConfig(vocab_size=512, num_hidden_layers=1, sliding_window=8, **sizes))
+    return MistralForCausalLM(MistralConfig(vocab_size=512, num_hidden_layers=1, sliding_window=8, **SMALL))
 
 
-def deaf_model():
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
+def deaf_model(initializer_range=0.3, dtype=torch.float32):
+    """A Qwen2 whose attention sees everything before it, whatever its mask says."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=512, num_hidden_layers=1, initializer_range=0.3, **sizes))
+    config = Qwen2Config(vocab_size=512, num_hidden_layers=1, initializer_range=initializer_range, **SMALL)
+    model = Qwen2ForCausalLM(config).to(dtype)
     layer = model.model.layers[0].self_attn
     forward = layer.forward
 
@@ -304,17 +325,35 @@ def deaf_model():
     return model
 
 
+def falcon_model():
+    """Its ALiBi biases are made of a two-dimensional mask."""
+    torch.manual_seed(0)
+    return FalconForCausalLM(
+        FalconConfig(vocab_size=512, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, alibi=True)
+    )
+
+
+def growing_rotation_model():
+    torch.manual_seed(0)
+    rotation = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=512, num_hidden_layers=1, rope_parameters=rotation, **SMALL))
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"peft": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)}, "virtual tokens"),
+        ({"peft": LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5])}, "a token that it looks for"),
         ({"torch_compile": True}, "torch_compile"),
+        ({"optim": "lomo"}, "in each backward"),
+        ({"own": {"rollout_func": lambda prompts, trainer: {}}}, "rollout_func"),
     ],
-    ids=["prompt learning", "torch_compile"],
+    ids=["prompt learning", "activated LoRA", "torch_compile", "lomo", "rollout_func"],
 )
 def test_settings_that_cannot_take_packs_are_decided_at_construction(tiny_model, tmp_path, capsys, settings, reason):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
-    peft = settings.pop("peft", None)
+    peft, own = settings.get("peft"), settings.get("own", {})
+    settings = {key: value for key, value in settings.items() if key not in ("peft", "own")}
     arguments = {"use_cpu": True, "bf16": False, "report_to": "none", "num_generations": 2, **settings}
     arguments |= {"per_device_train_batch_size": 2, "output_dir": str(tmp_path)}
     trainer = LeanGRPOTrainer(
@@ -324,6 +363,7 @@ def test_settings_that_cannot_take_packs_are_decided_at_construction(tiny_model,
         train_dataset=Dataset.from_list([{"prompt": "one"}]),
         processing_class=AutoTokenizer.from_pretrained(tiny_model),
         peft_config=peft,
+        **own,
     )
     assert trainer.backend is None
     assert capsys.readouterr().out.count(reason) == 1
@@ -370,9 +410,21 @@ trainer.accelerator.end_training()
 """
 
 
+FSDP2 = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "Qwen2DecoderLayer",
+}
+
+
 @pytest.mark.slow
-def test_two_processes_have_stock_gradients_whatever_each_has_to_compute(tiny_model, tmp_path):
-    """Unequal lengths, and a process without a live completion: nothing hangs, and the sum is the same."""
+@pytest.mark.parametrize("environment", [{}, FSDP2], ids=["DDP", "FSDP2"])
+def test_two_processes_have_stock_gradients_whatever_each_has_to_compute(tiny_model, tmp_path, environment):
+    """Unequal lengths, and a process without a live completion: nothing hangs, and the sum is the same.
+
+    FSDP's processes gather each layer's weights together: there, all must compute as many packs.
+    """
     here = __file__.rsplit("/", 1)[0]
     script = tmp_path / "two.py"
     script.write_text(
@@ -383,6 +435,22 @@ def test_two_processes_have_stock_gradients_whatever_each_has_to_compute(tiny_mo
         capture_output=True,
         text=True,
         timeout=600,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count(" equal") == 12
+
+
+def test_under_autocast_the_gradients_are_stocks_to_its_rounding(tiny_model, tmp_path):
+    """In bfloat16 both sides round, each in shapes of its own."""
+    stock, _, _ = trained(GRPOTrainer, tiny_model, tmp_path, bf16=True)
+    lean, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, bf16=True, own={"pack_tokens": 30})
+    exact, _, _ = trained(GRPOTrainer, tiny_model, tmp_path)
+    assert trainer.backend is not None
+    assert 1e-4 < largest_difference(exact, lean) < 0.05  # it is under autocast
+    assert largest_difference(stock, lean) < 0.05
+
+
+def test_a_budget_below_one_is_refused(tiny_model, tmp_path):
+    with pytest.raises(ValueError, match="pack_tokens: 0 is out of range"):
+        trained(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 0})
