@@ -7,10 +7,10 @@ Rollouts of 32 completions in groups of 8: lengths lognormal around 200 tokens w
 to 120 words. Micro-batches of 8, accumulation 4, the rewards random (so that every group is live) or the same for half
 of the groups. Generation is skipped and its time is not counted. Each side runs in a process of its own, in turns.
 
-seconds     of the training phase (forward, backward, optimizer) for one optimizer step, the median of all steps but
-            the first, and the smallest and largest
+seconds     of the training phase (forward and backward) for one optimizer step, the median of all steps but the
+            first, and the smallest and largest; with --beta, the reference model's forward is not among them
 efficiency  useful tokens / tokens computed. Useful are the completion tokens of live groups and, once for each
-            distinct prompt, all prompt tokens but the last
+            distinct prompt of a rollout, all prompt tokens but the last
 memory      the peak above what the imports take, MB
 gradient    of the first step: the largest difference of a parameter's, relative to stock's, and both norms
 limit       useful tokens × 6 × parameters / the rate of a matrix product, the time of a step that wastes nothing

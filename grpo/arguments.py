@@ -98,7 +98,9 @@ class ScriptArguments:
     # The training step
     pack_tokens: int | None = field(
         default=None,
-        metadata={"help": "Tokens computed at once in training, at most; unset: 2048 on a CPU, more on a GPU."},
+        metadata={
+            "help": "Tokens that a training step computes at once, at most; unset: 2048 on a CPU, 4096 or 8192 on a GPU."
+        },
     )
     # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})

@@ -149,7 +149,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     free, where = _free_memory(training.device)
     finding = f"at least about {_size(sum(parts.values()))} at the peak, {_size(free)} free on {where} ("
     finding += ", ".join(f"{part} {_size(size)}" for part, size in parts.items() if size) + ")"
-    remedy = "lower per_device_train_batch_size and raise gradient_accumulation_steps; use_peft; a shorter completion"
+    remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
     yield judge(sum(parts.values()) > free, "memory", finding, remedy)
     yield _about_disk(config, shape)
 
