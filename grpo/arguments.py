@@ -99,7 +99,7 @@ class ScriptArguments:
     pack_tokens: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens that a training step computes at once, at most; unset: 2048 on a CPU, 4096 or 8192 on a GPU."
+            "help": "Tokens a training step computes at once, at most; unset: 2048 on a CPU, 4096 to 8192 on a GPU"
         },
     )
     # The run
