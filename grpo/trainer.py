@@ -20,7 +20,7 @@ import torch
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
-from . import attention, packable, packing, rollouts, schedule
+from . import attention, machine, packable, packing, rollouts, schedule
 from .schedule import Batch, Plan
 from .vllm_checks import SyncCheck
 
@@ -49,6 +49,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._plans: dict[int, Plan] = {}
         super().__init__(*args, **kwargs)
         self._engine, self._sync_check = rollouts.choose(self, generation), SyncCheck()
+        if self.accelerator.device.type == "cpu":
+            machine.keep_freed_memory()
         if pack_tokens is not None and pack_tokens < 1:
             raise ValueError(f"pack_tokens: {pack_tokens} is out of range; give at least 1")
         if not packed:
