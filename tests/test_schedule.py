@@ -59,7 +59,7 @@ def test_the_last_micro_step_always_has_a_pack():
 
 
 def test_without_any_advantage_one_pack_moves_nothing():
-    plan = planned([micro_batch([2, 2], [0.0, 0.0]), micro_batch([3, 1], [0.0, 0.0])])
+    plan = planned([micro_batch([3, 2], [0.0, 0.0]), micro_batch([3, 1], [0.0, 0.0])])
     assert plan.turns[0] == [] and [pack for pack, _ in plan.turns[1]] == [[]]
 
 
