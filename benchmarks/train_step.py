@@ -7,7 +7,7 @@ Rollouts of 32 completions in groups of 8: lengths lognormal around 200 tokens, 
 of 20 to 120 words. Micro-batches of 8, accumulation 4, the rewards random (so that every group is live) or the same
 for half of the groups. Generation is skipped and its time is not counted. Each side runs in a process of its own.
 
-seconds     of the training phase (forward and backward) for one optimizer step, the median of all steps but the
+seconds     of the training phase (forward and backward) for one optimizer step, the mean of all steps but the
             first, and the smallest and largest; with --beta, the reference model's forward is not among them
 efficiency  useful tokens / tokens computed. Useful are the completion tokens of live groups and, once for each
             distinct prompt of a rollout, all prompt tokens but the last
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -88,11 +88,11 @@ def measure(options: argparse.Namespace) -> dict:
         model = Qwen2ForCausalLM._from_config(
             Qwen2Config(
                 vocab_size=len(tokenizer),
-                hidden_size=320,
-                intermediate_size=864,
-                num_hidden_layers=7,
-                num_attention_heads=5,
-                num_key_value_heads=5,
+                hidden_size=384,
+                intermediate_size=1024,
+                num_hidden_layers=5,
+                num_attention_heads=6,
+                num_key_value_heads=2,
                 tie_word_embeddings=True,
             ),
             dtype=getattr(torch, options.dtype),
@@ -262,13 +262,13 @@ def main() -> None:
             found[side] = json.loads(output.strip().splitlines()[-1])
         worst, *norms = difference(*files.values())
         for side, one in found.items():
-            stock, spent = found["stock"], median(one["seconds"])
+            stock, spent = found["stock"], fmean(one["seconds"])
             limit = one["useful"] / options.steps * 6 * one["parameters"] / rate
             table.add_row(
                 f"{1 - dead:.0%} live" if side == "stock" else "",
                 f"{side} ({one['backend']})",
                 f"{spent:.2f} ({min(one['seconds']):.2f}-{max(one['seconds']):.2f})",
-                f"{median(stock['seconds']) / spent:.2f}",
+                f"{fmean(stock['seconds']) / spent:.2f}",
                 f"{one['useful'] / one['computed']:.3f}",
                 f"{one['memory']:,.0f}",
                 f"{one['memory'] / stock['memory']:.2f}",
