@@ -43,6 +43,7 @@ OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, r
     "my_rewards",
     "train_grpo",
     "save_to_disk",
+    "rollout_func",
     "completion_ids",
     "trainer_state",
     "log_extra",
