@@ -29,7 +29,8 @@ class LeanGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
     Args:
-        generation: how completions are sampled: auto, lean, hf, compiled, continuous or vllm (rollouts.py).
+        generation: how completions are sampled: auto, lean, hf, compiled, continuous or vllm (rollouts.py). None: as
+            the GRPOConfig says, with the same completions as a GRPOTrainer of the same seed.
         packed: false takes TRL's own training step, with its padding.
         pack_tokens: positions of a pack at most, which bounds the memory of a training step (but where a micro-batch
             has one backward: see `_in_parts`); a longer completion has a pack to itself. None: what suits the
@@ -39,7 +40,7 @@ class LeanGRPOTrainer(GRPOTrainer):
     def __init__(
         self,
         *args: Any,
-        generation: str = "auto",
+        generation: str | None = None,
         packed: bool = True,
         pack_tokens: int | None = None,
         **kwargs: Any,
@@ -48,7 +49,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._known: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._plans: dict[int, Plan] = {}
         super().__init__(*args, **kwargs)
-        self._engine, self._sync_check = rollouts.choose(self, generation), SyncCheck()
+        self._engine = None if generation is None else rollouts.choose(self, generation)
+        self._sync_check = SyncCheck()
         if self.accelerator.device.type == "cpu":
             machine.keep_freed_memory()
         if pack_tokens is not None and pack_tokens < 1:

@@ -108,7 +108,8 @@ def trained(trainer_class, model, tmp_path, reward=some_groups_live, peft=None, 
         callbacks=[gradients],
         **(own or {}),
     )
-    trainer._generate_single_turn = rollouts(3, lengths)
+    if lengths != "sampled":
+        trainer._generate_single_turn = rollouts(3, lengths)
     trainer.train()
     return gradients.steps, trainer.state.log_history, trainer
 
@@ -192,6 +193,11 @@ def test_an_adapter_has_stock_gradients(tiny_model, tmp_path, beta):
 @pytest.mark.parametrize("lengths", [1, LENGTH])
 def test_completions_of_one_token_and_of_the_limit(tiny_model, tmp_path, lengths):
     compare(tiny_model, tmp_path, lengths=lengths)
+
+
+def test_the_same_seed_samples_what_stock_samples(tiny_model, tmp_path):
+    """Nothing of ours draws a random number: with TRL's sampling, two steps are those of a stock trainer."""
+    compare(tiny_model, tmp_path, lengths="sampled", reward=rewards_by_sum, max_steps=2, differing=("entropy",))
 
 
 @pytest.mark.parametrize("implementation", ["eager"])
