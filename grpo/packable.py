@@ -42,14 +42,11 @@ def why_not(trainer: Any) -> str | None:
 
 
 @torch.no_grad()
-def misfit(trainer: Any, padded: Any, packed: Any) -> str | None:
+def misfit(trainer: Any) -> str | None:
     """Why packs do not give this model's log-probabilities, if they do not: for layers that ignore what they are told.
 
     A difference is judged by what other prompts would make of the same completions. A new adapter changes nothing yet,
     so adapters are not judged.
-
-    Args:
-        padded, packed: two ways to compute them, called as TRL's `_get_per_token_logps_and_entropies`.
     """
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be here yet
@@ -61,11 +58,19 @@ def misfit(trainer: Any, padded: Any, packed: Any) -> str | None:
     others[:, :5] = ids[:, :5].flip(0, 1)
     mask = torch.ones_like(ids)
     mask[1, 9:] = 0  # no padding on the left: TRL would count it as positions where those are learned
+    scored = mask.bool() & (torch.arange(12, device=ids.device) >= 5)
+
+    def padded(tokens: torch.Tensor) -> torch.Tensor:
+        with trainer.accelerator.autocast():
+            labels = tokens.masked_fill(~scored, -100)
+            return model(input_ids=tokens, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs[:, -7:]
+
     model.eval()
-    expected = padded(model, ids, mask, 7)[0]
-    effect = (padded(model, others, mask, 7)[0] - expected).abs().mean().item()
     try:
-        error = (packed(model, ids, mask, 7)[0] - expected).abs().mean().item()
+        expected = padded(ids)
+        effect = (padded(others) - expected).abs().mean().item()
+        packed, *_ = trainer._get_per_token_logps_and_entropies(model, ids, mask, 7)
+        error = (packed - expected).abs().mean().item()
     except Exception as reason:  # whatever somebody's layers make of a mask that they do not know
         return f"{type(model).__name__} refuses packs ({type(reason).__name__}: {reason})"
     finally:

@@ -62,8 +62,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             implementation = self.accelerator.unwrap_model(self.model).config._attn_implementation
             self.backend = attention.choose(implementation, self.accelerator.device)
             self.pack_tokens = pack_tokens or self.backend.pack_tokens
-            padded = super()._get_per_token_logps_and_entropies
-            reason = packable.misfit(self, padded, self._get_per_token_logps_and_entropies)
+            reason = packable.misfit(self)
         if reason is not None:
             self.backend = None
             self.accelerator.print(f"note: the training step is TRL's own, with its padding: {reason}")

@@ -1,5 +1,7 @@
 """What cannot be computed in packs is trained by TRL's own step, which one line says at construction."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from datasets import Dataset
@@ -21,6 +23,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
+from grpo import packable
 from grpo.trainer import LeanGRPOTrainer
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -129,3 +132,43 @@ def test_settings_that_cannot_take_packs_are_decided_at_construction(tiny_model,
     )
     assert trainer.backend is None
     assert capsys.readouterr().out.count(reason) == 1
+
+
+class Known:
+    """What `why_not` looks at, of a trainer that could be computed in packs."""
+
+    def __init__(self, **changed):
+        self.model = Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_hidden_layers=1, **SMALL))
+        self.accelerator = SimpleNamespace(
+            unwrap_model=lambda model: model, parallelism_config=None, device=torch.device("cpu")
+        )
+        self.args = SimpleNamespace(torch_compile=False, optim="adamw_torch")
+        self._is_vlm = self.aux_loss_enabled = False
+        self.tools, self.environment_factories, self.rollout_func = [], None, None
+        for key, value in changed.items():
+            setattr(self, key, value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, None),
+        ({"_is_vlm": True}, "images"),
+        ({"tools": [len]}, "tools"),
+        ({"environment_factories": {"one": object}}, "tools"),
+        ({"aux_loss_enabled": True}, "load-balancing loss"),
+    ],
+    ids=lambda changed: "".join(changed) if isinstance(changed, dict) else "",
+)
+def test_what_only_other_models_have_is_known_beforehand(changed, reason):
+    found = packable.why_not(Known(**changed))
+    assert found is None if reason is None else reason in found
+
+
+def test_a_sequence_spread_over_devices_and_an_unknown_attention_are_not_packed():
+    trainer = Known()
+    trainer.accelerator.parallelism_config = SimpleNamespace(cp_enabled=True, sp_enabled=False)
+    assert "several devices" in packable.why_not(trainer)
+    trainer = Known()
+    trainer.model.config._attn_implementation = "my_attention"
+    assert "my_attention" in packable.why_not(trainer)

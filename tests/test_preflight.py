@@ -129,7 +129,7 @@ def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
     found = table()["memory"]
     assert found.status == "warning" and "1.0 MB free" in found.finding
-    assert "per_device_train_batch_size" in found.remedy
+    assert "pack_tokens" in found.remedy
 
 
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])

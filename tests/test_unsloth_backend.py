@@ -97,7 +97,9 @@ def resolved(monkeypatch):
     """The recipe's configuration, on a machine without the GPU that it asks for."""
 
     def resolve(**flags):
-        monkeypatch.setattr(machine, "_use_gpu", lambda settings: settings.update(bf16=False, report_to="none") or [])
+        monkeypatch.setattr(
+            machine, "_use_gpu", lambda settings, given: settings.update(bf16=False, report_to="none") or []
+        )
         monkeypatch.setattr(machine, "check_optimizer", lambda training: None)
         words = [word for key, value in flags.items() for word in (f"--{key}", value)]
         return config.resolve(train_grpo.HYPERPARAMETERS, ["--config", RECIPE, "--report_to", "none", *words])

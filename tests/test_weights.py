@@ -240,7 +240,14 @@ LEARNS = {
     "adaptive_rewards": "all",
     "adaptive_threshold": "0.5",  # more than the format earns, so that its weight rises with each rollout
 }
-OF_THE_CLOCK = ("step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second")
+OF_THE_CLOCK = (
+    "step_time",
+    "time/generation",
+    "time/rewards",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+)
 
 
 def in_stages(tiny_run, *stages, **overrides):
