@@ -20,7 +20,6 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo.trainer import LeanGRPOTrainer
 
 LENGTH = 24
-SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
 TIMES = ("time/", "step_time", "train_", "total_flos")
 
 
