@@ -227,15 +227,15 @@ def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data:
     """`--eval_only`: measure the model as it is."""
     from accelerate import PartialState
 
-    from grpo import console, evaluation, loading, report, run_directory
+    from grpo import console, evaluation, loading, records, report
 
     output = Path(config.training.output_dir)
-    summary, records = evaluation.measure(config, loading.load(config), tokenizer, data)
+    summary, answers = evaluation.measure(config, loading.load(config), tokenizer, data)
     if PartialState().is_main_process:
-        run_directory.begin(output, config, **data.facts())
-        evaluation.save(output, "only", summary, records)
+        records.begin(output, config, **data.facts())
+        evaluation.save(output, "only", summary, answers)
         console.print_evaluations({Path(config.model.model_name_or_path).name: summary})
-        run_directory.finish(output, "evaluated", time.perf_counter() - start)
+        records.finish(output, "evaluated", time.perf_counter() - start)
         print(f"Saved in {output}; the report is {report.write(output)}")
     return 0
 
@@ -260,6 +260,7 @@ def train(
         hub,
         loading,
         monitoring,
+        records,
         report,
         run_directory,
         saved,
@@ -290,34 +291,34 @@ def train(
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
-        run_directory.begin(output, config, **data.facts())
+        records.begin(output, config, **data.facts())
     say(f"Run: {training.run_name}, in {output}")
 
-    before, records_before = evaluation.measure(config, trainer.model, tokenizer, data)
+    before, answers_before = evaluation.measure(config, trainer.model, tokenizer, data)
     if main_process:
-        evaluation.save(output, "before", before, records_before)
-        console.print_answers("before training", records_before)
+        evaluation.save(output, "before", before, answers_before)
+        console.print_answers("before training", answers_before)
     say("Training (a loss near 0 is normal: watch the rewards)")
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     stopped = watch.stopping
     if not stopped:
         trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
         policy = trainer.accelerator.unwrap_model(trainer.model)
-        after, records_after = evaluation.measure(config, policy, tokenizer, data)
+        after, answers_after = evaluation.measure(config, policy, tokenizer, data)
         if main_process:
-            evaluation.save(output, "after", after, records_after)
-            comparison.save(output, compared := comparison.compare(records_before, records_after))
-            console.print_answers("after training", records_after)
+            evaluation.save(output, "after", after, answers_after)
+            comparison.save(output, compared := comparison.compare(answers_before, answers_after))
+            console.print_answers("after training", answers_after)
             console.print_evaluations({"before": before, "after": after}, compared["sentence"])
     if main_process:
         status = f"stopped by an alarm: {', '.join(watch.names)}" if stopped else "finished"
-        run_directory.finish(output, status, time.perf_counter() - start)
+        records.finish(output, status, time.perf_counter() - start)
         report.write_model_card(output)
         say(f"Saved in {output}; the report is {report.write(output)}")
         if config.script.merge_lora and not stopped:
             say(f"The adapter, merged into its model: {saved.merge(config, output, replace=True)}")
         if stopped:
-            say(f"Stopped by an alarm. To go on: {run_directory.resume_command(output, config.argv)}")
+            say(f"Stopped by an alarm. To go on: {records.resume_command(output, config.argv)}")
     if training.push_to_hub and not stopped:
         hub.push(trainer)
     # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want

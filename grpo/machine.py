@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from . import UserError, engines, trackers
-from .run_directory import command_line
+from .records import command_line
 
 NO_GPU = """\
 no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \

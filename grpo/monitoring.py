@@ -15,7 +15,7 @@ from rewards import completion_text
 
 from .alarms import ALARMS, GOES_ON, MOVES
 from .observed import Observed, Rollout
-from .run_directory import append_line
+from .records import append_line
 
 
 class MetricsFile(TrainerCallback):

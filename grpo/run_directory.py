@@ -1,42 +1,14 @@
-"""Where a run lives: which directory it may write, which checkpoint it goes on from, and what `run.json` records."""
+"""Which directory a run may write, and which checkpoint it goes on from."""
 
 import contextlib
-import dataclasses
-import importlib.metadata
 import json
-import math
 import os
-import platform
 import re
-import shlex
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from . import UserError
-
-PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
-
-
-# What a run writes; an old adapter beside new weights would be loaded in their place
-RUN_FILES = (
-    "*.safetensors*",
-    "adapter_config.json",
-    "run.json",
-    "metrics.jsonl",
-    "eval_*.json",
-    "completions_*.jsonl",
-    "completions/completions_*.parquet",
-    "comparison.json",
-    "alarms.jsonl",
-    "curves.png",
-    "report.html",
-    "merged*",
-    "checkpoint-*",
-)
 
 
 def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = False) -> tuple[str, str]:
@@ -128,121 +100,3 @@ def cleared_on_refusal(output: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # not empty
                 directory.rmdir()
         raise UserError(str(error)) from error
-
-
-def command_line(argv: list[str]) -> str:
-    """The command as a shell takes it, secrets masked."""
-    words = [re.sub(r"(?i)^(--\w*(token|key|secret|password)\w*=).*", r"\1***", word) for word in argv]
-    for index, word in enumerate(words[:-1]):
-        if re.fullmatch(r"(?i)--\w*(_token|_key|secret|password)\w*", word):
-            words[index + 1] = "***"
-    return shlex.join(["train_grpo.py", *words])
-
-
-def resume_command(output: Path, argv: list[str]) -> str:
-    """The command that goes on with the run in `output` from its newest checkpoint."""
-    words = [*argv, "--resume_from_checkpoint", "auto"]
-    if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
-        words += ["--output_dir", str(output)]
-    processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
-    return f"{f'torchrun --nproc_per_node={processes}' if processes else 'python'} {command_line(words)}"
-
-
-def mask(value: Any) -> Any:
-    """The value, at any depth, without the environment's tokens, keys and passwords, wherever they came from."""
-    if isinstance(value, dict):
-        return {mask(key): mask(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [mask(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    named = re.compile(r"(?i)(^|_)(token|key|secret|password|passwd|credentials?)$|api_?key")
-    for name, secret in os.environ.items():
-        if named.search(name) and len(secret) >= 8 and not os.path.exists(secret):  # SSH_KEY names a file
-            value = value.replace(secret, "***")
-    return value
-
-
-def without_nan(value: Any) -> Any:
-    """The value with None for what JSON cannot hold (NaN and the infinities), at any depth."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def hardware() -> dict[str, Any]:
-    import torch
-
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus}
-
-
-def commit() -> str | None:
-    """This checkout's commit, with `+` where files differ from it; None where there is no git."""
-    here = Path(__file__).resolve().parent
-    try:
-        out = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return out.stdout.strip()
-
-
-def begin(directory: Path, config: Any, **facts: Any) -> None:
-    """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
-
-    What an earlier run left is removed where it is being replaced (`overwrite_run`), so that nobody resumes from a
-    checkpoint of another run.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    if config.script.overwrite_run and config.training.resume_from_checkpoint is None and holds_run(directory):
-        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-    record = {
-        "status": "running",
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": command_line(config.argv),
-        "commit": commit(),
-        "versions": versions(),
-        "hardware": hardware(),
-        "geometry": dataclasses.asdict(config.geometry),
-        "stages": [dataclasses.asdict(stage) for stage in config.stages],
-        **facts,
-        "changed": config.changed,
-        "settings": config.settings(),
-    }
-    _write_record(directory, record)
-
-
-def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Append one JSON object; a line that was half written when an earlier process was killed goes first."""
-    line = json.dumps(without_nan(record), ensure_ascii=False) + "\n"
-    with path.open("ab+") as file:
-        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-            file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        file.write(line.encode("utf-8", errors="replace"))
-
-
-def finish(directory: Path, status: str, seconds: float) -> None:
-    """Note in `run.json` how the run ended and how many seconds it took."""
-    record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
-    _write_record(directory, {**record, "status": status, "seconds": round(seconds, 1)})
-
-
-def _write_record(directory: Path, record: dict[str, Any]) -> None:
-    text = json.dumps(mask(without_nan(record)), indent=2, default=str)
-    (directory / "run.json").write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,113 @@
+"""grpo/records.py: what a run writes down, without secrets and without half a line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import train_grpo
+from grpo import records
+from grpo.config import resolve
+
+
+def test_run_json_records_settings_versions_hardware_and_no_nan():
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
+    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    record = json.loads(Path("r/run.json").read_text(), parse_constant=pytest.fail)
+    assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
+    assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
+    assert record["geometry"]["num_generations"] == 16 and record["hardware"]["cpus"] >= 1
+    assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
+
+
+def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
+    Path("r/checkpoint-5").mkdir(parents=True)
+    (Path("r") / "run.json").write_text("{}")
+    for name in ("metrics.jsonl", "eval_before.json", "notes.txt"):
+        (Path("r") / name).write_text("old")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
+    records.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
+    assert sorted(path.name for path in Path("r").iterdir()) == ["notes.txt", "run.json"]
+
+
+def test_a_directory_of_somebody_elses_files_loses_none_of_them():
+    Path("pictures").mkdir()
+    names = ["holiday.png", "metrics.jsonl", "completions_of_mine.jsonl"]
+    for name in names:
+        (Path("pictures") / name).write_text("mine")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "pictures", "--overwrite_run", "true"]
+    records.begin(Path("pictures"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
+    assert all((Path("pictures") / name).read_text() == "mine" for name in names)
+
+
+def test_the_recorded_command_is_quoted_and_hides_secrets():
+    argv = ["--dataset_split", "train[:10]", "--hub_token", "hf_x", "--api_key=y", "--pad_to_multiple_of", "8"]
+    line = records.command_line(argv)
+    assert "'train[:10]'" in line and "hf_x" not in line and "=y" not in line and line.endswith("8")
+
+
+def test_without_nan_keeps_everything_else():
+    value = {"a": [1.5, float("nan"), {"b": float("-inf")}], "c": "x", "d": None, "e": (1, True)}
+    assert records.without_nan(value) == {"a": [1.5, None, {"b": None}], "c": "x", "d": None, "e": [1, True]}
+
+
+def test_finishing_adds_how_it_ended_and_how_long_it_took():
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
+    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    started = json.loads((Path("r") / "run.json").read_text())
+    assert started["status"] == "running" and started["prompt"] == {"system": "Be brief."}
+    records.finish(Path("r"), "finished", 12.345)
+    assert json.loads((Path("r") / "run.json").read_text()) == {**started, "status": "finished", "seconds": 12.3}
+
+
+def test_secrets_of_the_environment_are_masked_wherever_they_came_from(monkeypatch):
+    planted = {
+        "HF_TOKEN": "hf_planted_1",
+        "WANDB_API_KEY": "wandb_planted_2",
+        "MY_SECRET": "planted_secret_3",
+        "DB_PASSWORD": "planted_pass_4",
+        "OPENAI_APIKEY": "planted_key_5",
+    }
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("QUOTED_PASSWORD", 'with "quotes" and é')
+    assert records.mask({"a": ['see with "quotes" and é', 1, None]}) == {"a": ["see ***", 1, None]}
+    monkeypatch.setenv("SSH_KEY", str(Path.cwd()))  # a path is no secret
+    assert records.mask(str(Path.cwd() / "x")) == str(Path.cwd() / "x")
+    monkeypatch.setenv("SOME_KEY", "short")  # nothing so short is a secret; it would blot out words
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "sometimes")
+    text = records.mask(f"{' '.join(planted.values())} short sometimes")
+    assert text == "*** *** *** *** *** short sometimes"
+    config = resolve(
+        train_grpo.HYPERPARAMETERS,
+        ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--run_name", "hf_planted_1"],
+    )
+    records.begin(Path("r"), config)
+    record = (Path("r") / "run.json").read_text()
+    assert (
+        not any(value in record for value in planted.values()) and json.loads(record)["settings"]["run_name"] == "***"
+    )
+
+
+def test_a_half_written_line_is_gone_before_the_next_one():
+    path = Path("lines.jsonl")
+    records.append_line(path, {"step": 1, "loss": float("nan")})
+    path.write_text(path.read_text() + '{"step": 2, "lo')
+    for step in (2, 3):
+        records.append_line(path, {"step": step, "text": "\u2028é"})
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    assert [line["step"] for line in lines] == [1, 2, 3] and lines[0]["loss"] is None and lines[1]["text"] == "\u2028é"
+    path.write_text('{"half')
+    records.append_line(path, {"step": 1})
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_the_command_to_go_on_with_names_run_and_launcher(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    command = records.resume_command(Path("outputs/X"), ["--config", "recipes/demo.yaml"])
+    assert command == (
+        "python train_grpo.py --config recipes/demo.yaml --resume_from_checkpoint auto --output_dir outputs/X"
+    )
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    command = records.resume_command(Path("mine"), ["--output_dir", "mine"])
+    assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
