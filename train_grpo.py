@@ -264,6 +264,7 @@ def train(
         report,
         run_directory,
         saved,
+        stopping,
         trackers,
         weights,
     )
@@ -285,9 +286,10 @@ def train(
             callbacks=[monitoring.MetricsFile(output)],
         )
         trackers.start(training)
-    watch = monitoring.Watch(trainer, output, stop=config.script.stop_on_alarm)
-    trainer.add_callback(watch)
+    stop = stopping.Stopping(trainer)
+    trainer.add_callback(monitoring.Watch(trainer, output, stop.ask if config.script.stop_on_alarm else None))
     trainer.add_callback(weights.RewardWeights(trainer, config.script, config.stages))
+    trainer.add_callback(stop)
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
@@ -300,8 +302,7 @@ def train(
         console.print_answers("before training", answers_before)
     say("Training (a loss near 0 is normal: watch the rewards)")
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    stopped = watch.stopping
-    if not stopped:
+    if not stop.reason:
         trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
         policy = trainer.accelerator.unwrap_model(trainer.model)
         after, answers_after = evaluation.measure(config, policy, tokenizer, data)
@@ -311,20 +312,20 @@ def train(
             console.print_answers("after training", answers_after)
             console.print_evaluations({"before": before, "after": after}, compared["sentence"])
     if main_process:
-        status = f"stopped by an alarm: {', '.join(watch.names)}" if stopped else "finished"
+        status = f"stopped by {stop.reason}" if stop.reason else "finished"
         records.finish(output, status, time.perf_counter() - start)
         report.write_model_card(output)
         say(f"Saved in {output}; the report is {report.write(output)}")
-        if config.script.merge_lora and not stopped:
+        if config.script.merge_lora and not stop.reason:
             say(f"The adapter, merged into its model: {saved.merge(config, output, replace=True)}")
-        if stopped:
-            say(f"Stopped by an alarm. To go on: {records.resume_command(output, config.argv)}")
-    if training.push_to_hub and not stopped:
+        if stop.reason:
+            say(f"S{status[1:]}. To go on: {records.resume_command(output, config.argv)}")
+    if training.push_to_hub and not stop.reason:
         hub.push(trainer)
     # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
-    return 3 if stopped and main_process else 0  # torchrun would end the main process at another one's failure
+    return stop.status if main_process else 0  # torchrun would end the main process at another one's failure
 
 
 def main(argv: list[str] | None = None, dataset: Any = None) -> int:

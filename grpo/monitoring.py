@@ -1,6 +1,7 @@
 """Callbacks that watch a run while it trains: the metrics file, and the alarms of alarms.py."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,10 +38,10 @@ class Watch(TrainerCallback):
 
     Args:
         trainer: a GRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
-        stop: whether an alarm ends the run at the next rollout's boundary, with a checkpoint.
+        stop: what ends the run, given the reason; None where no alarm does.
     """
 
-    def __init__(self, trainer: Any, directory: Path, stop: bool = False) -> None:
+    def __init__(self, trainer: Any, directory: Path, stop: Callable[[str], None] | None = None) -> None:
         self.trainer, self.path, self.stop = trainer, directory / "alarms.jsonl", stop
         prompt = trainer.train_dataset[0]["prompt"]
         self.seen = Observed(
@@ -51,11 +52,6 @@ class Watch(TrainerCallback):
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the run is to end for what was raised."""
-        return self.stop and not set(self.names) <= set(GOES_ON)
 
     @property
     def names(self) -> list[str]:
@@ -94,12 +90,6 @@ class Watch(TrainerCallback):
             judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in current.values()))
             self.seen.weights_moved = True if moved else False if judged else None
         self._raise(state, state.global_step)
-        boundary = (
-            state.global_step * args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations)
-            == 0
-        )
-        if self.stopping and boundary:
-            control.should_training_stop = control.should_save = True
 
     def _new_metrics(self) -> dict[str, float]:
         """The means of what TRL has noted since the last optimizer step."""
@@ -134,6 +124,9 @@ class Watch(TrainerCallback):
                 if message and (name, subject) not in self.raised:
                     self.raised[name, subject] = message
                     self._tell(state, step, name, message, remedy)
+        ending = [name for name in self.names if name not in GOES_ON]
+        if self.stop and ending:
+            self.stop(f"an alarm: {', '.join(ending)}")
 
     def _tell(self, state: Any, step: int, name: str, message: str, remedy: str) -> None:
         self.trainer._metrics["train"][f"alarms/{name}"].append(1.0)

@@ -21,11 +21,12 @@ from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
 from . import attention, machine, packable, packing, rollouts, schedule
+from .durable import DurableGRPOTrainer
 from .schedule import Batch, Plan
 from .vllm_checks import SyncCheck
 
 
-class LeanGRPOTrainer(GRPOTrainer):
+class LeanGRPOTrainer(DurableGRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
     Args:
@@ -219,7 +220,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 def trainer_class(script: Any) -> Callable[..., GRPOTrainer]:
     """What constructs the trainer of a run with these ScriptArguments, from GRPOTrainer's arguments."""
     if script.use_unsloth:
-        return GRPOTrainer  # Unsloth has put a class of its own, with its own training step, in its place
+        return DurableGRPOTrainer  # upon the class, with a training step of its own, that Unsloth has put in its place
     own = {key: getattr(script, key) for key in ("generation", "packed", "pack_tokens")}
     return functools.partial(LeanGRPOTrainer, **own)
 

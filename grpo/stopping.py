@@ -1,0 +1,122 @@
+"""How a run ends before its last step: for a signal, an alarm or faulty rewards, with everything saved.
+
+A checkpoint holds no rollout, and a resumed run samples one at once: only where the next micro-batch would sample anew
+anyway does it go on as if it had never stopped. So training ends, and checkpoints are written, only there.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import TrainerCallback
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOPPED = 3  # exit status of a run that an alarm or the reward guard has ended
+
+
+class Interrupted(BaseException):
+    """A signal came while nothing was being trained, so that there is nothing to finish first."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.status = 128 + signum
+
+
+class Stopping(TrainerCallback):
+    """Ends training at a rollout's boundary, on all processes at the same step, for the first reason that it is given.
+
+    To be the last of a trainer's callbacks, so that it sees what the others have asked for.
+
+    Attributes:
+        reason: why the run was ended; empty while it was not.
+        status: the exit status that says so.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.reason, self.status = "", 0
+        self._save = True
+        self._training = False
+        self._signal = 0  # that this process has got
+        self._postponed = False  # a checkpoint that was due in the middle of a rollout
+        self._told = False
+
+    def ask(self, reason: str, status: int = STOPPED, save: bool = True) -> None:
+        """End training at the next boundary; to be called on all processes alike.
+
+        Args:
+            reason: completes "stopped by …".
+            save: whether a checkpoint is worth having there.
+        """
+        if not self.reason:
+            self.reason, self.status, self._save = reason, status, save
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
+
+        A second one has its usual effect, at once. Only a process' main thread can take signals; elsewhere this does
+        nothing.
+        """
+        try:
+            before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        except ValueError:  # not the main thread
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _take(self, signum: int, frame: Any) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        if not self._training:
+            raise Interrupted(signum)
+        self._signal = signum
+        if os.environ.get("RANK", "0") == "0":  # print may be in the middle of a line of its own: write at once
+            name = signal.Signals(signum).name
+            text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
+            os.write(2, text.encode())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if signum := self._agreed():
+            self.ask(signal.Signals(signum).name, 128 + signum)
+        last = state.global_step >= state.max_steps
+        if not self.at_boundary and not last:
+            self._postponed |= control.should_save
+            control.should_save = False
+            if self._postponed and not self._told and state.is_world_process_zero:
+                self._told = True
+                Console().print(
+                    f"note: a checkpoint was due at step {state.global_step}, in the middle of a rollout; it and "
+                    "later ones are written where a rollout ends, so that a resumed run goes on as if it had not stopped"
+                )
+            return
+        control.should_save |= self._postponed
+        self._postponed = False
+        if self.reason:
+            control.should_training_stop = True
+            control.should_save = self._save
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the next micro-batch begins with a rollout."""
+        return self.trainer._step % (self.trainer.args.steps_per_generation * self.trainer.num_iterations) == 0
+
+    def _agreed(self) -> int:
+        """The signal that any of the processes has got, 0 for none."""
+        accelerator = self.trainer.accelerator
+        if accelerator.num_processes == 1:
+            return self._signal
+        return int(accelerator.gather(torch.tensor([self._signal], device=accelerator.device)).max())
