@@ -99,8 +99,8 @@ class Stopping(TrainerCallback):
             if self._postponed and not self._told and state.is_world_process_zero:
                 self._told = True
                 Console().print(
-                    f"note: a checkpoint was due at step {state.global_step}, in the middle of a rollout; it and "
-                    "later ones are written where a rollout ends, so that a resumed run goes on as if it had not stopped"
+                    f"note: a checkpoint was due at step {state.global_step}, amid a rollout; it is written "
+                    "where the rollout ends, so that a resumed run goes on as if it had never stopped"
                 )
             return
         control.should_save |= self._postponed
