@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help 
 
     from grpo.config import Config
     from grpo.data import Data
+    from grpo.stopping import Stopping
 
 # ------------------------------------------------------------------------------------------------------------------
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/arguments.py).
@@ -190,7 +191,7 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
 
     from accelerate import PartialState
 
-    from grpo import console, loading, preflight, reward_choice
+    from grpo import console, loading, preflight, reward_choice, run_directory
     from grpo.checks import stop_at_errors
 
     rewards = reward_choice.of_run(config, style)
@@ -206,7 +207,8 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
         return 0
     if config.script.eval_only:
         return evaluate_alone(config, tokenizer, data, start)
-    return train(config, tokenizer, data, rewards, start)
+    with run_directory.held(Path(config.training.output_dir)):
+        return train(config, tokenizer, data, rewards, start)
 
 
 def use_saved(config: "Config", style: PromptFormat) -> int:
@@ -247,34 +249,18 @@ def train(
     rewards: dict[str, Callable[..., list[float]]],
     start: float,
 ) -> int:
-    """Evaluate, train, save, evaluate, compare, report."""
-    from accelerate import PartialState
+    """Build the trainer and all that watches it, and let it learn."""
     from peft import PeftModel
     from trl import get_peft_config
 
-    from grpo import (
-        comparison,
-        console,
-        difficulty,
-        evaluation,
-        hub,
-        loading,
-        monitoring,
-        records,
-        report,
-        run_directory,
-        saved,
-        stopping,
-        trackers,
-        weights,
-    )
+    from grpo import console, continuation, difficulty, disk, hub, loading, monitoring, run_directory, trackers
     from grpo.trainer import trainer_class
 
     training, output = config.training, Path(config.training.output_dir)
-    say, main_process = PartialState().print, PartialState().is_main_process
     model = loading.load(config)
     data = difficulty.apply(config, model, tokenizer, data)
-    with run_directory.cleared_on_refusal(output), hub.readable_errors("give a hub_model_id that you may write"):
+    facts = continuation.facts(config, data.train)
+    with run_directory.readable_refusals(), hub.readable_errors("give a hub_model_id that you may write"):
         trainer = trainer_class(config.script)(  # TRL's GRPOTrainer, with the same gradient for less work
             model=model,
             reward_funcs=list(rewards.values()),
@@ -283,20 +269,32 @@ def train(
             eval_dataset=data.held_out if training.eval_strategy != "no" else None,
             processing_class=tokenizer,
             peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
-            callbacks=[monitoring.MetricsFile(output)],
         )
         trackers.start(training)
-    stop = stopping.Stopping(trainer)
-    trainer.add_callback(monitoring.Watch(trainer, output, stop.ask if config.script.stop_on_alarm else None))
-    trainer.add_callback(weights.RewardWeights(trainer, config.script, config.stages))
-    trainer.add_callback(stop)
+    trainer.checkpoint_facts = facts
+    stop = monitoring.attach(trainer, config)  # metrics, alarms, the weights of rewards, signals
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
+    trainer.accelerator.print(f"Run: {training.run_name}, in {output}")
+    with stop.signals(), disk.readable_errors(output, config.argv):
+        learn(config, trainer, tokenizer, data, stop, start)
+    # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
+    return stop.status if trainer.is_world_process_zero() else 0  # torchrun ends all at the first one's failure
+
+
+def learn(
+    config: "Config", trainer: Any, tokenizer: "PreTrainedTokenizerBase", data: "Data", stop: "Stopping", start: float
+) -> None:
+    """Evaluate, train, save, evaluate, compare, report."""
+    from grpo import comparison, console, evaluation, hub, records, report, saved
+
+    training, output = config.training, Path(config.training.output_dir)
+    say, main_process = trainer.accelerator.print, trainer.is_world_process_zero()
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
         records.begin(output, config, **data.facts())
-    say(f"Run: {training.run_name}, in {output}")
-
-    before, answers_before = evaluation.measure(config, trainer.model, tokenizer, data)
+    before, answers_before = evaluation.measure_before(config, trainer.model, tokenizer, data)
     if main_process:
         evaluation.save(output, "before", before, answers_before)
         console.print_answers("before training", answers_before)
@@ -322,14 +320,10 @@ def train(
             say(f"S{status[1:]}. To go on: {records.resume_command(output, config.argv)}")
     if training.push_to_hub and not stop.reason:
         hub.push(trainer)
-    # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
-    trainer.accelerator.wait_for_everyone()
-    trainer.accelerator.end_training()
-    return stop.status if main_process else 0  # torchrun would end the main process at another one's failure
 
 
 def main(argv: list[str] | None = None, dataset: Any = None) -> int:
-    """Run the experiment; the user's mistakes end in one line and exit status 2.
+    """Run the experiment; the user's mistakes end in one line and exit status 2, Ctrl-C in one and 130.
 
     Args:
         argv: the command line without the program's name; None reads sys.argv.
@@ -337,6 +331,11 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
     """
     try:
         return run(argv, dataset)
+    except KeyboardInterrupt as error:
+        print(f"Interrupted{error}", file=sys.stderr, flush=True)
+        if "LOCAL_RANK" in os.environ:
+            os._exit(143)  # its partners may wait for it in vain
+        return getattr(error, "status", 130)
     except UserError as error:
         if os.environ.get("RANK", "0") == "0":  # under torchrun, say it once
             print(f"error: {error}", file=sys.stderr)

@@ -6,3 +6,16 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(line.strip() for line in message.splitlines()))  # libraries' reasons have many lines
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal came while nothing was being trained, so that there was nothing to finish first.
+
+    Args:
+        message: follows "Interrupted".
+        status: the exit status that names the signal.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status

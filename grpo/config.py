@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import UserError, engines, machine, run_directory, stages
+from . import UserError, continuation, engines, machine, run_directory, stages
 from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_adaptive, check_values, refuse_secrets
@@ -161,7 +161,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     settings.update(stages.whole_run(in_stages))
     check_adaptive(settings)
     if settings["merge_only"] and "dtype" not in given:  # as it was trained
-        settings["dtype"] = run_directory.setting(settings["merge_only"], "dtype") or settings["dtype"]
+        settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
     engines.settle(settings, given)
     notes += machine.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
@@ -171,10 +171,14 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     output_dir, run_name = run_directory.default_names(
         settings["model_name_or_path"], settings["dataset_name"], settings["eval_only"]
     )
-    settings["output_dir"], settings["resume_from_checkpoint"] = run_directory.claim(
+    claim = run_directory.claim(
         settings["output_dir"], output_dir, settings["resume_from_checkpoint"], settings["overwrite_run"]
     )
+    settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
+    notes += claim.notes
     run_directory.refuse_unwritable(Path(settings["output_dir"]))
+    if os.environ.get("RANK", "0") == "0":  # the others would find this process' lock
+        run_directory.refuse_in_use(Path(settings["output_dir"]))
     start, output = (Path(settings[key]).resolve() for key in ("model_name_or_path", "output_dir"))
     if settings["overwrite_run"] and start.is_relative_to(output):
         raise UserError(f"overwrite_run: {settings['output_dir']!r} holds the model to start from; give another name")
@@ -191,4 +195,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         refuse_secrets({key: getattr(training, key)})
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
-    return Config(script, training, model, geometry, notes, changed, argv, in_stages)
+    config = Config(script, training, model, geometry, notes, changed, argv, in_stages)
+    if claim.checkpoint:
+        notes += continuation.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)
+    return config

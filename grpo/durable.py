@@ -1,19 +1,120 @@
-"""A GRPOTrainer whose runs survive: complete checkpoints, and the same order of prompts when one is gone on from."""
+"""A GRPOTrainer whose runs survive: complete checkpoints, and a continuation that is the run itself.
 
+Stock TRL, resumed, sees the prompts of a later epoch in the first one's order, forgets what it has measured since its
+last log, and takes the newest checkpoint for a good one.
+"""
+
+import json
+import math
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
+from . import UserError, checkpoints
+from .records import without_nan
+
 
 class DurableGRPOTrainer(GRPOTrainer):
-    """TRL's GRPOTrainer: its arguments, its results, and runs that can be gone on with."""
+    """TRL's GRPOTrainer: its arguments, its results, and runs that can be gone on with.
+
+    Attributes:
+        checkpoint_facts: what each checkpoint's seal remembers besides its files.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.checkpoint_facts: dict[str, Any] = {}
+        self._resumed_from: Path | None = None
+        super().__init__(*args, **kwargs)
+        self.add_callback(_GoOn(self))
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """As GRPOTrainer's; True takes the newest complete checkpoint.
+
+        Raises:
+            UserError: the checkpoint is not complete.
+        """
+        if resume_from_checkpoint is True:
+            found, skipped = checkpoints.newest(Path(self.args.output_dir))
+            if found is None:
+                raise UserError("; ".join(["resume_from_checkpoint: there is no complete checkpoint", *skipped]))
+            resume_from_checkpoint = str(found)
+        elif resume_from_checkpoint and (reason := checkpoints.why_not(Path(resume_from_checkpoint))):
+            raise UserError(f"resume_from_checkpoint: {resume_from_checkpoint!r} cannot be gone on from: {reason}")
+        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+
+    # Writing
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """As transformers', but sealed when all of it is on the disk, and only then are older ones removed."""
+        run = Path(self._get_output_dir(trial=trial))
+        directory, accelerator = run / f"checkpoint-{self.state.global_step}", self.accelerator
+        if self.args.should_save:
+            checkpoints.break_seal(directory)
+            shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has left
+        accelerator.wait_for_everyone()
+        keep, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+            self._save_unlogged(directory)
+            accelerator.wait_for_everyone()
+            if self.args.should_save:
+                checkpoints.seal(directory, accelerator.num_processes, **self.checkpoint_facts)
+        except Exception:
+            shutil.rmtree(directory, ignore_errors=True)  # to give room
+            raise
+        finally:
+            self.args.save_total_limit = keep
+        if self.args.should_save:
+            checkpoints.remove_old(run, keep, self.state.best_model_checkpoint)
+
+    # What the next log is still to say
+
+    def _unlogged_file(self, directory: Path) -> Path:
+        return directory / f"unlogged_{self.accelerator.process_index}.json"
+
+    def _save_unlogged(self, directory: Path) -> None:
+        found = {
+            "metrics": self._metrics["train"],
+            "loss": self._tr_loss.item(),
+            "total_loss": self._total_loss_scalar,
+            "last_logged": self._globalstep_last_logged,
+        }
+        text = json.dumps(without_nan(found), default=float)
+        self._unlogged_file(directory).write_text(text + "\n", encoding="utf-8")
+
+    def _load_unlogged(self, directory: Path) -> None:
+        found = json.loads(self._unlogged_file(directory).read_text(encoding="utf-8"))
+        for name, values in found["metrics"].items():
+            self._metrics["train"][name] = [math.nan if value is None else value for value in values]
+        self._tr_loss += found["loss"]
+        self._total_loss_scalar = found["total_loss"]
+        self._globalstep_last_logged = found["last_logged"]
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if "train_loss" in logs and self.state.global_step:  # transformers divides by the steps since resuming
+            logs["train_loss"] = self._total_loss_scalar / self.state.global_step
+        super().log(logs, *args, **kwargs)
+
+    # The order of prompts
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
-        stock = super()._get_train_sampler(dataset)
-        return _InEpochs(stock, lambda: int(self.state.epoch or 0))
+        return _InEpochs(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+
+
+class _GoOn(TrainerCallback):
+    def __init__(self, trainer: DurableGRPOTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer._resumed_from:
+            self.trainer._load_unlogged(self.trainer._resumed_from)
 
 
 class _InEpochs(RepeatSampler):

@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 
 from rewards import (
@@ -24,6 +26,7 @@ from rewards import (
     last_number,
 )
 
+from .continuation import unchanged
 from .generation import Sampling, arithmetic, generate
 from .prompts import tokenize
 
@@ -99,6 +102,35 @@ def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
             sampling=Sampling.like(training),
             template=data.style.completion,
         )
+
+
+def measure_before(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
+    """`measure` on the model that training starts from; a run that is gone on with has done so already.
+
+    What it has found is taken where no setting that matters was changed; on the main process alone.
+    """
+    training = config.training
+    found: list[Evaluation | None] = [None]
+    if PartialState().is_main_process and unchanged(training.resume_from_checkpoint, config.settings()):
+        found = [_kept(Path(training.resume_from_checkpoint).parent, data.held_out, config.script.eval_num_samples)]
+    known = broadcast_object_list([found[0] is not None])[0]
+    if not known:
+        return measure(config, model, tokenizer, data)
+    PartialState().print("Evaluation before training: as the run found it when it began")
+    return found[0] or ({}, [])
+
+
+def _kept(directory: Path, rows: Dataset, num_samples: int) -> Evaluation | None:
+    """What a run has saved of its evaluation before training, if it is of these rows."""
+    try:
+        summary = json.loads((directory / "eval_before.json").read_text(encoding="utf-8"))
+        lines = (directory / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
+        records = [json.loads(line) for line in lines if line]
+    except (OSError, ValueError):
+        return None
+    asked = [(record["question"], record["answer"], len(record.get("samples", "-"))) for record in records]
+    wanted = [(*row, num_samples) for row in zip(rows["question"], rows["answer"], strict=True)]
+    return (summary, records) if asked == wanted else None
 
 
 def evaluate(

@@ -17,6 +17,8 @@ from rewards import completion_text
 from .alarms import ALARMS, GOES_ON, MOVES
 from .observed import Observed, Rollout
 from .records import append_line
+from .stopping import Stopping
+from .weights import RewardWeights
 
 
 class MetricsFile(TrainerCallback):
@@ -147,3 +149,13 @@ def _sample(model: Any, per_tensor: int = 256) -> dict[str, torch.Tensor]:
             flat = parameter.detach().flatten()
             found[name] = flat[:: max(1, flat.numel() // per_tensor)].clone()
     return found
+
+
+def attach(trainer: Any, config: Any) -> Stopping:
+    """Let a trainer's run be recorded, watched and stopped; returns what ends it."""
+    output, stop = Path(config.training.output_dir), Stopping(trainer, config.argv)
+    trainer.add_callback(MetricsFile(output))
+    trainer.add_callback(Watch(trainer, output, stop.ask if config.script.stop_on_alarm else None))
+    trainer.add_callback(RewardWeights(trainer, config.script, config.stages))
+    trainer.add_callback(stop)  # last: it sees what the others ask for
+    return stop

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .run_directory import holds_run
+from .checkpoints import step_of, write_whole
+from .run_directory import holds_run, recorded
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
 
@@ -29,6 +30,7 @@ RUN_FILES = (
     "completions/completions_*.parquet",
     "comparison.json",
     "alarms.jsonl",
+    "faults.jsonl",
     "curves.png",
     "report.html",
     "merged*",
@@ -111,17 +113,27 @@ def commit() -> str | None:
 def begin(directory: Path, config: Any, **facts: Any) -> None:
     """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
 
-    What an earlier run left is removed where it is being replaced (`overwrite_run`), so that nobody resumes from a
-    checkpoint of another run.
+    Of a run that is gone on with, what was written before the checkpoint is kept, and what came after it will be
+    written again. Otherwise what another run has left is removed (`overwrite_run`), so that nobody resumes from its
+    checkpoints.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if config.script.overwrite_run and config.training.resume_from_checkpoint is None and holds_run(directory):
+    earlier: dict[str, Any] = {}
+    step, now = 0, time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    if config.training.resume_from_checkpoint:
+        checkpoint = Path(config.training.resume_from_checkpoint)
+        step, earlier = step_of(checkpoint), recorded(checkpoint.parent) or {}
+        for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+            _keep_until(step, checkpoint.parent / name, directory / name)
+    elif holds_run(directory):
         for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
             shutil.rmtree(old) if old.is_dir() else old.unlink()
+    session = {"started": now, "from_step": step, "command": command_line(config.argv)}
     record = {
         "status": "running",
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": command_line(config.argv),
+        "started": earlier.get("started", now),
+        "command": session["command"],
+        "process": {"id": os.getpid(), "host": platform.node()},
         "commit": commit(),
         "versions": versions(),
         "hardware": hardware(),
@@ -130,8 +142,26 @@ def begin(directory: Path, config: Any, **facts: Any) -> None:
         **facts,
         "changed": config.changed,
         "settings": config.settings(),
+        "sessions": [*earlier.get("sessions", []), session],
     }
     _write_record(directory, record)
+
+
+def _keep_until(step: int, source: Path, target: Path) -> None:
+    """Keep the lines of a run up to this step; a session's summary, which is only right at the end, goes."""
+    if not source.exists():
+        return
+    kept = []
+    for line in source.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:  # half a line, or none
+            continue
+        if record["step"] <= step and "train_runtime" not in record:
+            kept.append(line + b"\n")
+    part = target.with_name(f".{target.name}.part")
+    part.write_bytes(b"".join(kept))
+    part.replace(target)
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
@@ -144,11 +174,15 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
 
 def finish(directory: Path, status: str, seconds: float) -> None:
-    """Note in `run.json` how the run ended and how many seconds it took."""
+    """Note in `run.json` how the run ended, and how many seconds it and its earlier sessions took.
+
+    A session that was killed has not noted its own.
+    """
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
-    _write_record(directory, {**record, "status": status, "seconds": round(seconds, 1)})
+    record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
+    total = sum(session.get("seconds", 0) for session in record["sessions"])
+    _write_record(directory, {**record, "status": status, "seconds": round(total, 1)})
 
 
 def _write_record(directory: Path, record: dict[str, Any]) -> None:
-    text = json.dumps(mask(without_nan(record)), indent=2, default=str)
-    (directory / "run.json").write_text(text + "\n", encoding="utf-8")
+    write_whole(directory / "run.json", mask(without_nan(record)))

@@ -6,9 +6,15 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import UserError
+from filelock import FileLock, Timeout
+
+from . import UserError, checkpoints
+
+LOCK = "run.lock"
+
+WAYS_OUT = "go on with it (--resume_from_checkpoint auto), give another name, or replace it (--overwrite_run true)"
 
 
 def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = False) -> tuple[str, str]:
@@ -33,44 +39,80 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
     return f"outputs/{name}", f"{name}-{data}"
 
 
-def setting(directory: str, key: str) -> Any:
-    """What the run in this directory was set to; None where there is no record of one."""
+def recorded(directory: str | Path, *keys: str) -> Any:
+    """What the `run.json` in this directory holds under these keys; None where there is none that says so."""
     try:
-        return json.loads((Path(directory) / "run.json").read_text(encoding="utf-8"))["settings"][key]
+        found = json.loads((Path(directory) / "run.json").read_text(encoding="utf-8"))
+        for key in keys:
+            found = found[key]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return found
 
 
 def holds_run(directory: Path) -> bool:
     return (directory / "run.json").exists() or any(directory.glob("checkpoint-*"))
 
 
-def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> tuple[str, str | None]:
-    """The directory to write and the checkpoint to go on from; creates nothing.
+class Claim(NamedTuple):
+    """The directory to write, the checkpoint to go on from (None: from the start), and what is to be said about it."""
+
+    output_dir: str
+    checkpoint: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> Claim:
+    """Which directory a run writes, and what it goes on from; creates nothing.
 
     Args:
         output_dir: as given; None takes `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
-        resume: None, `auto` (the run's newest checkpoint) or a checkpoint's directory.
+        resume: None, `auto` (the run's newest complete checkpoint) or a checkpoint's directory.
         overwrite: whether a given directory that holds a run may be written.
+
+    Raises:
+        UserError: there is nothing to go on from, or what a run has written would be lost.
     """
     if resume not in (None, "auto"):
-        checkpoint = Path(resume)
-        if not (checkpoint / "trainer_state.json").is_file():
-            raise UserError(f"resume_from_checkpoint: {resume!r} is no checkpoint (no trainer_state.json); give auto")
-        return output_dir or str(checkpoint.parent), resume
+        return _explicit(output_dir, Path(resume), overwrite)
     runs = [Path(output_dir)] if output_dir else [Path(default_dir)] if overwrite else _numbered(Path(default_dir))
     if resume == "auto":
-        latest = runs[-1] if output_dir else next((run for run in reversed(runs) if holds_run(run)), runs[0])
-        checkpoints = [p for p in latest.glob("checkpoint-*") if (p / "trainer_state.json").is_file()]
-        if not checkpoints:
-            raise UserError(f"resume_from_checkpoint: {str(latest)!r} holds no checkpoint; drop the flag")
-        return str(latest), str(max(checkpoints, key=lambda p: int(p.name.rpartition("-")[2])))
+        return _newest(runs[-1] if output_dir else next((run for run in reversed(runs) if holds_run(run)), runs[0]))
     if output_dir and holds_run(runs[0]) and not overwrite:
+        raise UserError(f"output_dir: {output_dir!r} already holds a run; {WAYS_OUT}")
+    return Claim(str(runs[-1]))
+
+
+def _explicit(output_dir: str | None, checkpoint: Path, overwrite: bool) -> Claim:
+    if reason := checkpoints.why_not(checkpoint):
+        raise UserError(f"resume_from_checkpoint: {str(checkpoint)!r} cannot be gone on from: {reason}; give auto")
+    run, output = checkpoint.parent, Path(output_dir) if output_dir else checkpoint.parent
+    later = [path for path in checkpoints.all_of(run) if checkpoints.step_of(path) > checkpoints.step_of(checkpoint)]
+    if output.resolve() == run.resolve():
+        if later and checkpoints.why_not(later[0]) is None:
+            raise UserError(
+                f"resume_from_checkpoint: {str(checkpoint)!r} is not the newest of its run, {later[0].name} is, and "
+                "going on from it there would mix two runs; give another output_dir, or remove the later ones"
+            )
+    elif holds_run(output) and not overwrite:
+        raise UserError(f"output_dir: {output_dir!r} already holds another run; {WAYS_OUT}")
+    return Claim(str(output), str(checkpoint))
+
+
+def _newest(run: Path) -> Claim:
+    found, skipped = checkpoints.newest(run)
+    if found is not None:
+        notes = [f"note: {line}; it is left out" for line in skipped]
+        return Claim(str(run), str(found), (*notes, f"note: going on from {found}"))
+    if skipped:
         raise UserError(
-            f"output_dir: {output_dir!r} already holds a run; go on with it (--resume_from_checkpoint auto), give "
-            "another name, or replace it (--overwrite_run true)"
+            f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint ({'; '.join(skipped)}); start it "
+            "again with --overwrite_run true"
         )
-    return str(runs[-1]), None
+    if (run / "run.json").exists():  # nothing is lost that could be gone on from
+        note = f"note: {run} was ended before its first checkpoint: the run starts from its beginning"
+        return Claim(str(run), None, (note,))
+    raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
 
 
 def _numbered(directory: Path) -> list[Path]:
@@ -88,15 +130,57 @@ def refuse_unwritable(directory: Path) -> None:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
 
 
+def refuse_in_use(directory: Path) -> None:
+    """UserError where another process is writing a run there now; writes nothing."""
+    if (directory / LOCK).exists():
+        with _lock(directory):
+            pass
+
+
 @contextlib.contextmanager
-def cleared_on_refusal(output: Path) -> Iterator[None]:
-    """What TRL refuses, as a UserError, and without the directories that it makes before it looks at the settings."""
-    made = (output / "completions", output, *output.parents)  # innermost first
+def held(directory: Path) -> Iterator[None]:
+    """Make the directory, and let no other process write a run there meanwhile; the first one does for all of a run.
+
+    The lock goes with the process, however that ends. Where nothing else was written, the directory goes again.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    made = (directory / "completions", directory, *directory.parents)  # innermost first; TRL makes completions
     new = [path for path in made if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with _lock(directory):
+            yield
+    finally:
+        if directory in new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:
+            (directory / LOCK).unlink(missing_ok=True)
+        for path in new:
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
+
+
+def _lock(directory: Path) -> FileLock:
+    lock = FileLock(directory / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        process = recorded(directory, "process") or {}
+        who = f"process {process.get('id', 'unknown')} on {process.get('host', 'another machine')}"
+        raise UserError(
+            f"output_dir: {str(directory)!r} is being written by another run ({who}); wait for its end, stop it, or "
+            "give another name"
+        ) from None
+    return lock
+
+
+@contextlib.contextmanager
+def readable_refusals() -> Iterator[None]:
+    """What TRL refuses about settings, as a UserError."""
     try:
         yield
-    except (UserError, ValueError, NotImplementedError, ImportError) as error:
-        for directory in new:
-            with contextlib.suppress(OSError):  # not empty
-                directory.rmdir()
+    except (ValueError, NotImplementedError, ImportError) as error:
         raise UserError(str(error)) from error

@@ -4,26 +4,22 @@ A checkpoint holds no rollout, and a resumed run samples one at once: only where
 anyway does it go on as if it had never stopped. So training ends, and checkpoints are written, only there.
 """
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from transformers import TrainerCallback
 
+from . import Interrupted, checkpoints, records
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPED = 3  # exit status of a run that an alarm or the reward guard has ended
-
-
-class Interrupted(BaseException):
-    """A signal came while nothing was being trained, so that there is nothing to finish first."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.status = 128 + signum
 
 
 class Stopping(TrainerCallback):
@@ -31,13 +27,17 @@ class Stopping(TrainerCallback):
 
     To be the last of a trainer's callbacks, so that it sees what the others have asked for.
 
+    Args:
+        argv: the command line, to name the one that goes on.
+
     Attributes:
         reason: why the run was ended; empty while it was not.
         status: the exit status that says so.
     """
 
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
+    def __init__(self, trainer: Any, argv: list[str]) -> None:
+        self.trainer, self.argv = trainer, argv
+        self._start = time.perf_counter()
         self.reason, self.status = "", 0
         self._save = True
         self._training = False
@@ -55,7 +55,7 @@ class Stopping(TrainerCallback):
         if not self.reason:
             self.reason, self.status, self._save = reason, status, save
 
-    @contextmanager
+    @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
         """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
 
@@ -68,6 +68,10 @@ class Stopping(TrainerCallback):
             before = {}
         try:
             yield
+        except Interrupted as error:
+            if self.trainer.is_world_process_zero():
+                self._note(error.args[0])
+            raise Interrupted(f" by {error.args[0]}. {self._way_on()}", error.status) from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -76,12 +80,26 @@ class Stopping(TrainerCallback):
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         if not self._training:
-            raise Interrupted(signum)
+            raise Interrupted(signal.Signals(signum).name, 128 + signum)
         self._signal = signum
         if os.environ.get("RANK", "0") == "0":  # print may be in the middle of a line of its own: write at once
             name = signal.Signals(signum).name
             text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
             os.write(2, text.encode())
+
+    def _note(self, name: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # before there was a record
+            records.finish(
+                Path(self.trainer.args.output_dir), f"interrupted by {name}", time.perf_counter() - self._start
+            )
+
+    def _way_on(self) -> str:
+        output = Path(self.trainer.args.output_dir)
+        if checkpoints.all_of(output):
+            return f"To go on: {records.resume_command(output, self.argv)}"
+        return (
+            "Nothing was trained yet: the same command, with --overwrite_run true if it names output_dir, starts anew"
+        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = True

@@ -1,0 +1,182 @@
+"""Complete checkpoints only: what makes one complete, which are, and which one a run goes on from.
+
+A checkpoint's last file is its seal, which lists all the others with their sizes. It is written when every process has
+saved its part and the disk has it all, so that a checkpoint without a seal was being written when something happened.
+Files are looked into as far as that needs no unpickling: safetensors by their headers, PyTorch's archives by their
+checksums.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+SEAL = "complete.json"
+STATE = "trainer_state.json"
+SHARDED = r"(global_step\d+|optimizer_\d+|pytorch_model_fsdp_\d+)/"  # directories of DeepSpeed and FSDP
+
+
+def step_of(directory: Path) -> int:
+    """The optimizer steps that a `checkpoint-N` has behind it; -1 where that is not its name."""
+    found = re.fullmatch(r"checkpoint-(\d+)", directory.name)
+    return int(found[1]) if found else -1
+
+
+def all_of(run: Path) -> list[Path]:
+    """A run's checkpoints, complete or not, the newest first."""
+    return sorted((path for path in run.glob("checkpoint-*") if step_of(path) >= 0), key=step_of, reverse=True)
+
+
+# --- Writing ------------------------------------------------------------------------------------------------------
+
+
+def seal(directory: Path, world_size: int, **facts: Any) -> None:
+    """Declare a checkpoint complete, once the disk has all of it.
+
+    Args:
+        world_size: processes of the run; each has an RNG state of its own.
+        facts: what to remember besides.
+    """
+    files = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        files[path.relative_to(directory).as_posix()] = path.stat().st_size
+        _flush(path)
+    for path in [*(path for path in directory.rglob("*") if path.is_dir()), directory]:
+        _flush(path)
+    write_whole(directory / SEAL, {"step": step_of(directory), "world_size": world_size, "files": files, **facts})
+    _flush(directory.parent)
+
+
+def break_seal(directory: Path) -> None:
+    """To be done before anything in a checkpoint is written or removed, so that half of one is never taken for one."""
+    (directory / SEAL).unlink(missing_ok=True)
+    if directory.is_dir():
+        _flush(directory)
+
+
+def write_whole(path: Path, value: Any) -> None:
+    """Write JSON so that the file holds all of it or what it held before, whatever happens meanwhile."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, default=str)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems cannot for directories
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_old(run: Path, keep: int | None, best: str | None = None) -> None:
+    """Remove a run's complete checkpoints but for the newest `keep`; None keeps all.
+
+    Args:
+        best: another one that stays. What is not complete is not counted, and stays for its owner to look at.
+    """
+    complete = [path for path in all_of(run) if (path / SEAL).exists()]
+    for path in complete[keep:] if keep else ():
+        if best is None or path.resolve() != Path(best).resolve():
+            break_seal(path)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+# --- Reading ------------------------------------------------------------------------------------------------------
+
+
+def read_seal(directory: Path) -> dict[str, Any]:
+    """What a checkpoint's seal says; empty where there is none that can be read."""
+    try:
+        found = json.loads((directory / SEAL).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else {}
+
+
+def why_not(directory: Path) -> str | None:
+    """Why a run cannot go on from this checkpoint; None where it can."""
+    if not directory.is_dir():
+        return "there is no such directory"
+    if step_of(directory) < 0:
+        return "that is not the name of a checkpoint (checkpoint-N)"
+    if not (directory / SEAL).exists():
+        return f"its writing was not finished ({SEAL} is missing)"
+    sealed = read_seal(directory)
+    if not sealed:
+        return f"{SEAL} cannot be read"
+    for name, size in sealed["files"].items():
+        path = directory / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} bytes instead of {size:,}"
+        if reason := _damage(path):
+            return f"{name} is damaged ({reason})"
+    return _lack(directory, sealed) or _contradiction(directory)
+
+
+def newest(run: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that a run can go on from, and for each newer one a line that says why it cannot."""
+    skipped = []
+    for path in all_of(run):
+        reason = why_not(path)
+        if reason is None:
+            return path, skipped
+        skipped.append(f"{path}: {reason}")
+    return None, skipped
+
+
+def _damage(path: Path) -> str | None:
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="np"):  # its header must agree with its size
+                pass
+        if path.suffix in (".pt", ".pth", ".bin") and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:  # reads every byte, and unpickles none
+                broken = archive.testzip()
+                return f"the checksum of {broken} is wrong" if broken else None
+        if path.suffix in (".pt", ".pth"):
+            return "it is no archive"
+        if path.suffix == ".json":
+            json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, zipfile.BadZipFile, SafetensorError) as error:
+        return str(error) or type(error).__name__
+    return None
+
+
+def _lack(directory: Path, sealed: dict[str, Any]) -> str | None:
+    """Which part of the state that training needs was never saved."""
+    files, processes = sealed["files"], sealed.get("world_size", 1)
+    names = {name.partition("/")[0] for name in files}
+    if STATE not in names:
+        return f"{STATE} is missing"
+    if not any(re.match(SHARDED, name) for name in files):
+        if not names & {"optimizer.pt", "optimizer.bin"}:
+            return "it holds no optimizer state (save_only_model)"
+        if "scheduler.pt" not in names:
+            return "scheduler.pt is missing"
+        if not any(re.match(r"(adapter_)?model.*[.]safetensors$|pytorch_model.*[.]bin$", name) for name in names):
+            return "it holds no weights"
+    states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+    missing = [state for state in states if state not in names]
+    return f"{missing[0]} is missing: every process has its own random numbers" if missing else None
+
+
+def _contradiction(directory: Path) -> str | None:
+    state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+    if not isinstance(state, dict) or state.get("global_step") != step_of(directory):
+        return f"{STATE} is of another step"
+    return None
