@@ -89,10 +89,10 @@ def _explicit(output_dir: str | None, checkpoint: Path, overwrite: bool) -> Clai
     run, output = checkpoint.parent, Path(output_dir) if output_dir else checkpoint.parent
     later = [path for path in checkpoints.all_of(run) if checkpoints.step_of(path) > checkpoints.step_of(checkpoint)]
     if output.resolve() == run.resolve():
-        if later and checkpoints.why_not(later[0]) is None:
+        if newer := next((path.name for path in later if checkpoints.why_not(path) is None), None):
             raise UserError(
-                f"resume_from_checkpoint: {str(checkpoint)!r} is not the newest of its run, {later[0].name} is, and "
-                "going on from it there would mix two runs; give another output_dir, or remove the later ones"
+                f"resume_from_checkpoint: {str(checkpoint)!r} is not the newest of its run, {newer} is, and going on "
+                "from it there would mix two runs; give another output_dir, or remove the later ones"
             )
     elif holds_run(output) and not overwrite:
         raise UserError(f"output_dir: {output_dir!r} already holds another run; {WAYS_OUT}")
@@ -102,16 +102,17 @@ def _explicit(output_dir: str | None, checkpoint: Path, overwrite: bool) -> Clai
 def _newest(run: Path) -> Claim:
     found, skipped = checkpoints.newest(run)
     if found is not None:
-        notes = [f"note: {line}; it is left out" for line in skipped]
-        return Claim(str(run), str(found), (*notes, f"note: going on from {found}"))
+        return Claim(str(run), str(found), tuple(f"note: {line}; it is left out" for line in skipped))
+    status = str(recorded(run, "status")) if recorded(run, "sessions") else ""  # of a version that seals checkpoints
+    sealed = any((path / checkpoints.SEAL).exists() for path in checkpoints.all_of(run))
+    if status.startswith(("running", "interrupted")) and not sealed:
+        note = f"note: {run} was ended before its first checkpoint was complete: the run starts from its beginning"
+        return Claim(str(run), None, (note,))
     if skipped:
         raise UserError(
-            f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint ({'; '.join(skipped)}); start it "
+            f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint ({'; '.join(skipped)}); start the run "
             "again with --overwrite_run true"
         )
-    if (run / "run.json").exists():  # nothing is lost that could be gone on from
-        note = f"note: {run} was ended before its first checkpoint: the run starts from its beginning"
-        return Claim(str(run), None, (note,))
     raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
 
 

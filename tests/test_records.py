@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from test_checkpoints import make
 
 import train_grpo
 from grpo import records
@@ -57,7 +58,44 @@ def test_finishing_adds_how_it_ended_and_how_long_it_took():
     started = json.loads((Path("r") / "run.json").read_text())
     assert started["status"] == "running" and started["prompt"] == {"system": "Be brief."}
     records.finish(Path("r"), "finished", 12.345)
-    assert json.loads((Path("r") / "run.json").read_text()) == {**started, "status": "finished", "seconds": 12.3}
+    session = {**started["sessions"][0], "status": "finished", "seconds": 12.3}
+    ended = {"status": "finished", "seconds": 12.3, "sessions": [session]}
+    assert json.loads((Path("r") / "run.json").read_text()) == started | ended
+
+
+def test_going_on_keeps_what_was_before_the_checkpoint_and_adds_the_time():
+    make("r", 4)
+    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"]
+    for step in (2, 4):
+        records.append_line(Path("r/metrics.jsonl"), {"step": step, "loss": step})
+    records.append_line(Path("r/metrics.jsonl"), {"step": 4, "train_runtime": 9.0})
+    for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+        records.append_line(Path("r") / name, {"step": 6, "name": "later"})
+    with Path("r/metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "hal')
+    earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "seconds": 10.0}]}
+    Path("r/run.json").write_text(json.dumps(earlier))
+    Path("r/eval_before.json").write_text("kept")
+    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "auto"])
+    records.begin(Path("r"), config)
+    lines = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 2, "loss": 2}, {"step": 4, "loss": 4}]
+    assert Path("r/alarms.jsonl").read_text() == Path("r/faults.jsonl").read_text() == ""
+    assert Path("r/eval_before.json").read_text() == "kept"
+    records.finish(Path("r"), "finished", 5.04)
+    record = json.loads(Path("r/run.json").read_text())
+    assert record["started"] == "then" and record["seconds"] == 15.0
+    assert [session.get("from_step") for session in record["sessions"]] == [None, 4]
+
+
+def test_going_on_elsewhere_takes_the_curve_along_and_leaves_the_old_run_as_it_is():
+    make("r", 4)
+    Path("r/metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
+    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "new"]
+    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "r/checkpoint-4"])
+    records.begin(Path("new"), config)
+    assert Path("new/metrics.jsonl").read_text() == '{"step": 4}\n'
+    assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
 
 
 def test_secrets_of_the_environment_are_masked_wherever_they_came_from(monkeypatch):

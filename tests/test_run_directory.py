@@ -1,28 +1,32 @@
 """grpo/run_directory.py: a run is never overwritten by accident."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from test_checkpoints import cut, make
 
 from grpo import UserError, run_directory
 
 
-def make_run(name, checkpoints=()):
+def make_run(name, checkpoints=(), **record):
     Path(name).mkdir(parents=True)
-    (Path(name) / "run.json").write_text("{}")
+    (Path(name) / "run.json").write_text(json.dumps(record))
     for step in checkpoints:
-        (Path(name) / f"checkpoint-{step}").mkdir()
-        (Path(name) / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+        make(name, step)
 
 
 def test_an_unset_directory_takes_the_next_free_number_and_creates_nothing():
-    assert run_directory.claim(None, "out/X", None, False) == ("out/X", None)
+    assert run_directory.claim(None, "out/X", None, False) == ("out/X", None, ())
     make_run("out/X")
-    assert run_directory.claim(None, "out/X", None, False) == ("out/X-2", None)
+    assert run_directory.claim(None, "out/X", None, False) == ("out/X-2", None, ())
     make_run("out/X-2")
-    assert run_directory.claim(None, "out/X", None, False) == ("out/X-3", None)
+    assert run_directory.claim(None, "out/X", None, False) == ("out/X-3", None, ())
     assert not Path("out/X-3").exists()
-    assert run_directory.claim(None, "out/X", None, True) == ("out/X", None)
+    assert run_directory.claim(None, "out/X", None, True) == ("out/X", None, ())
 
 
 def test_a_given_directory_that_holds_a_run_is_refused_with_three_ways_out():
@@ -31,26 +35,26 @@ def test_a_given_directory_that_holds_a_run_is_refused_with_three_ways_out():
         run_directory.claim("mine", "unused", None, False)
     for way in ("--resume_from_checkpoint auto", "another name", "--overwrite_run true"):
         assert way in str(caught.value)
-    assert run_directory.claim("mine", "unused", None, True) == ("mine", None)
+    assert run_directory.claim("mine", "unused", None, True) == ("mine", None, ())
 
 
 def test_a_directory_with_other_files_is_free():
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("hello")
-    assert run_directory.claim("mine", "unused", None, False) == ("mine", None)
+    assert run_directory.claim("mine", "unused", None, False) == ("mine", None, ())
 
 
 def test_auto_resumes_the_newest_checkpoint_of_the_newest_run():
     make_run("out/X", [5, 10])
     make_run("out/X-2", [9, 100, 20])
-    assert run_directory.claim(None, "out/X", "auto", False) == ("out/X-2", "out/X-2/checkpoint-100")
-    assert run_directory.claim("out/X", "unused", "auto", False) == ("out/X", "out/X/checkpoint-10")
+    assert run_directory.claim(None, "out/X", "auto", False) == ("out/X-2", "out/X-2/checkpoint-100", ())
+    assert run_directory.claim("out/X", "unused", "auto", False) == ("out/X", "out/X/checkpoint-10", ())
 
 
 def test_an_explicit_checkpoint_names_its_run():
     make_run("out/X", [5])
-    assert run_directory.claim(None, "unused", "out/X/checkpoint-5", False) == ("out/X", "out/X/checkpoint-5")
-    with pytest.raises(UserError, match="is no checkpoint"):
+    assert run_directory.claim(None, "unused", "out/X/checkpoint-5", False) == ("out/X", "out/X/checkpoint-5", ())
+    with pytest.raises(UserError, match="not the name of a checkpoint"):
         run_directory.claim(None, "unused", "out/X", False)
 
 
@@ -71,3 +75,118 @@ def test_a_run_that_goes_on_from_another_is_called_like_it(model):
 def test_an_evaluation_alone_is_called_after_the_whole_model():
     assert run_directory.default_names("outputs/demo-GRPO", "d.jsonl", eval_only=True)[0] == "outputs/demo-GRPO-eval"
     assert run_directory.default_names("a/Qwen2.5-1.5B-Instruct", "d", True)[0] == "outputs/Qwen2.5-1.5B-Instruct-eval"
+
+
+def test_auto_says_which_checkpoints_it_left_out_and_why():
+    make_run("run", [5, 10, 15])
+    cut(Path("run/checkpoint-15"), "model.safetensors")
+    (Path("run/checkpoint-10/complete.json")).unlink()
+    claim = run_directory.claim("run", "unused", "auto", False)
+    assert claim.checkpoint == "run/checkpoint-5" and len(claim.notes) == 2
+    assert "run/checkpoint-15: model.safetensors has" in claim.notes[0] and claim.notes[0].endswith("left out")
+    assert "run/checkpoint-10: its writing was not finished" in claim.notes[1]
+
+
+def test_an_explicit_checkpoint_that_is_damaged_is_refused():
+    make_run("run", [5, 10])
+    cut(Path("run/checkpoint-10"), "optimizer.pt")
+    with pytest.raises(UserError, match=r"'run/checkpoint-10' cannot be gone on from: optimizer.pt has .*; give auto"):
+        run_directory.claim(None, "unused", "run/checkpoint-10", False)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone():
+    make_run("run", [5, 10], status="running", sessions=[{}])
+    for step in (5, 10):
+        cut(Path(f"run/checkpoint-{step}"), "optimizer.pt")
+    with pytest.raises(
+        UserError, match=r"no complete checkpoint \(run/checkpoint-10: .*checkpoint-5.*--overwrite_run true"
+    ):
+        run_directory.claim("run", "unused", "auto", False)
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM"])
+def test_a_run_that_was_killed_before_its_first_checkpoint_was_whole_starts_again(status):
+    make_run("run", status=status, sessions=[{}])
+    make("run", 3, sealed=False)
+    claim = run_directory.claim("run", "unused", "auto", False)
+    assert claim[:2] == ("run", None) and "starts from its beginning" in claim.notes[0]
+
+
+@pytest.mark.parametrize("record", [{"status": "finished", "sessions": [{}]}, {"status": "running"}, {}])
+def test_auto_never_begins_again_what_ended_well_or_another_version_has_written(record):
+    make_run("run", **record)
+    with pytest.raises(UserError, match="'run' holds no checkpoint; drop the flag"):
+        run_directory.claim("run", "unused", "auto", False)
+    make("run", 3, sealed=False)
+    with pytest.raises(UserError, match="holds no complete checkpoint"):
+        run_directory.claim("run", "unused", "auto", False)
+
+
+def test_going_on_from_an_older_checkpoint_would_mix_two_runs():
+    make_run("run", [5, 10, 15])
+    cut(Path("run/checkpoint-15"), "optimizer.pt")
+    with pytest.raises(UserError, match=r"'run/checkpoint-5' is not the newest of its run, checkpoint-10 is"):
+        run_directory.claim(None, "unused", "run/checkpoint-5", False)
+    assert run_directory.claim("other", "unused", "run/checkpoint-5", False) == ("other", "run/checkpoint-5", ())
+    assert run_directory.claim("run", "unused", "run/checkpoint-10", False)[:2] == ("run", "run/checkpoint-10")
+    make_run("taken")
+    with pytest.raises(UserError, match="'taken' already holds another run"):
+        run_directory.claim("taken", "unused", "run/checkpoint-5", False)
+
+
+# --- One process a run
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from grpo import run_directory
+with run_directory.held(Path("run")):
+    Path("run/run.json").write_text('{"process": {"id": 4711, "host": "there"}}')
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_directory_is_written_by_one_process_and_free_when_that_is_killed():
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], cwd=Path.cwd(), env={"PYTHONPATH": str(ROOT)}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as other:  # fmt: skip
+        assert other.stdout.readline() == "held\n"
+        for attempt in (lambda: run_directory.refuse_in_use(Path("run")), run_directory.held(Path("run")).__enter__):
+            with pytest.raises(
+                UserError, match=r"'run' is being written by another run \(process 4711 on there\); wait"
+            ):
+                attempt()
+        other.kill()
+        other.wait()
+    run_directory.refuse_in_use(Path("run"))
+    with run_directory.held(Path("run")):
+        pass
+    assert Path("run/run.json").exists()
+
+
+def test_a_directory_in_which_nothing_was_written_is_gone_again():
+    with pytest.raises(KeyError), run_directory.held(Path("new/deep/run")):
+        (Path("new/deep/run/completions")).mkdir()
+        raise KeyError
+    assert not Path("new").exists()
+    Path("mine").mkdir()
+    with run_directory.held(Path("mine")):
+        pass
+    assert Path("mine").exists()
+    with run_directory.held(Path("kept/run")):
+        Path("kept/run/metrics.jsonl").write_text("{}")
+    assert Path("kept/run/metrics.jsonl").exists()
+
+
+def test_the_other_processes_of_a_run_leave_the_lock_to_the_first(monkeypatch):
+    with run_directory.held(Path("run")):
+        monkeypatch.setenv("RANK", "1")
+        with run_directory.held(Path("run")):
+            pass
+
+
+def test_looking_whether_a_directory_is_in_use_writes_nothing():
+    run_directory.refuse_in_use(Path("run"))
+    assert not Path("run").exists()
