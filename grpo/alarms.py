@@ -22,7 +22,8 @@ def _correct(rollout: Rollout, group: slice) -> list[bool] | None:
     """Which completions of a group are right; None where no reward says so."""
     said = rollout.rewards | rollout.others  # a reward of another stage knows it too
     columns = [values[group] for name, values in said.items() if re.search(r"(^|_)(correct|accura)", name)]
-    return [all((value or 0) > 0 for value in row) for row in zip(*columns, strict=True)] if columns else None
+    rows = zip(zip(*columns, strict=True), rollout.scored(group), strict=True) if columns else ()
+    return [all((value or 0) > 0 for value in row) for row, scored in rows if scored] or None
 
 
 def all_truncated(seen: Observed) -> Finding:
@@ -147,7 +148,7 @@ def entropy_runaway(seen: Observed) -> Finding:
 
 
 def nonfinite_gradient(seen: Observed) -> Finding:
-    return None if seen.gradient_finite else "the gradient holds NaN or infinity; the step was skipped"
+    return f"{seen.nonfinite} NaN or infinity; the step was skipped" if seen.nonfinite else None
 
 
 def weights_unchanged(seen: Observed) -> Finding:

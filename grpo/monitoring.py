@@ -18,6 +18,9 @@ from .alarms import ALARMS, GOES_ON, MOVES
 from .observed import Observed, Rollout
 from .records import append_line
 
+SPOILT = "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from before"
+SKIPPED = 3  # optimizer steps skipped in a row that end a run: nothing changes, so the next one will hardly be better
+
 
 class MetricsFile(TrainerCallback):
     """Append what the trainer logs to `metrics.jsonl`: one JSON object a line, with `step` and `epoch`, no NaN."""
@@ -36,13 +39,19 @@ class Watch(TrainerCallback):
     All it looks at TRL has gathered from all processes, so that all of them come to the same findings and stop at the
     same step without asking each other. TRL shows a rollout to nobody, so `_metrics` and `_logs` are read.
 
+    It also skips optimizer steps that would spoil the weights, and ends the run after SKIPPED of them in a row, or
+    where too many rewards have failed.
+
     Args:
-        trainer: a GRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
-        stop: what ends the run, given the reason; None where no alarm does.
+        trainer: a DurableGRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
+        stop: what ends the run, given the reason and whether to save a checkpoint (`Stopping.ask`); None: nothing.
+        at_alarms: whether an alarm ends it, too.
     """
 
-    def __init__(self, trainer: Any, directory: Path, stop: Callable[[str], None] | None = None) -> None:
-        self.trainer, self.path, self.stop = trainer, directory / "alarms.jsonl", stop
+    def __init__(
+        self, trainer: Any, directory: Path, stop: Callable[..., None] | None = None, at_alarms: bool = False
+    ) -> None:
+        self.trainer, self.path, self.stop, self.at_alarms = trainer, directory / "alarms.jsonl", stop, at_alarms
         prompt = trainer.train_dataset[0]["prompt"]
         self.seen = Observed(
             scaled_by_group=trainer.scale_rewards == "group",
@@ -52,6 +61,7 @@ class Watch(TrainerCallback):
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
+        self._skipped = self._skipped_in_all = 0
 
     @property
     def names(self) -> list[str]:
@@ -67,12 +77,33 @@ class Watch(TrainerCallback):
         # DeepSpeed keeps its gradients to itself; with fp16 the gradient scaler skips such steps, as it should
         if parameters and self.trainer.accelerator.scaler is None:
             # clipping by an infinite norm has turned some value into NaN, so it still shows here
-            finite = math.isfinite(torch.nn.utils.get_total_norm([p.grad for p in parameters]).item())
-            self.seen.gradient_finite = finite
-            for parameter in parameters if not finite else ():
-                parameter.grad = None  # which the optimizer leaves out
+            gradient = torch.nn.utils.get_total_norm([p.grad for p in parameters]).isfinite()
+            self.seen.nonfinite = self._agreed(gradient, self.trainer.losses_finite)
+            for parameter in parameters if self.seen.nonfinite else ():
+                parameter.grad = None  # which optimizers leave out: neither weights nor moments change
+            self._count_skipped(state)
         self.seen.moves += self.trainer.lr_scheduler.get_last_lr()[0] > 0
         self._raise(state, state.global_step + 1)  # at once: a step with NaN may be the last one
+
+    def _agreed(self, gradient: torch.Tensor, loss: torch.Tensor) -> str:
+        """What is not finite, on any process; the losses are looked at anew from here on."""
+        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient  # FSDP's
+        finite = torch.stack([gradient.to(loss.device), loss]).float()[None]
+        if self.trainer.accelerator.num_processes > 1:
+            finite = self.trainer.accelerator.gather(finite)
+        loss.fill_(True)
+        gradient_finite, loss_finite = finite.bool().all(0).tolist()
+        return "" if gradient_finite and loss_finite else "the loss is" if gradient_finite else "the gradient holds"
+
+    def _count_skipped(self, state: Any) -> None:
+        self._skipped = self._skipped + 1 if self.seen.nonfinite else 0
+        self._skipped_in_all += bool(self.seen.nonfinite)
+        if self._skipped_in_all:  # from the first one on
+            self.trainer._metrics["train"]["skipped_steps"] = [float(self._skipped_in_all)]
+        if self._skipped == SKIPPED and self.stop:
+            sound = self.trainer.weights_are_finite()
+            kept = "they have changed nothing, so the weights are those from before" if sound else SPOILT
+            self.stop(f"{SKIPPED} skipped steps in a row: {self.seen.nonfinite} NaN or infinity; {kept}", save=sound)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = self._new_metrics()
@@ -89,6 +120,11 @@ class Watch(TrainerCallback):
             # 16-bit weights rightly stand still while a learning rate is tiny
             judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in current.values()))
             self.seen.weights_moved = True if moved else False if judged else None
+        if self.stop and self.trainer.guard.excess:
+            self.stop(self.trainer.guard.excess)
+        saves = control.should_save or state.global_step >= state.max_steps
+        if self.stop and saves and not self.trainer.weights_are_finite():
+            self.stop(SPOILT, save=False)
         self._raise(state, state.global_step)
 
     def _new_metrics(self) -> dict[str, float]:
@@ -124,7 +160,7 @@ class Watch(TrainerCallback):
                 if message and (name, subject) not in self.raised:
                     self.raised[name, subject] = message
                     self._tell(state, step, name, message, remedy)
-        ending = [name for name in self.names if name not in GOES_ON]
+        ending = [name for name in self.names if name not in GOES_ON] if self.at_alarms else []
         if self.stop and ending:
             self.stop(f"an alarm: {', '.join(ending)}")
 

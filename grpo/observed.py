@@ -14,6 +14,7 @@ class Rollout:
     """One rollout of all processes, group by group.
 
     `rewards` holds each reward's weighted values, None where it returned none; one whose weight is 0 is left out.
+    A completion without any value, as the reward guard leaves it, has no part in its group.
     """
 
     prompts: list[Any]
@@ -31,8 +32,14 @@ class Rollout:
         return max(values) - min(values) if values else 0.0
 
     def totals(self, group: slice) -> list[float]:
-        columns = [self.rewards[name][group] for name in self.rewards]
-        return [sum(value or 0.0 for value in row) for row in zip(*columns, strict=True)]
+        """What each completion earned, of those that any reward has scored; one 0 where none is."""
+        columns = zip(*(self.rewards[name][group] for name in self.rewards), strict=True)
+        rows = [row for row, scored in zip(columns, self.scored(group), strict=True) if scored]
+        return [sum(value or 0.0 for value in row) for row in rows] or [0.0]
+
+    def scored(self, group: slice) -> list[bool]:
+        columns = [*self.rewards.values(), *self.others.values()]
+        return [any(value is not None for value in row) for row in zip(*(c[group] for c in columns), strict=True)]
 
 
 @dataclass
@@ -52,7 +59,7 @@ class Observed:
         math.inf,
         -math.inf,
     )  # the lowest and the highest that a completion has earned with these weights
-    gradient_finite: bool = True
+    nonfinite: str = ""  # "the gradient holds" or "the loss is", where it does or is
     moves: int = 0  # optimizer steps with a learning rate above 0
     weights_moved: bool | None = None  # None before it is known
 

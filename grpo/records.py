@@ -29,6 +29,7 @@ RUN_FILES = (
     "completions/completions_*.parquet",
     "comparison.json",
     "alarms.jsonl",
+    "faults.jsonl",
     "curves.png",
     "report.html",
     "merged*",
