@@ -2,6 +2,7 @@
 that may fail, and a full device that is told by what it was doing.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from . import out_of_memory
+from . import UserError, out_of_memory
 from .guard import RewardGuard
 from .out_of_memory import phase
 
@@ -75,8 +76,13 @@ class DurableGRPOTrainer(GRPOTrainer):
             return super().evaluate(*args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        with phase(out_of_memory.OPTIMIZER, self):  # all else in it has a phase of its own
-            return super().train(*args, **kwargs)
+        try:
+            with phase(out_of_memory.OPTIMIZER, self):  # all else in it has a phase of its own
+                return super().train(*args, **kwargs)
+        except UserError:
+            if not self.args.disable_tqdm and self.is_world_process_zero():
+                print(file=sys.stderr)  # the error is to have a line of its own, not the progress bar's
+            raise
 
 
 class _InEpochs(RepeatSampler):
