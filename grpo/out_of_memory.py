@@ -48,7 +48,12 @@ def is_one(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def phase(name: str, trainer: Any = None) -> Iterator[None]:
-    """Whatever finds no memory in here does so in this phase; the innermost one counts."""
+    """Whatever finds no memory in here does so in this phase; the innermost one counts.
+
+    What a trainer does for a rollout is part of an evaluation while its model is in evaluation mode.
+    """
+    if name in (GENERATION, REWARDS, SCORING) and trainer is not None and not trainer.model.training:
+        name = EVALUATION
     try:
         yield
     except OutOfMemory:
@@ -66,8 +71,11 @@ def advised(function: Callable[..., int]) -> Callable[..., int]:
     def wrapper(config: Any, *args: Any, **kwargs: Any) -> int:
         try:
             return function(config, *args, **kwargs)
-        except OutOfMemory as error:
-            raise UserError(f"{error}; {advice(error, config)}") from error
+        except UserError as error:
+            full = error if isinstance(error, OutOfMemory) else error.__cause__  # another's wrapping, with its text
+            if not isinstance(full, OutOfMemory):
+                raise
+            raise UserError(f"{full}; {advice(full, config)}") from full
 
     return wrapper
 
