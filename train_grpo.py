@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import UserError, unsloth_backend
+from grpo import UserError, out_of_memory, unsloth_backend
 from grpo.prompts import THINK, PromptFormat, choose
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
@@ -179,8 +179,7 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
     """Configure, check, then train or evaluate; the exit status."""
     start = time.perf_counter()
     argv = list(sys.argv[1:] if argv is None else argv)
-    if dataset is not None:
-        argv += ["--dataset_name", "rows in memory"]
+    argv += [] if dataset is None else ["--dataset_name", "rows in memory"]
     unsloth_backend.import_if_asked(HYPERPARAMETERS, argv)
     from grpo.config import resolve
 
@@ -225,6 +224,7 @@ def use_saved(config: "Config", style: PromptFormat) -> int:
     return 0
 
 
+@out_of_memory.advised
 def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data: "Data", start: float) -> int:
     """`--eval_only`: measure the model as it is."""
     from accelerate import PartialState
@@ -242,6 +242,7 @@ def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data:
     return 0
 
 
+@out_of_memory.advised
 def train(
     config: "Config",
     tokenizer: "PreTrainedTokenizerBase",
@@ -337,10 +338,9 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
             os._exit(143)  # its partners may wait for it in vain
         return getattr(error, "status", 130)
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":  # under torchrun, say it once
-            print(f"error: {error}", file=sys.stderr)
-        else:
+        if (rank := os.environ.get("RANK", "0")) != "0":
             time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
+        print(f"error: {error}" if rank == "0" else f"error: [process {rank}] {error}", file=sys.stderr)
         return 2
 
 

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from statistics import fmean
 
-from .observed import IN_A_ROW, Observed, Rollout
+from .observed import IN_A_ROW, WINDOW, Observed, Rollout
 
 Finding = str | None
 NEVER = 20  # rollouts after warm-up (before, the policy hardly moves) when a reward that never fired is called dead
-WINDOW = 5  # optimizer steps over which entropies are averaged
 MOVES = 5  # optimizer steps with a learning rate above 0 after which some weight must differ
 GOES_ON = ("dead_reward", "tiny_variance")  # the run still learns from its other rewards: no reason to stop it
 
@@ -22,7 +21,8 @@ def _correct(rollout: Rollout, group: slice) -> list[bool] | None:
     """Which completions of a group are right; None where no reward says so."""
     said = rollout.rewards | rollout.others  # a reward of another stage knows it too
     columns = [values[group] for name, values in said.items() if re.search(r"(^|_)(correct|accura)", name)]
-    return [all((value or 0) > 0 for value in row) for row in zip(*columns, strict=True)] if columns else None
+    rows = zip(zip(*columns, strict=True), rollout.scored(group), strict=True) if columns else ()
+    return [all((value or 0) > 0 for value in row) for row, scored in rows if scored] or None
 
 
 def all_truncated(seen: Observed) -> Finding:
@@ -40,7 +40,7 @@ def no_chat_template(seen: Observed) -> Finding:
 
 def _kind(seen: Observed, rollout: Rollout, group: slice) -> str:
     """Why the completions of a group earned the same."""
-    verdict, (low, high) = _correct(rollout, group), seen.totals
+    verdict, (low, high) = _correct(rollout, group), seen.totals or (0.0, 0.0)
     if verdict is None and low < high:  # no reward says what is right: the best and the worst seen so far do
         total = rollout.totals(group)[0]
         verdict = [total == high] if total in (low, high) else None
@@ -147,7 +147,7 @@ def entropy_runaway(seen: Observed) -> Finding:
 
 
 def nonfinite_gradient(seen: Observed) -> Finding:
-    return None if seen.gradient_finite else "the gradient holds NaN or infinity; the step was skipped"
+    return f"{seen.nonfinite} NaN or infinity; the step was skipped" if seen.nonfinite else None
 
 
 def weights_unchanged(seen: Observed) -> Finding:

@@ -77,6 +77,13 @@ class ScriptArguments:
     allow_custom_rewards: bool = field(
         default=False, metadata={"help": "Let reward_funcs name functions of your own files, whose code is then run."}
     )
+    max_faulty_rewards: float = field(
+        default=0.1,
+        metadata={
+            "help": "Share of a rollout's completions on which rewards may fail (raise, NaN, infinity); they are left "
+            "out; above it the run ends (status 3)."
+        },
+    )
     stages: list[dict[str, Any]] | None = field(
         default=None,
         metadata={

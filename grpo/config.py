@@ -42,6 +42,8 @@ class Config:
     changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
+    # generation_batch_size or steps_per_generation, where one of them was given; TRL's config then holds both
+    rollout_given: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""
@@ -157,6 +159,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     check_values(settings)
     refuse_secrets(settings)
     geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    rollout_given = next((key for key in ("generation_batch_size", "steps_per_generation") if settings[key]), None)
     in_stages, notes = stages.read(settings, given, geometry.steps_per_rollout)
     settings.update(stages.whole_run(in_stages))
     check_adaptive(settings)
@@ -195,7 +198,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         refuse_secrets({key: getattr(training, key)})
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
-    config = Config(script, training, model, geometry, notes, changed, argv, in_stages)
+    config = Config(script, training, model, geometry, notes, changed, argv, in_stages, rollout_given)
     if claim.checkpoint:
         notes += continuation.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)
     return config

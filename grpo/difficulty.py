@@ -20,6 +20,7 @@ from . import UserError
 from .data import Data
 from .evaluation import is_right
 from .generation import Sampling, arithmetic, generate
+from .out_of_memory import EVALUATION, phase
 from .prompts import tokenize
 
 
@@ -50,7 +51,7 @@ def pass_rates(config: Any, model: Any, tokenizer: Any, data: Data) -> list[floa
     (rates,) = broadcast_object_list([json.loads(cached.read_text()) if cached.is_file() else None])
     if rates is None:
         many = [prompt for prompt in prompts for _ in range(k)]
-        with arithmetic(training, model):
+        with phase(EVALUATION), arithmetic(training, model):
             batch_size = training.per_device_eval_batch_size
             drawn = generate(model, tokenizer, many, limit, batch_size, sampling, label="difficulty")
         texts = tokenizer.batch_decode([ids for ids, _ in drawn], skip_special_tokens=True)

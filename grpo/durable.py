@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback
-from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from . import UserError, checkpoints
+from .guarded import GuardedGRPOTrainer
+from .out_of_memory import CHECKPOINT, phase
 from .records import without_nan
 
 
-class DurableGRPOTrainer(GRPOTrainer):
+class DurableGRPOTrainer(GuardedGRPOTrainer):
     """TRL's GRPOTrainer: its arguments, its results, and runs that can be gone on with.
 
     Attributes:
@@ -52,7 +53,12 @@ class DurableGRPOTrainer(GRPOTrainer):
     # Writing
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """As transformers', but sealed when all of it is on the disk, and only then are older ones removed."""
+        """As transformers', but sealed when all of it is on the disk, and only then are older ones removed.
+
+        Weights that hold NaN or infinity are not saved: the newest checkpoint is to be one that can be gone on from.
+        """
+        if not self.weights_are_finite():
+            return
         run = Path(self._get_output_dir(trial=trial))
         directory, accelerator = run / f"checkpoint-{self.state.global_step}", self.accelerator
         if self.args.should_save:
@@ -61,7 +67,8 @@ class DurableGRPOTrainer(GRPOTrainer):
         accelerator.wait_for_everyone()
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            super()._save_checkpoint(model, trial)
+            with phase(CHECKPOINT, self):
+                super()._save_checkpoint(model, trial)
             self._save_unlogged(directory)
             accelerator.wait_for_everyone()
             if self.args.should_save:
@@ -85,6 +92,7 @@ class DurableGRPOTrainer(GRPOTrainer):
             "loss": self._tr_loss.item(),
             "total_loss": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
+            "any_fault": self.guard.any_fault,
         }
         text = json.dumps(without_nan(found), default=float)
         self._unlogged_file(directory).write_text(text + "\n", encoding="utf-8")
@@ -96,6 +104,7 @@ class DurableGRPOTrainer(GRPOTrainer):
         self._tr_loss += found["loss"]
         self._total_loss_scalar = found["total_loss"]
         self._globalstep_last_logged = found["last_logged"]
+        self.guard.any_fault = found["any_fault"]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "train_loss" in logs and self.state.global_step:  # transformers divides by the steps since resuming

@@ -28,6 +28,7 @@ from rewards import (
 
 from .continuation import unchanged
 from .generation import Sampling, arithmetic, generate
+from .out_of_memory import EVALUATION, phase
 from .prompts import tokenize
 
 Evaluation = tuple[dict[str, Any], list[dict[str, Any]]]  # the summary, and a record of each question
@@ -90,7 +91,7 @@ def is_right(text: str, gold: str) -> bool:
 def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
     """`evaluate` on a run's held-out questions, in the arithmetic of its training; samples are drawn like rollouts."""
     training = config.training
-    with arithmetic(training, model):
+    with phase(EVALUATION), arithmetic(training, model):
         return evaluate(
             model,
             tokenizer,

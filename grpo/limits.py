@@ -18,7 +18,7 @@ RANGES: dict[tuple[float, float], str] = {
     "warmup_steps dataloader_num_workers entropy_coef eval_delay",
     (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
     "sapo_temperature_neg sapo_temperature_pos adaptive_bounds",
-    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate",
+    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate max_faulty_rewards",
     (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
     (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
     (0, 2**32 - 1): "seed data_seed",

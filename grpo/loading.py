@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import UserError, unsloth_backend
+from .out_of_memory import START, phase
 from .prompts import PromptFormat
 
 
@@ -105,14 +106,14 @@ def load(config: Any) -> Any:
         **(config.training.model_init_kwargs or {}),
     }
     if config.script.use_unsloth:
-        with readable_load_errors(config.model.model_name_or_path):
+        with readable_load_errors(config.model.model_name_or_path), phase(START):
             return unsloth_backend.load(config)
     name, revision = config.model.model_name_or_path, config.model.model_revision
     adapter = read_adapter(name, revision)
     base = adapter.base_model_name_or_path if adapter else name
     source = dict(revision=adapter.revision if adapter else revision)
     source["trust_remote_code"] = config.training.trust_remote_code
-    with readable_load_errors(name):
+    with readable_load_errors(name), phase(START):
         model = AutoModelForCausalLM.from_pretrained(base, **source | options)
         if options["quantization_config"] is None:
             model = model.to(config.training.device)

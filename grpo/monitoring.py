@@ -20,6 +20,9 @@ from .records import append_line
 from .stopping import Stopping
 from .weights import RewardWeights
 
+SPOILT = "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from before"
+SKIPPED = 3  # optimizer steps skipped in a row that end a run: nothing changes, so the next one will hardly be better
+
 
 class MetricsFile(TrainerCallback):
     """Append what the trainer logs to `metrics.jsonl`: one JSON object a line, with `step` and `epoch`, no NaN."""
@@ -38,29 +41,40 @@ class Watch(TrainerCallback):
     All it looks at TRL has gathered from all processes, so that all of them come to the same findings and stop at the
     same step without asking each other. TRL shows a rollout to nobody, so `_metrics` and `_logs` are read.
 
+    It also skips optimizer steps that would spoil the weights, and ends the run after SKIPPED of them in a row, or
+    where too many rewards have failed.
+
     Args:
-        trainer: a GRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
-        stop: what ends the run, given the reason; None where no alarm does.
+        trainer: a DurableGRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
+        stop: what ends the run, given the reason and whether to save a checkpoint (`Stopping.ask`); None: nothing.
+        at_alarms: whether an alarm ends it, too.
     """
 
-    def __init__(self, trainer: Any, directory: Path, stop: Callable[[str], None] | None = None) -> None:
-        self.trainer, self.path, self.stop = trainer, directory / "alarms.jsonl", stop
+    def __init__(
+        self, trainer: Any, directory: Path, stop: Callable[..., None] | None = None, at_alarms: bool = False
+    ) -> None:
+        self.trainer, self.path, self.stop, self.at_alarms = trainer, directory / "alarms.jsonl", stop, at_alarms
         prompt = trainer.train_dataset[0]["prompt"]
-        self.seen = Observed(
-            scaled_by_group=trainer.scale_rewards == "group",
-            chat_template_unused=isinstance(prompt, str) and bool(trainer.processing_class.chat_template),
-        )
-        self.raised: dict[tuple[str, str], str] = {}
+        self._fixed = {
+            "scaled_by_group": trainer.scale_rewards == "group",
+            "chat_template_unused": isinstance(prompt, str) and bool(trainer.processing_class.chat_template),
+        }
+        self.seen = Observed(**self._fixed)
+        self.raised: dict[str, str] = {}  # what was said, by the alarm's name, or its name, a slash and its subject
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
+        self._skipped = {"in a row": 0, "in all": 0}
 
     @property
     def names(self) -> list[str]:
         """The alarms that were raised, in order."""
-        return list(dict.fromkeys(name for name, _ in self.raised))
+        return list(dict.fromkeys(key.partition("/")[0] for key in self.raised))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if kept := state.stateful_callbacks.get("watch"):  # of the run that is gone on with
+            self.seen = Observed.restored(kept["seen"], **self._fixed)
+            self.raised, self._read, self._skipped = kept["raised"], kept["read"], kept["skipped"]
         self._weights = _sample(self.trainer.model)
         self._warmup = args.get_warmup_steps(state.max_steps)
 
@@ -69,19 +83,40 @@ class Watch(TrainerCallback):
         # DeepSpeed keeps its gradients to itself; with fp16 the gradient scaler skips such steps, as it should
         if parameters and self.trainer.accelerator.scaler is None:
             # clipping by an infinite norm has turned some value into NaN, so it still shows here
-            finite = math.isfinite(torch.nn.utils.get_total_norm([p.grad for p in parameters]).item())
-            self.seen.gradient_finite = finite
-            for parameter in parameters if not finite else ():
-                parameter.grad = None  # which the optimizer leaves out
+            gradient = torch.nn.utils.get_total_norm([p.grad for p in parameters]).isfinite()
+            self.seen.nonfinite = self._agreed(gradient, self.trainer.losses_finite)
+            for parameter in parameters if self.seen.nonfinite else ():
+                parameter.grad = None  # which optimizers leave out: neither weights nor moments change
+            self._count_skipped(state)
         self.seen.moves += self.trainer.lr_scheduler.get_last_lr()[0] > 0
         self._raise(state, state.global_step + 1)  # at once: a step with NaN may be the last one
+
+    def _agreed(self, gradient: torch.Tensor, loss: torch.Tensor) -> str:
+        """What is not finite, on any process; the losses are looked at anew from here on."""
+        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient  # FSDP's
+        finite = torch.stack([gradient.to(loss.device), loss]).float()[None]
+        if self.trainer.accelerator.num_processes > 1:
+            finite = self.trainer.accelerator.gather(finite)
+        loss.fill_(True)
+        gradient_finite, loss_finite = finite.bool().all(0).tolist()
+        return "" if gradient_finite and loss_finite else "the loss is" if gradient_finite else "the gradient holds"
+
+    def _count_skipped(self, state: Any) -> None:
+        in_a_row = self._skipped["in a row"] + 1 if self.seen.nonfinite else 0
+        self._skipped = {"in a row": in_a_row, "in all": self._skipped["in all"] + bool(in_a_row)}
+        if self._skipped["in all"]:  # from the first one on
+            self.trainer._metrics["train"]["skipped_steps"] = [float(self._skipped["in all"])]
+        if in_a_row == SKIPPED and self.stop:
+            sound = self.trainer.weights_are_finite()
+            kept = "they have changed nothing, so the weights are those from before" if sound else SPOILT
+            self.stop(f"{SKIPPED} skipped steps in a row: {self.seen.nonfinite} NaN or infinity; {kept}", save=sound)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = self._new_metrics()
         if cut := self.seen.metrics.get("completions/clipped_ratio"):
             now.setdefault("completions/clipped_ratio", cut[-1])  # these completions are trained on for several steps
         for key, value in now.items():
-            self.seen.metrics.setdefault(key, []).append(value)
+            self.seen.note(key, value)
         warm = state.global_step >= self._warmup
         if "reward" in now:
             self.seen.add(self._rollout(), after_warmup=warm)
@@ -91,7 +126,18 @@ class Watch(TrainerCallback):
             # 16-bit weights rightly stand still while a learning rate is tiny
             judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in current.values()))
             self.seen.weights_moved = True if moved else False if judged else None
+        if self.stop and self.trainer.guard.excess:
+            self.stop(self.trainer.guard.excess)
+        saves = control.should_save or state.global_step >= state.max_steps
+        if self.stop and saves and not self.trainer.weights_are_finite():
+            self.stop(SPOILT, save=False)
         self._raise(state, state.global_step)
+        self._keep(state)
+
+    def _keep(self, state: Any) -> None:
+        """Leave in the trainer's state, which is part of every checkpoint, what the watch goes on from."""
+        kept = {"seen": self.seen, "raised": self.raised, "read": self._read, "skipped": self._skipped}
+        state.stateful_callbacks["watch"] = kept
 
     def _new_metrics(self) -> dict[str, float]:
         """The means of what TRL has noted since the last optimizer step."""
@@ -106,6 +152,7 @@ class Watch(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._read = {}  # TRL's log empties what it has noted
+        self._keep(state)
 
     def _rollout(self) -> Rollout:
         noted = self.trainer._logs
@@ -123,10 +170,11 @@ class Watch(TrainerCallback):
         for name, (check, remedy) in ALARMS.items():
             found = check(self.seen)
             for subject, message in found.items() if isinstance(found, dict) else [("", found)]:
-                if message and (name, subject) not in self.raised:
-                    self.raised[name, subject] = message
+                key = f"{name}/{subject}" if subject else name
+                if message and key not in self.raised:
+                    self.raised[key] = message
                     self._tell(state, step, name, message, remedy)
-        ending = [name for name in self.names if name not in GOES_ON]
+        ending = [name for name in self.names if name not in GOES_ON] if self.at_alarms else []
         if self.stop and ending:
             self.stop(f"an alarm: {', '.join(ending)}")
 
@@ -155,7 +203,7 @@ def attach(trainer: Any, config: Any) -> Stopping:
     """Let a trainer's run be recorded, watched and stopped; returns what ends it."""
     output, stop = Path(config.training.output_dir), Stopping(trainer, config.argv)
     trainer.add_callback(MetricsFile(output))
-    trainer.add_callback(Watch(trainer, output, stop.ask if config.script.stop_on_alarm else None))
+    trainer.add_callback(Watch(trainer, output, stop.ask, config.script.stop_on_alarm))
     trainer.add_callback(RewardWeights(trainer, config.script, config.stages))
     trainer.add_callback(stop)  # last: it sees what the others ask for
     return stop

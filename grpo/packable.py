@@ -8,6 +8,7 @@ from accelerate.utils import DistributedType
 from peft import PeftModel
 
 from . import attention, decoding
+from .out_of_memory import TRAINING, OutOfMemory, phase
 
 
 def why_not(trainer: Any) -> str | None:
@@ -67,10 +68,13 @@ def misfit(trainer: Any) -> str | None:
 
     model.eval()
     try:
-        expected = padded(ids)
-        effect = (padded(others) - expected).abs().mean().item()
-        packed, *_ = trainer._get_per_token_logps_and_entropies(model, ids, mask, 7)
-        error = (packed - expected).abs().mean().item()
+        with phase(TRAINING, trainer):
+            expected = padded(ids)
+            effect = (padded(others) - expected).abs().mean().item()
+            packed, *_ = trainer._get_per_token_logps_and_entropies(model, ids, mask, 7)
+            error = (packed - expected).abs().mean().item()
+    except OutOfMemory:  # TRL's own step would need more
+        raise
     except Exception as reason:  # whatever somebody's layers make of a mask that they do not know
         return f"{type(model).__name__} refuses packs ({type(reason).__name__}: {reason})"
     finally:

@@ -2,14 +2,17 @@
 
 import contextlib
 import io
+import math
 from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
 
 from rewards import last_number, short_name
 
+from . import UserError
 from .checks import Check, judge
 from .prompts import PromptFormat
+from .scoring import numbers_of
 
 Rewards = dict[str, Callable[..., list[float | None]]]
 Tried = dict[str, dict[str, float | None] | Exception]
@@ -32,7 +35,8 @@ def perturbed(reasoning: str, answer: str, style: PromptFormat) -> dict[str, str
 def try_rewards(
     rewards: Rewards, row: dict[str, Any], reasoning: str, style: PromptFormat, encode: Callable[[str], list[int]]
 ) -> Tried:
-    """What each reward gives for each of these completions of a training row, or the exception that it raises.
+    """What each reward gives for each of these completions of a training row, or the exception that it raises (a
+    UserError where it returns no list of numbers).
 
     Rewards get what TRL gives them: prompts, completions, their token ids, the row's columns, the trainer's state, and
     two functions to log with. Asynchronous ones are left out.
@@ -51,7 +55,7 @@ def try_rewards(
             continue
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-                tried[name] = dict(zip(texts, reward(**arguments), strict=True))
+                tried[name] = dict(zip(texts, numbers_of(name, reward(**arguments), len(texts)), strict=True))
         except Exception as error:  # a user's function may raise anything; the table shows it
             tried[name] = error
     return tried
@@ -62,10 +66,15 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
         if isinstance(values, Exception):
-            finding = f"raises {type(values).__name__}: {values}"
-            yield Check("error", title, finding, "mend it: a reward that raises ends the training")
+            wrong = isinstance(values, UserError)
+            finding = str(values).partition(": ")[2] if wrong else f"raises {type(values).__name__}: {values}"
+            remedy = "in training, this ends the run" if wrong else "in training, such rows are left out"
+            yield Check("error", title, finding, f"mend it: {remedy}")
             continue
         finding = ", ".join(f"{kind} {'none' if value is None else f'{value:.3g}'}" for kind, value in values.items())
+        if not all(math.isfinite(value or 0.0) for value in values.values()):
+            yield Check("error", title, finding, "mend it: in training, rows with NaN or infinity are left out")
+            continue
         remedy = "it tells none of these apart; it moves no advantage unless your completions differ in other ways"
         yield judge(len(set(values.values())) == 1, title, finding, remedy)
         for kind, value in values.items():

@@ -36,6 +36,7 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
         pack_tokens: positions of a pack at most, which bounds the memory of a training step (but where a micro-batch
             has one backward: see `_in_parts`); a longer completion has a pack to itself. None: what suits the
             attention implementation, 2,048 on a CPU.
+        max_faulty_rewards: as DurableGRPOTrainer's.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
             self.pack_tokens = pack_tokens or self.backend.pack_tokens
             reason = packable.misfit(self)
         if reason is not None:
-            self.backend = None
+            self.backend = self.pack_tokens = None
             self.accelerator.print(f"note: the training step is TRL's own, with its padding: {reason}")
             return
         known = self.loss_type in schedule.KNOWN
@@ -220,8 +221,9 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
 def trainer_class(script: Any) -> Callable[..., GRPOTrainer]:
     """What constructs the trainer of a run with these ScriptArguments, from GRPOTrainer's arguments."""
     if script.use_unsloth:
-        return DurableGRPOTrainer  # upon the class, with a training step of its own, that Unsloth has put in its place
-    own = {key: getattr(script, key) for key in ("generation", "packed", "pack_tokens")}
+        # upon the class, with a training step of its own, that Unsloth has put in its place
+        return functools.partial(DurableGRPOTrainer, max_faulty_rewards=script.max_faulty_rewards)
+    own = {key: getattr(script, key) for key in ("generation", "packed", "pack_tokens", "max_faulty_rewards")}
     return functools.partial(LeanGRPOTrainer, **own)
 
 

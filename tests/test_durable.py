@@ -29,8 +29,13 @@ EPOCHS |= {
 }
 
 
-def without_clock(record):
-    return {key: value for key, value in record.items() if not any(name in key for name in CLOCK)}
+def without_clock(value):
+    """At any depth, what does not depend on how fast the machine is."""
+    if isinstance(value, list):
+        return list(map(without_clock, value))
+    if not isinstance(value, dict):
+        return value
+    return {key: without_clock(inner) for key, inner in value.items() if not any(name in key for name in CLOCK)}
 
 
 def state_of(run):
@@ -43,8 +48,7 @@ def state_of(run):
     for path in sorted([*last.glob("*.pt"), *last.glob("*.pth")]):
         found[path.name] = torch.load(path, weights_only=False)
     state = json.loads((last / "trainer_state.json").read_text())
-    state["log_history"] = [without_clock(line) for line in state["log_history"]]
-    found["state"] = state
+    found["state"] = without_clock(state)
     found["unlogged"] = [
         without_clock(json.loads(path.read_text())["metrics"]) for path in sorted(last.glob("unlogged_*.json"))
     ]

@@ -9,12 +9,13 @@ import torch
 from conftest import DEMO
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 import rewards
 import train_grpo
 from grpo import data, evaluation, sources
 from grpo.alarms import ALARMS, NEVER
+from grpo.durable import DurableGRPOTrainer
 from grpo.monitoring import MetricsFile, Watch
 from grpo.observed import Observed, Rollout
 from grpo.stages import Stage
@@ -150,13 +151,13 @@ def test_weights_unchanged_once_the_learning_rate_was_above_zero(train):
 
 
 def trainer(tmp_path, model, prompt=make_prompt, reward_funcs=None, callbacks=(), **overrides):
-    """A GRPOTrainer that is watched, for what the command refuses or cannot express."""
+    """A trainer that is watched, for what the command refuses or cannot express."""
     settings = {"max_completion_length": 1, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4}
     args = GRPOConfig(
         output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, report_to="none", save_strategy="no",
         disable_tqdm=True, **{**settings, **overrides},
     )  # fmt: skip
-    made = GRPOTrainer(
+    made = DurableGRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         reward_funcs=reward_funcs or [rewards.correctness_reward_func],
         args=args,
