@@ -95,11 +95,8 @@ class Stopping(TrainerCallback):
 
     def _way_on(self) -> str:
         output = Path(self.trainer.args.output_dir)
-        if checkpoints.all_of(output):
-            return f"To go on: {records.resume_command(output, self.argv)}"
-        return (
-            "Nothing was trained yet: the same command, with --overwrite_run true if it names output_dir, starts anew"
-        )
+        command = records.resume_command(output, self.argv)
+        return f"{'To go on' if checkpoints.all_of(output) else 'Nothing was trained yet. To start again'}: {command}"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = True

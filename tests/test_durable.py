@@ -101,7 +101,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [case if case == "adaptive weights" else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_a_run_that_is_resumed_anywhere_ends_as_the_one_that_was_not(tiny_run, case):
     overrides, steps = CASES[case]
     flags = tiny_run(**{**EPOCHS, **overrides})
