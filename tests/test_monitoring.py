@@ -316,6 +316,7 @@ def checkpoints(run="run"):
 
 def test_a_run_of_bad_steps_ends_with_the_weights_from_before_them_and_goes_on_from_there(train, monkeypatch, capfd):
     flags = {"max_steps": "9", "save_strategy": "steps", "save_steps": "2", "save_total_limit": "9"}
+    flags["max_completion_length"] = "24"
     with monkeypatch.context() as spoilt:
         spoil_the_command(spoilt, 3, 9)
         train(expected=3, **flags)
@@ -350,7 +351,8 @@ def test_weights_that_are_not_finite_are_never_written(train, monkeypatch, capfd
         self.add_callback(SpoilAWeight(self, step))
 
     monkeypatch.setattr(LeanGRPOTrainer, "__init__", init)
-    train(expected=3, max_steps="5", save_strategy="steps", save_steps="2", save_total_limit="9")
+    flags = {"max_steps": "5", "save_strategy": "steps", "save_steps": "2", "save_total_limit": "9"}
+    train(expected=3, max_completion_length="16", **flags)
     assert checkpoints() == left and not Path("run/model.safetensors").exists()
     shown = " ".join(capfd.readouterr().out.split())
     assert "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from" in shown
