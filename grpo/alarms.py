@@ -189,7 +189,7 @@ ALARMS: dict[str, tuple[Callable[[Observed], Finding | dict[str, str]], str]] = 
     "entropy_runaway": (entropy_runaway, "halve learning_rate, or hold the policy back with beta 0.04"),
     "nonfinite_gradient": (
         nonfinite_gradient,
-        "lower learning_rate; on fp16 use bf16; look for rewards that return NaN or infinity",
+        "lower learning_rate, or go on from an earlier checkpoint; on fp16 use bf16",
     ),
     "weights_unchanged": (
         weights_unchanged,

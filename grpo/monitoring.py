@@ -128,8 +128,7 @@ class Watch(TrainerCallback):
             self.seen.weights_moved = True if moved else False if judged else None
         if self.stop and self.trainer.guard.excess:
             self.stop(self.trainer.guard.excess)
-        saves = control.should_save or state.global_step >= state.max_steps
-        if self.stop and saves and not self.trainer.weights_are_finite():
+        if self.stop and not self.trainer.weights_are_finite():  # the next rollout would fail, and say nothing of it
             self.stop(SPOILT, save=False)
         self._raise(state, state.global_step)
         self._keep(state)

@@ -50,6 +50,7 @@ OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, r
     "log_metric",
     "maj_k",
     "weights_moved",
+    "skipped_steps",  # a metric of runs where there are any
 }
 GIST = {"warmup_ratio"}  # settings of 2025
 
@@ -361,6 +362,7 @@ def test_every_name_in_backticks_exists(page, known):
 def test_the_curves_that_are_explained_are_logged(known):
     rows = tables(TEXTS[ROOT / "docs/reading-curves.md"], "curve")
     logged = known["metrics"] | {"kl", "rewards/<name>/mean"}  # kl: where beta is above 0
+    logged |= {"rewards/left_out", "rewards/nonfinite", "skipped_steps"}  # where there are any
     assert {code(row[0])[0] for row in rows} <= logged and len(rows) >= 12
     assert {name for span in code(TEXTS[ROOT / "README.md"]) if (name := span).startswith("completions/")} <= logged
 

@@ -1,13 +1,18 @@
 """grpo/monitoring.py and grpo/alarms.py: every alarm in a real (tiny) run that provokes it, and silence otherwise."""
 
+import copy
 import json
+import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import DEMO
+from conftest import DEMO, ROOT
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig
 
@@ -16,9 +21,10 @@ import train_grpo
 from grpo import data, evaluation, sources
 from grpo.alarms import ALARMS, NEVER
 from grpo.durable import DurableGRPOTrainer
-from grpo.monitoring import MetricsFile, Watch
+from grpo.monitoring import SKIPPED, MetricsFile, Watch
 from grpo.observed import Observed, Rollout
 from grpo.stages import Stage
+from grpo.trainer import LeanGRPOTrainer
 from grpo.weights import RewardWeights
 
 make_prompt = train_grpo.PROMPT_FORMATS["xml"].prompt
@@ -227,6 +233,180 @@ def test_a_gradient_that_is_not_finite_is_named_before_the_step(tmp_path, tiny_m
     assert all(torch.equal(old, new) for old, new in zip(start, made.model.parameters(), strict=True))  # skipped
 
 
+class Spoil(TrainerCallback):
+    """From some steps on something is not finite: the gradient, or the loss alone, for one of their micro-batches."""
+
+    def __init__(self, made, steps, what):
+        self.made, self.steps, self.what, self.states = made, steps, what, []
+        self.plain, made.compute_loss = made.compute_loss, self.compute_loss
+
+    def compute_loss(self, *args, **kwargs):
+        loss = self.plain(*args, **kwargs)
+        if self.made.state.global_step + 1 not in self.steps or self.made.accelerator.sync_gradients:
+            return loss
+        return loss * float("nan") if self.what == "gradient" else loss + float("inf")
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.note()
+
+    def note(self):
+        optimizer = self.made.optimizer.state_dict()["state"]
+        self.states.append(copy.deepcopy((self.made.model.state_dict(), optimizer)))
+
+    def same(self, one, other):
+        """Whether a step changed neither weights nor anything that the optimizer keeps."""
+        (weights, kept), (weights_after, kept_after) = self.states[one], self.states[other]
+        return equal(weights, weights_after) and equal(kept, kept_after)
+
+
+def equal(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+STEP = {"max_completion_length": 6, "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "logging_steps": 1}
+
+
+@pytest.mark.parametrize("what", ["gradient", "loss"])
+@pytest.mark.parametrize("optim", ["stable_adamw", "adamw_torch_fused", "adamw_torch", "adafactor", "rmsprop"])
+def test_a_step_that_is_not_finite_changes_neither_weights_nor_moments_and_the_run_goes_on(
+    tmp_path, tiny_model, optim, what
+):
+    made, _ = trainer(tmp_path, tiny_model, max_steps=5, reward_funcs=[is_long], optim=optim, **STEP)
+    made.add_callback(spoil := Spoil(made, [3, 4], what))
+    made.train()
+    spoil.note()
+    assert [spoil.same(step, step + 1) for step in range(5)] == [False, False, True, True, False]
+    assert [line["skipped_steps"] for line in made.state.log_history if "skipped_steps" in line] == [1, 2, 2]
+    message = alarms(tmp_path / "run")["nonfinite_gradient"]["message"]
+    assert message.startswith("the gradient holds" if what == "gradient" else "the loss is")
+    assert all(math.isfinite(line["loss"]) for line in made.state.log_history if "loss" in line)
+    rates = [line["learning_rate"] for line in made.state.log_history if "learning_rate" in line]
+    assert len(set(rates)) == 5  # the schedule goes on
+
+
+@pytest.mark.parametrize("skipped", [[2, 3, 5, 6], [2, 3, 4]])
+def test_as_many_as_are_skipped_in_a_row_end_the_run_and_fewer_do_not(tmp_path, tiny_model, skipped):
+    made, watch = trainer(tmp_path, tiny_model, max_steps=7, reward_funcs=[is_long], **STEP)
+    watch.stop, asked = lambda reason, save=True: asked.append((made.state.global_step + 1, reason, save)), []
+    made.add_callback(Spoil(made, skipped, "gradient"))
+    made.train()
+    if len(skipped) == SKIPPED:
+        ((step, reason, save),) = asked
+        assert step == 4 and save and "3 skipped steps in a row: the gradient holds NaN or infinity" in reason
+        assert "the weights are those from before" in reason
+    else:
+        assert not asked
+
+
+def spoil_the_command(monkeypatch, first, last):
+    plain = LeanGRPOTrainer.compute_loss
+
+    def compute_loss(self, *args, **kwargs):
+        loss = plain(self, *args, **kwargs)
+        return loss * float("nan") if first <= self.state.global_step + 1 <= last else loss
+
+    monkeypatch.setattr(LeanGRPOTrainer, "compute_loss", compute_loss)
+
+
+def checkpoints(run="run"):
+    return sorted(int(path.name[11:]) for path in Path(run).glob("checkpoint-*"))
+
+
+def test_a_run_of_bad_steps_ends_with_the_weights_from_before_them_and_goes_on_from_there(train, monkeypatch, capfd):
+    flags = {"max_steps": "9", "save_strategy": "steps", "save_steps": "2", "save_total_limit": "9"}
+    flags["max_completion_length"] = "24"
+    with monkeypatch.context() as spoilt:
+        spoil_the_command(spoilt, 3, 9)
+        train(expected=3, **flags)
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "Stopped by 3 skipped steps in a row: the gradient holds NaN or infinity; they have changed" in shown
+    assert "--resume_from_checkpoint auto" in shown and checkpoints() == [2, 4, 5]
+    before, after = (load_file(f"run/checkpoint-{step}/model.safetensors") for step in (2, 5))
+    assert equal(before, after) and not Path("run/model.safetensors").exists()
+    moments = [torch.load(f"run/checkpoint-{step}/optimizer.pt", weights_only=True)["state"] for step in (2, 5)]
+    assert equal(*moments)
+    train(**{**flags, "max_steps": "6", "resume_from_checkpoint": "auto"})
+    assert not equal(load_file("run/model.safetensors"), after)
+
+
+class SpoilAWeight(TrainerCallback):
+    def __init__(self, made, step):
+        self.made, self.step = made, step
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step + 1 == self.step:
+            with torch.no_grad():
+                next(self.made.model.parameters())[0, 0] = float("inf")
+
+
+@pytest.mark.parametrize(("step", "left"), [(4, [2]), (3, [2]), (2, []), (5, [2, 4])])
+def test_weights_that_are_not_finite_are_never_written(train, monkeypatch, capfd, step, left):
+    """Also where they are so at the very end, or have been so since before a step that saves."""
+    plain = LeanGRPOTrainer.__init__
+
+    def init(self, *args, **kwargs):
+        plain(self, *args, **kwargs)
+        self.add_callback(SpoilAWeight(self, step))
+
+    monkeypatch.setattr(LeanGRPOTrainer, "__init__", init)
+    flags = {"max_steps": "5", "save_strategy": "steps", "save_steps": "2", "save_total_limit": "9"}
+    train(expected=3, max_completion_length="16", **flags)
+    assert checkpoints() == left and not Path("run/model.safetensors").exists()
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from" in shown
+
+
+def test_a_checkpoint_of_such_weights_is_not_even_written_where_another_reason_asks_for_one(tmp_path, tiny_model):
+    made, _ = trainer(tmp_path, tiny_model, max_steps=2, reward_funcs=[is_long], **STEP)
+    made.args.save_strategy, made.state.save_steps = "steps", 1
+    made.train()
+    made._save_checkpoint(made.model, None)
+    assert checkpoints(tmp_path / "run") == [2]
+    next(made.model.parameters()).data[0, 0] = float("nan")
+    made.state.global_step = 7
+    made._save_checkpoint(made.model, None)
+    assert checkpoints(tmp_path / "run") == [2]
+
+
+TWO_PROCESSES = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = [{root!r}, {tests!r}]
+import torch
+from accelerate import PartialState
+from test_monitoring import STEP, Spoil, is_long, trainer
+
+rank = int(os.environ["RANK"])
+for what, steps in (("loss", [2]), ("gradient", [2, 3, 4])):
+    made, watch = trainer(Path({out!r}) / what, {model!r}, max_steps=5, reward_funcs=[is_long], **STEP)
+    asked = []
+    watch.stop = lambda reason, save=True: asked.append((made.state.global_step + 1, save))
+    spoil = Spoil(made, steps if rank == 1 else [], what)
+    made.add_callback(spoil)
+    made.train()
+    spoil.note()
+    same = [step + 1 for step in range(5) if spoil.same(step, step + 1)]
+    print(f"rank {{rank}} {{what}} skipped {{same}} asked {{asked}}", flush=True)
+PartialState().wait_for_everyone()
+made.accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_on_one_process_is_skipped_by_all(tiny_model, tmp_path):
+    script = tmp_path / "two.py"
+    tests = str(Path(__file__).parent)
+    script.write_text(TWO_PROCESSES.format(root=str(ROOT), tests=tests, model=tiny_model, out=str(tmp_path / "out")))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
+    done = subprocess.run(launcher, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in (0, 1):
+        assert f"rank {rank} loss skipped [2] asked []" in done.stdout
+        assert f"rank {rank} gradient skipped [2, 3, 4] asked [(4, True)]" in done.stdout
+
+
 def test_frozen_weights_are_named(tmp_path, tiny_model):
     made, watch = trainer(tmp_path, tiny_model, max_steps=6, reward_funcs=[is_long], max_completion_length=6)
     for parameter in made.model.parameters():
@@ -379,6 +559,15 @@ def test_rewards_of_another_stage_are_not_looked_at(tmp_path, tiny_model):
     ]  # fmt: skip
     assert [list(one.rewards) for one in seen] == [["is_text"], ["is_text"], ["is_long"], ["is_long"]]
     assert watch.seen.rollouts_seen == {"is_text": 2, "is_long": 2}
+
+
+def test_a_completion_that_the_guard_left_out_has_no_part_in_its_group():
+    right = rollout(list("abcd"), correctness_reward_func=[2.0, None, 2.0, 2.0], format=[0.5, None, 0.5, 0.5])
+    assert "(all right)" in check("zero_variance", observed(right, right, right))
+    nobody = rollout(list("abcd"), correctness_reward_func=[0.0, 0.0, None, None])
+    assert "all wrong" in check("zero_variance", observed(nobody, nobody, nobody))
+    silent = rollout(list("abcd"), correctness_reward_func=[2.0, None, 2.0, 2.0], format=[0.5] * 4)  # None from one: 0
+    assert check("zero_variance", observed(silent, silent, silent)) is None
 
 
 def test_missing_rewards_do_not_disturb_the_checks():
