@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from . import UserError, out_of_memory
+from . import out_of_memory
 from .guard import RewardGuard
 from .out_of_memory import phase
 
@@ -64,7 +64,7 @@ class GuardedGRPOTrainer(GRPOTrainer):
         try:
             with phase(out_of_memory.OPTIMIZER, self):  # all else in it has a phase of its own
                 return super().train(*args, **kwargs)
-        except UserError:
+        except Exception:
             if not self.args.disable_tqdm and self.is_world_process_zero():
                 print(file=sys.stderr)  # the error is to have a line of its own, not the progress bar's
             raise

@@ -86,7 +86,7 @@ def columns(count, **more):
         ((n for n in range(3)), [0.0, 1.0, 2.0]),
         ([10**400, -1.0, 0.0], [math.inf, -1.0, 0.0]),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_lists_of_numbers_are_taken_whatever_they_are_made_of(result, values):
     assert numbers_of("mine", result, 3) == values
@@ -214,7 +214,9 @@ def test_what_a_reward_logs_counts_once_and_has_a_line_for_each_row(kind):
     assert logged == [("first", [0, None, 2, 3]), ("length", 3)]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, 10**400, 2 * LARGEST], ids=str)
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 1e300, 10**400, 2 * LARGEST], ids=lambda v: str(v)[:9]
+)
 def test_values_that_are_not_finite_leave_their_row_out(value):
     scoring = Scoring()
     values = scoring.guarded("mine", lambda **kwargs: [1.0, value, None, 2.0])(**columns(4))
@@ -235,7 +237,11 @@ def faults(directory):
     return [json.loads(line) for line in (Path(directory) / "faults.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("reward", [raises, raises_later, gives(math.nan), gives(math.inf), gives(-math.inf)], ids=str)
+@pytest.mark.parametrize(
+    "reward",
+    [raises, raises_later, gives(math.nan), gives(math.inf), gives(-math.inf)],
+    ids=["raises", "raises later", "nan", "inf", "-inf"],
+)
 @pytest.mark.parametrize("trainer_class", [DurableGRPOTrainer, LeanGRPOTrainer])
 def test_a_row_at_fault_is_to_the_gradient_what_none_from_all_rewards_is_to_stock(
     tiny_model, tmp_path, trainer_class, reward
