@@ -13,8 +13,6 @@ from .records import resume_command
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What safetensors (in Rust) and PyTorch's archives (in C++) say of the same
 MESSAGES = re.compile(r"No space left|os error (28|122|27)\b|quota exceeded|StreamWriter failed|unexpected pos \d+ vs")
-    r"No space left|os error (28|122|27)\b|quota exceeded|PytorchStreamWriter failed|file write failed"
-)
 
 
 def is_full(error: BaseException | None) -> bool:
