@@ -75,7 +75,7 @@ _POWER = re.compile(r"\^\{?[-\u2212]?[0-9]+")  # 72 cm^2 is 72
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in a text, exactly; None where there is none or it has over 200 digits.
+    """The last number in a text (its last 10,000 characters), exactly; None: none there, or one of over 200 digits.
 
     `$`, `,` between thousands, `%` and units are ignored, a fraction is divided, so these all mean 72: `72.0`, `$72`,
     `72.`, `72%`, `144/2`, `x = 72 apples`.
@@ -83,7 +83,7 @@ def last_number(text: str) -> Fraction | None:
     >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("3/4")
     (Fraction(2001, 2), Fraction(5, 1), Fraction(-5, 1), Fraction(3, 4))
     """
-    last = next(iter(deque(_NUMBER.finditer(_POWER.sub(" ", text)), maxlen=1)), None)
+    last = next(iter(deque(_NUMBER.finditer(_POWER.sub(" ", text[-10_000:])), maxlen=1)), None)
     if last is None or len(last[0]) > 200:
         return None
     value = Fraction((last["whole"].replace(",", "") or "0") + (last["decimals"] or ""))
@@ -321,7 +321,7 @@ def verified_lines(text: str, question: str | None = None, template: str | None 
     start = text.find(head[-1]) + len(head[-1])
     stop = text.find(end[1 % len(end)], start) if head[-1] in text else -1
     lines = text[start:stop].splitlines() if stop >= 0 else []
-    seen, known = set(), _numbers(question or "")
+    seen, known = set(), _numbers((question or "")[:10_000])
     for line in itertools.islice((line for line in lines if re.search(r"[=≈]|\\approx", line)), 64):  # more cost time
         if is_verified(line):
             sums = filter(_OPERATOR.search, pairs := list(map("=".join, equations(line))))  # 7 = 7 is nothing new
