@@ -427,9 +427,9 @@ def debug_reward_func(
     now = state and (id(state), state.global_step)
     if now and now[1] % every == 0 and now not in _SHOWN and os.environ.get("RANK", "0") == "0":
         _SHOWN[:] = [now]  # once a step, which may have several rollouts
-        for text, gold, prompt in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
-            print(f"--- step {now[1]}\nQuestion: {_question(prompt)}\nGold: {gold}\nResponse: {text}")
-            print(f"Extracted: {extract_xml_answer(text)}")
+        for text, gold, ask in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
+            row = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {extract_xml_answer(text)}"
+            print(f"--- step {now[1]}\n" + "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in row))
     return [1.0] * len(completions)
 
 
