@@ -95,8 +95,7 @@ def last_number(text: str) -> Fraction | None:
 def is_numerically_correct(text: str, gold: str) -> bool:
     """Lenient correctness: the answer's last number equals the gold's; the text's where the answer holds no number."""
     number = last_number(extract_xml_answer(text))
-    if number is None:
-        number = last_number(text)
+    number = last_number(text) if number is None else number
     return number is not None and number == last_number(gold)
 
 
@@ -143,6 +142,7 @@ def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     (True, False)
     """
     head, middle, tail = template_parts(template)
+    text = text.removeprefix(head[: -len(head.lstrip())])  # a template may begin with spaces
     # the first place where the reasoning can end leaves the most text for the rest, so no other need be tried
     end = re.compile(r"\s*".join(map(re.escape, middle.split()))).search(text, len(head.strip()))
     return text.startswith(head.strip()) and end is not None and text.find(tail.strip(), end.end()) >= 0

@@ -791,4 +791,4 @@ def test_a_hostile_expression_costs_milliseconds_in_any_thread(kind):
     assert len(costs) == 2  # it came to an end, and without an exception
     if os.environ.get("SHOW_COSTS"):
         print(f"COST {1000 * costs[0][0]:6.1f} ms {1000 * costs[1][0]:6.1f} ms  {kind} ({costs[0][1]})")
-    assert max(costs)[0] < 0.5, costs  # 50 ms on a quiet machine; generous, so that no busy one fails it
+    assert max(costs)[0] < 0.2, costs  # at most 25 ms on a quiet machine; a busy or slow one is not to fail it
