@@ -45,8 +45,8 @@ LEARNS = {
 
 
 def examples(count):
-    """Hypothesis' settings for so many examples by default, and for a hundred times as many in the long profile."""
-    return settings(max_examples=count * (100 if LONG else 1))
+    """Hypothesis' settings for so many examples by default, and for twenty times as many in the long profile."""
+    return settings(max_examples=count * (20 if LONG else 1))
 
 
 @pytest.fixture(autouse=True)
