@@ -159,8 +159,8 @@ def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     """
     head, middle, tail = template_parts(template)
     start = text.find(middle, len(head)) if text.startswith(head) else -1
-    end = len(text) - 1 if text.endswith(tail + "\n") else len(text)
-    return start >= 0 and text.endswith(tail, start + len(middle), end)
+    ends = len(text), len(text) - text.endswith("\n")
+    return start >= 0 and any(text.endswith(tail, start + len(middle), end) for end in ends)
 
 
 # --- The five rewards ---------------------------------------------------------------------------------------------
