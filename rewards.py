@@ -75,7 +75,7 @@ _POWER = re.compile(r"\^\{?[-\u2212]?[0-9]+")  # 72 cm^2 is 72
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in a text, exactly; None where there is none or it has over 200 digits.
+    """The last number in a text (its last 10,000 characters), exactly; None: none there, or one of over 200 digits.
 
     `$`, `,` between thousands, `%` and units are ignored, a fraction is divided, so these all mean 72: `72.0`, `$72`,
     `72.`, `72%`, `144/2`, `x = 72 apples`.
@@ -83,7 +83,7 @@ def last_number(text: str) -> Fraction | None:
     >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("3/4")
     (Fraction(2001, 2), Fraction(5, 1), Fraction(-5, 1), Fraction(3, 4))
     """
-    last = next(iter(deque(_NUMBER.finditer(_POWER.sub(" ", text)), maxlen=1)), None)
+    last = next(iter(deque(_NUMBER.finditer(_POWER.sub(" ", text[-10_000:])), maxlen=1)), None)
     if last is None or len(last[0]) > 200:
         return None
     value = Fraction((last["whole"].replace(",", "") or "0") + (last["decimals"] or ""))
@@ -95,8 +95,7 @@ def last_number(text: str) -> Fraction | None:
 def is_numerically_correct(text: str, gold: str) -> bool:
     """Lenient correctness: the answer's last number equals the gold's; the text's where the answer holds no number."""
     number = last_number(extract_xml_answer(text))
-    if number is None:
-        number = last_number(text)
+    number = last_number(text) if number is None else number
     return number is not None and number == last_number(gold)
 
 
@@ -143,6 +142,7 @@ def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     (True, False)
     """
     head, middle, tail = template_parts(template)
+    text = text.removeprefix(head[: -len(head.lstrip())])  # a template may begin with spaces
     # the first place where the reasoning can end leaves the most text for the rest, so no other need be tried
     end = re.compile(r"\s*".join(map(re.escape, middle.split()))).search(text, len(head.strip()))
     return text.startswith(head.strip()) and end is not None and text.find(tail.strip(), end.end()) >= 0
@@ -159,8 +159,8 @@ def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     """
     head, middle, tail = template_parts(template)
     start = text.find(middle, len(head)) if text.startswith(head) else -1
-    end = len(text) - 1 if text.endswith(tail + "\n") else len(text)
-    return start >= 0 and text.endswith(tail, start + len(middle), end)
+    ends = len(text), len(text) - text.endswith("\n")
+    return start >= 0 and any(text.endswith(tail, start + len(middle), end) for end in ends)
 
 
 # --- The five rewards ---------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def verified_lines(text: str, question: str | None = None, template: str | None 
     start = text.find(head[-1]) + len(head[-1])
     stop = text.find(end[1 % len(end)], start) if head[-1] in text else -1
     lines = text[start:stop].splitlines() if stop >= 0 else []
-    seen, known = set(), _numbers(question or "")
+    seen, known = set(), _numbers((question or "")[:10_000])
     for line in itertools.islice((line for line in lines if re.search(r"[=≈]|\\approx", line)), 64):  # more cost time
         if is_verified(line):
             sums = filter(_OPERATOR.search, pairs := list(map("=".join, equations(line))))  # 7 = 7 is nothing new
@@ -427,9 +427,9 @@ def debug_reward_func(
     now = state and (id(state), state.global_step)
     if now and now[1] % every == 0 and now not in _SHOWN and os.environ.get("RANK", "0") == "0":
         _SHOWN[:] = [now]  # once a step, which may have several rollouts
-        for text, gold, prompt in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
-            print(f"--- step {now[1]}\nQuestion: {_question(prompt)}\nGold: {gold}\nResponse: {text}")
-            print(f"Extracted: {extract_xml_answer(text)}")
+        for text, gold, ask in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
+            row = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {extract_xml_answer(text)}"
+            print(f"--- step {now[1]}\n" + "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in row))
     return [1.0] * len(completions)
 
 

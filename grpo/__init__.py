@@ -1,11 +1,17 @@
 """What `train_grpo.py` stands on; each module does one thing."""
 
+from .masking import mask, printable
+
 
 class UserError(Exception):
-    """A mistake of the user's, in one readable line that names the value and the remedy (exit status 2)."""
+    """A mistake of the user's, in one readable line that names the value and the remedy (exit status 2).
+
+    It may quote what a user, a file or a library has said: secrets are masked, and what steers a terminal is escaped.
+    """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(line.strip() for line in message.splitlines()))  # libraries' reasons have many lines
+        lines = " ".join(line.strip() for line in message.splitlines())  # libraries' reasons have many lines
+        super().__init__(printable(mask(lines)))
 
 
 class Interrupted(KeyboardInterrupt):

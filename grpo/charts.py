@@ -7,6 +7,8 @@ from typing import Any
 
 from rewards import short_name
 
+from .masking import printable
+
 SHARES = ("accuracy_lenient", "accuracy_strict", "format_strict")
 
 
@@ -53,6 +55,11 @@ def _chart(points: list[tuple[int, float, float, float]], top: float) -> dict[st
     }
 
 
+def _label(name: str) -> str:
+    """A name as matplotlib shows it as it is: no formula, and no character that fonts cannot draw."""
+    return printable(name).replace("$", r"\$")
+
+
 def draw_curves(
     path: Path, charts: dict[str, dict[str, Any]], evaluations: dict[str, dict[str, Any]], stages: list[dict[str, Any]]
 ) -> Path:
@@ -73,13 +80,13 @@ def draw_curves(
     if "reward" in charts:
         left.plot(*zip(*charts["reward"]["curve"], strict=True), color="black", linewidth=2, label="all rewards")
     for index, key in enumerate(key for key in charts if re.fullmatch("rewards/.*/mean", key)):
-        name = short_name(key[8:-5]).replace("$", r"\$")
+        name = _label(short_name(key[8:-5]))
         # dashed, each in its turn: rewards that lie on each other stay visible
         left.plot(*zip(*charts[key]["curve"], strict=True), dashes=(4, 2 * index), label=name)
     for stage in stages[1:] if "reward" in charts else ():
         if (first := stage["first_step"]) <= charts["reward"]["box"][1]:
             left.axvline(first, color="grey", linewidth=0.8)
-            name, top = stage["name"].replace("$", r"\$"), left.get_xaxis_transform()
+            name, top = _label(stage["name"]), left.get_xaxis_transform()
             left.text(first, 1, f" {name}", transform=top, va="top", fontsize=8, color="dimgrey")
     left.set(xlabel="optimizer step", ylabel="mean reward of a completion", title="While it trains")
     left.set_ylim(bottom=min(0, left.get_ylim()[0]))

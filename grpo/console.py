@@ -14,6 +14,7 @@ from rewards import short_name
 
 from .checks import Check
 from .evaluation import SHARES
+from .masking import printable
 
 
 class ProgressLine(ProgressCallback):
@@ -47,6 +48,11 @@ def describe(step: int, logs: dict[str, float], stages: Sequence[str] = ()) -> s
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _plain(text: str) -> str:
+    """What a model, a user or a file wrote, as text: rich takes it for no markup, and the terminal for no command."""
+    return escape(printable(text))
 
 
 class SampleTable:
@@ -86,7 +92,7 @@ class SampleTable:
 
     def _text(self, messages: Any) -> str:
         text = (messages if isinstance(messages, str) else messages[-1]["content"]).strip()
-        return escape(text if len(text) <= self.longest else text[: self.longest] + " …")
+        return _plain(text if len(text) <= self.longest else text[: self.longest] + " …")
 
 
 def make_readable(trainer: Trainer, steps_per_epoch: int, stages: Sequence[str] = ()) -> None:
@@ -112,20 +118,20 @@ def print_checks(checks: Sequence[Check], example: str) -> None:
     for heading in ("", "check", "finding"):
         table.add_column(heading, overflow="fold")
     for check in checks:
-        remedy = f"\n→ {escape(check.remedy)}" if check.remedy else ""
+        remedy = f"\n→ {_plain(check.remedy)}" if check.remedy else ""
         style = STYLES[check.status]
-        table.add_row(f"[{style}]{check.status}[/{style}]", check.name, escape(check.finding) + remedy)
+        table.add_row(f"[{style}]{check.status}[/{style}]", _plain(check.name), _plain(check.finding) + remedy)
     Console().print(table)
-    Console().print(Panel(escape(example), title="a prompt, as the model gets it", title_align="left"))
+    Console().print(Panel(_plain(example), title="a prompt, as the model gets it", title_align="left"))
 
 
 def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:
     """The first held-out questions, always the same ones, with their greedy completions."""
     for record in records[:count]:
-        text = f"[bold]{escape(record['question'])}[/bold]\n\n{escape(record['completion'].strip()[:1200])}\n\n"
+        text = f"[bold]{_plain(record['question'])}[/bold]\n\n{_plain(record['completion'].strip()[:1200])}\n\n"
         mark = "[green]right[/green]" if record["lenient"] else "[red]wrong[/red]"
         read = record["extracted"] if "<answer>" in record["completion"] else ""
-        text += f"answer read: {escape(read[:80]) or 'none'}, gold: {escape(record['answer'])}, {mark}"
+        text += f"answer read: {_plain(read[:80]) or 'none'}, gold: {_plain(record['answer'])}, {mark}"
         Console().print(Panel(text, title=f"a held-out question, {when}", title_align="left"))
 
 
@@ -140,7 +146,7 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "")
     )
     table.add_column("")
     for heading in [*evaluations, *(["change"] if len(summaries) == 2 else [])]:
-        table.add_column(heading, justify="right")
+        table.add_column(_plain(heading), justify="right")
 
     def row(name: str, cells: list[str], values: list[float]) -> None:
         table.add_row(name, *cells, *([f"{values[1] - values[0]:+.1f}"] if len(values) == 2 else []))
@@ -154,4 +160,4 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "")
     row("mean length, tokens", [f"{length:.1f}" for length in lengths], lengths)
     Console().print(table)
     if verdict:
-        Console().print(f"[bold]{escape(verdict)}[/bold]")
+        Console().print(f"[bold]{_plain(verdict)}[/bold]")

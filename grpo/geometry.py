@@ -78,16 +78,22 @@ class Geometry:
                 )
             steps = total // (batch * world_size)
         steps = steps or accumulation
+        whole = batch * world_size * accumulation  # a rollout for each optimizer step
         if steps % accumulation and accumulation % steps:
+            key, value, instead = "steps_per_generation", steps, accumulation
+            if total is not None:
+                key, value, instead = "generation_batch_size", f"{total}, or {steps} steps per generation,", whole
             raise UserError(
-                f"steps_per_generation: {steps} is neither a multiple nor a divisor of gradient_accumulation_steps "
-                f"{accumulation}, so optimizer steps would mix rollouts; give {accumulation}"
+                f"{key}: {value} is neither a multiple nor a divisor of gradient_accumulation_steps {accumulation}, "
+                f"so optimizer steps would mix rollouts; give {instead}"
             )
         rollout = batch * world_size * steps
         if rollout % group:
-            unit = group // math.gcd(group, world_size * steps)
+            key, unit = "per_device_train_batch_size", group // math.gcd(group, world_size * steps)
+            if total is not None:  # which other batches would not divide
+                key, unit = "generation_batch_size", math.lcm(whole, group)
             divisors = [str(n) for n in range(2, rollout + 1) if rollout % n == 0]
-            advice = f"give per_device_train_batch_size {unit}, {2 * unit} or another multiple of {unit}"
+            advice = f"give {key} {unit}, {2 * unit} or another multiple of {unit}"
             if divisors:
                 advice += f", or num_generations {', '.join(divisors[:8])}"
             raise UserError(

@@ -1,10 +1,13 @@
 """Which values a setting can have, and that none of them is a secret."""
 
+import contextlib
+import json
 import math
-import re
+from collections.abc import Mapping
 from typing import Any
 
 from . import UserError
+from .masking import holds_key, is_secret_name
 
 ANY, ABOVE_ZERO, BELOW_ONE = (-math.inf, math.inf), 1e-12, 1 - 1e-12
 # Smallest and largest value that makes sense; every other number must at least be finite.
@@ -76,12 +79,24 @@ def check_adaptive(settings: dict[str, Any]) -> None:
         raise UserError(f"adaptive_bounds: {bounds} is no range around 1; give two multiples of the weight: 0.25 4")
 
 
-def refuse_secrets(settings: dict[str, Any]) -> None:
-    """UserError for a token or a key among the settings: trackers, run.json and checkpoints record all of them."""
+# Texts of the user's own, which may well show a URL with somebody's name in it
+PROSE = ("ask", "system_prompt", "question_template", "completion_template")
+
+
+def refuse_secrets(settings: Mapping[str, Any]) -> None:
+    """UserError for a token or a key among the settings: trackers, run.json and checkpoints record all of them.
+
+    A secret is known by its setting's name, or by what it looks like: `hf_…`, `https://user:token@host`, `?token=…`.
+    """
     for key, value in settings.items():
-        if isinstance(value, dict):
+        if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):  # a mapping, as the command line gives it
+            with contextlib.suppress(ValueError, RecursionError):  # no JSON: it is looked at as a text below
+                value = json.loads(value)
+        if isinstance(value, list | tuple):
+            value = {str(number): item for number, item in enumerate(value)}
+        if isinstance(value, Mapping):
             refuse_secrets({f"{key}.{name}": inner for name, inner in value.items()})
-        elif isinstance(value, str) and re.search(r"(?i)(^|[_.])(token|api_?key|secret|password)$", key):
+        elif isinstance(value, str) and (is_secret_name(key) or (key not in PROSE and holds_key(value))):
             raise UserError(
                 f"{key}: secrets are taken from the environment only (HF_TOKEN, WANDB_API_KEY, …), since settings are "
                 "written to files and trackers; drop it and export the variable"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoints import step_of, write_whole
+from .masking import MASK, is_secret_name, mask
 from .run_directory import holds_run, recorded
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
@@ -40,10 +41,10 @@ RUN_FILES = (
 
 def command_line(argv: list[str]) -> str:
     """The command as a shell takes it, secrets masked."""
-    words = [re.sub(r"(?i)^(--\w*(token|key|secret|password)\w*=).*", r"\1***", word) for word in argv]
+    words = mask(argv)
     for index, word in enumerate(words[:-1]):
-        if re.fullmatch(r"(?i)--\w*(_token|_key|secret|password)\w*", word):
-            words[index + 1] = "***"
+        if re.fullmatch(r"--[\w-]+", word) and is_secret_name(word[2:].replace("-", "_")):
+            words[index + 1] = MASK
     return shlex.join(["train_grpo.py", *words])
 
 
@@ -54,21 +55,6 @@ def resume_command(output: Path, argv: list[str]) -> str:
         words += ["--output_dir", str(output)]
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     return f"{f'torchrun --nproc_per_node={processes}' if processes else 'python'} {command_line(words)}"
-
-
-def mask(value: Any) -> Any:
-    """The value, at any depth, without the environment's tokens, keys and passwords, wherever they came from."""
-    if isinstance(value, dict):
-        return {mask(key): mask(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [mask(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    named = re.compile(r"(?i)(^|_)(token|key|secret|password|passwd|credentials?)$|api_?key")
-    for name, secret in os.environ.items():
-        if named.search(name) and len(secret) >= 8 and not os.path.exists(secret):  # SSH_KEY names a file
-            value = value.replace(secret, "***")
-    return value
 
 
 def without_nan(value: Any) -> Any:
@@ -166,7 +152,7 @@ def _keep_until(step: int, source: Path, target: Path) -> None:
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append one JSON object; a line that was half written when an earlier process was killed goes first."""
-    line = json.dumps(without_nan(record), ensure_ascii=False) + "\n"
+    line = json.dumps(mask(without_nan(record)), ensure_ascii=False) + "\n"
     with path.open("ab+") as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             file.truncate(path.read_bytes().rfind(b"\n") + 1)

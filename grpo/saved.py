@@ -11,6 +11,7 @@ from rewards import extract_xml_answer
 from . import UserError
 from .generation import arithmetic, generate
 from .loading import read_adapter, readable_load_errors
+from .masking import printable
 from .prompts import PromptFormat, Shot, tokenize
 
 
@@ -42,7 +43,7 @@ def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: 
     text = tokenizer.decode(ids, skip_special_tokens=True)
     end = f" (cut off at {training.max_completion_length} tokens)" if cut else ""
     read = (extract_xml_answer(text) or "empty") if "<answer>" in text else "no answer tag"
-    return f"{text.rstrip()}\n\nAnswer: {read}{end}"
+    return printable(f"{text.rstrip()}\n\nAnswer: {read}{end}")
 
 
 def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
@@ -72,7 +73,7 @@ def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
         dtype = config.model.dtype
         number = base.dtype if dtype in (None, "auto") else getattr(torch, dtype)
         model = PeftModel.from_pretrained(base.float(), directory).merge_and_unload()
-        tokenizer = AutoTokenizer.from_pretrained(directory)
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=config.training.trust_remote_code)
     model.to(number).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     shutil.rmtree(merged, ignore_errors=True)

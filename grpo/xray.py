@@ -89,7 +89,7 @@ def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: s
     wanted = list(names or settings.get("reward_funcs") or rewards.GIST_REWARDS)
     chosen = [name for name in wanted if name in enough]
     if len(chosen) < len(wanted):
-        left_out = ", ".join(str(name) for name in wanted if name not in enough)
+        left_out = ", ".join(shown(str(name), 80) for name in wanted if name not in enough)
         print(f"not scored, since they take more than completions and answers: {left_out}", file=sys.stderr)
     chosen = chosen or rewards.GIST_REWARDS
     args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}

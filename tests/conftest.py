@@ -9,12 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may wait for a hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+# By default the same examples every time; see README.md here for `long`
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+settings.register_profile("default", deadline=None, derandomize=True, database=None)
+settings.register_profile(
+    "long", deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("long" if LONG else "default")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -33,6 +42,11 @@ LEARNS = {
     "num_generations": "8",
     "per_device_train_batch_size": "16",
 }
+
+
+def examples(count):
+    """Hypothesis' settings for so many examples by default, and for twenty times as many in the long profile."""
+    return settings(max_examples=count * (20 if LONG else 1))
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,8 @@ def test_generation_batch_size_counts_all_devices():
         (dict(num_generations=24), "num_generations: 24", "num_generations 2, 4, 8, 16"),
         (dict(steps_per_generation=3), "steps_per_generation: 3", "give 4"),
         (dict(generation_batch_size=24), "generation_batch_size: 24", "multiple of 16"),
+        (dict(generation_batch_size=48), "generation_batch_size: 48, or 3 steps", "give 64"),
+        (dict(generation_batch_size=64, num_generations=24), "num_generations: 24", "generation_batch_size 192, 384"),
         (dict(generation_batch_size=64, steps_per_generation=4), "generation_batch_size: 64", "give one"),
     ],
 )

@@ -276,6 +276,9 @@ PLAIN = "Reasoning: {reasoning}\nAnswer: {answer}"
         (GOOD, THINK_FORMAT, False, False),
         ("<think>\n\n</think>\n<answer></answer>\n", THINK_FORMAT, True, True),
         ("<think>\n</think>\n<answer></answer>\n", THINK_FORMAT, True, False),  # one newline serves one tag
+        ("\n" + THINK, "\n" + THINK_FORMAT, True, True),  # a template that begins with a newline
+        (THINK, "\n" + THINK_FORMAT, True, False),
+        ("r\nAnswer:\n", "{reasoning}\nAnswer:\n{answer}", True, True),  # nothing follows the answer, which is empty
         ("Reasoning: r\nAnswer: 7", PLAIN, True, True),
         ("Reasoning: r Answer: 7", PLAIN, True, False),
         ("Reasoning: r", PLAIN, False, False),

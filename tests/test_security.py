@@ -1,0 +1,794 @@
+"""What SECURITY.md promises: whose code is run, where secrets end, and that text stays text."""
+
+import ast
+import contextlib
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DEMO, ROOT, flags
+from test_report import Page, write_run
+
+import rewards
+import train_grpo
+from grpo import UserError, console, loading, masking, records, report, saved, xray
+from grpo.checks import Check
+from grpo.config import resolve
+from grpo.limits import refuse_secrets
+
+CPU = ["--use_cpu", "true", "--report_to", "none"]
+RAN = Path("the-payload-ran")
+
+# --- Pickles: code that runs when a file is unpickled
+
+
+class Payload:
+    """Unpickled without restriction, it makes the file RAN."""
+
+    def __reduce__(self):
+        return open, (str(RAN.absolute()), "w")
+
+
+def plant(path, kind="zip"):
+    if kind == "zip":
+        torch.save({"state": Payload()}, path)
+    else:  # as torch saved before 1.6
+        Path(path).write_bytes(pickle.dumps(Payload()))
+
+
+def command(argv):
+    """The exit status; None where it ended in torch's refusal, which is to be a line of its own (see below)."""
+    with contextlib.suppress(pickle.UnpicklingError):
+        return train_grpo.main(argv)
+    return None
+
+
+@pytest.fixture
+def copy_model(tmp_path):
+    """A copy of the demo's model in this test's directory, with a pickle in the place of its weights if asked."""
+
+    def copy(name="model", weights=True):
+        model = Path(shutil.copytree(DEMO / "model", tmp_path / name))
+        if not weights:
+            (model / "model.safetensors").unlink()
+        return model
+
+    return copy
+
+
+@pytest.mark.parametrize("kind", ["zip", "raw"])
+def test_the_payload_would_run(kind):
+    plant("x.bin", kind)
+    if kind == "zip":
+        torch.load("x.bin", weights_only=False)
+    else:
+        pickle.loads(Path("x.bin").read_bytes())
+    assert RAN.exists()
+
+
+HOW = {
+    "train": {},
+    "evaluate": {"eval_only": "true", "eval_samples": "2"},
+    "ask": {"ask": "What is 2 + 2?", "output_dir": "elsewhere"},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("kind", ["zip", "raw"])
+def test_weights_that_are_a_pickle_are_read_without_its_code(kind, how, copy_model, tiny_run):
+    model = copy_model(weights=False)
+    plant(model / "pytorch_model.bin", kind)
+    assert command(tiny_run(model_name_or_path=str(model), **HOW[how])) in (None, 2)
+    assert not RAN.exists()
+
+
+NO_LINE = (
+    "torch's refusal is a traceback that advises weights_only=False; readable_load_errors in grpo/loading.py should "
+    "catch pickle.UnpicklingError too"
+)
+
+
+@pytest.mark.xfail(strict=True, reason=NO_LINE, raises=pickle.UnpicklingError)
+@pytest.mark.parametrize("how", HOW)
+def test_weights_that_hold_code_are_refused_in_one_line(how, copy_model, tiny_run, capfd):
+    model = copy_model(weights=False)
+    plant(model / "pytorch_model.bin")
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **HOW[how])) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert str(model) in line and "weights_only" not in line
+
+
+def test_weights_in_a_harmless_pickle_are_still_read(copy_model, tiny_run, capfd):
+    from safetensors.torch import load_file
+
+    model = copy_model()
+    answers = []
+    for convert in (False, True):
+        if convert:
+            torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
+            (model / "model.safetensors").unlink()
+        assert train_grpo.main(tiny_run(model_name_or_path=str(model), ask="What is 2 + 2?")) == 0
+        answers.append(capfd.readouterr().out)
+    assert answers[0] == answers[1]
+
+
+PICKLES = (
+    "pytorch_model.bin",
+    "training_args.bin",
+    "adapter_model.bin",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+)
+
+
+def test_pickles_beside_a_model_are_not_looked_at(copy_model, tiny_run):
+    model = copy_model()
+    for name in PICKLES:
+        plant(model / name, "raw")
+    for how in HOW.values():
+        overrides = {"max_steps": "1", "output_dir": "run"} | how
+        shutil.rmtree("run", ignore_errors=True)
+        assert train_grpo.main(tiny_run(model_name_or_path=str(model), **overrides)) == 0
+    assert not RAN.exists()
+
+
+@pytest.mark.parametrize("kind", ["zip", "raw"])
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "optimizer.bin"]
+)
+def test_a_checkpoint_runs_no_code_when_a_run_goes_on_from_it(name, kind, tiny_run, learned):
+    run = learned.copy()
+    (checkpoint,) = [run / "checkpoint-1"]
+    shutil.rmtree(run / "checkpoint-2")
+    assert (checkpoint / name).exists() or name == "optimizer.bin"
+    plant(checkpoint / name, kind)
+    resume = tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto", eval_samples="2")
+    status = command(resume)
+    assert not RAN.exists()
+    assert status == (0 if name.endswith(".bin") else None)  # what is read is refused, the rest is not read
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=pickle.UnpicklingError,
+    reason="a traceback; train() in train_grpo.py should turn pickle.UnpicklingError of trainer.train() into a "
+    "UserError: resume_from_checkpoint: … holds code, or is broken; give an earlier checkpoint",
+)
+def test_a_checkpoint_that_holds_code_is_refused_in_one_line(tiny_run, learned, capfd):
+    plant(learned.copy() / "checkpoint-2" / "optimizer.pt")
+    assert train_grpo.main(tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto")) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "checkpoint-2" in line and "weights_only" not in line
+
+
+@pytest.mark.parametrize("kind", ["zip", "raw"])
+def test_an_adapter_that_is_a_pickle_is_read_without_its_code(kind, learned_adapter, tiny_run):
+    run = learned_adapter.copy("adapter")
+    shutil.rmtree(run / "merged")
+    plant(run / "adapter_model.bin", kind)
+    ask = {"model_name_or_path": "adapter", "ask": "What is 2 + 2?"}
+    assert train_grpo.main(tiny_run(**ask)) == 0  # the safetensors file beside it is what is read
+    (run / "adapter_model.safetensors").unlink()
+    for overrides in (ask, {"merge_only": "adapter"}, {"model_name_or_path": "adapter"}):
+        assert command(tiny_run(**overrides)) in (None, 2)
+    assert not RAN.exists()
+
+
+def test_reports_and_the_x_ray_open_no_pickle(learned, capsys):
+    run = learned.copy()
+    for directory in (run, run / "checkpoint-2"):
+        for name in PICKLES:
+            plant(directory / name, "raw")
+    assert report.main([str(run)]) == 0
+    assert xray.main([str(run / "completions_after.jsonl")]) == 0
+    report.write_model_card(run)
+    assert not RAN.exists()
+
+
+# --- What the source calls
+
+SOURCES = [
+    ROOT / "train_grpo.py",
+    ROOT / "rewards.py",
+    *sorted(path for name in ("grpo", "benchmarks", "assets") for path in (ROOT / name).rglob("*.py")),
+]
+FORBIDDEN = {
+    "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "cPickle.load", "joblib.load", "dill.load",
+    "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "marshal.loads", "shelve.open",
+    "pandas.read_pickle", "pd.read_pickle", "torch.hub.load", "numpy.load", "np.load",
+}  # fmt: skip
+
+
+def calls(path):
+    """(the dotted name that is called, its keyword arguments, the line) of every call in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {word.arg: word.value for word in node.keywords}, node.lineno
+
+
+def literal(node):
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_unpickles_evaluates_or_trusts(path):
+    for name, keywords, line in calls(path):
+        place = f"{path.name}:{line}: {name}"
+        assert name not in FORBIDDEN, place
+        if name == "torch.load":
+            assert literal(keywords.get("weights_only")) is True, place
+        if name.startswith("subprocess."):
+            assert "shell" not in keywords, place
+        assert literal(keywords.get("allow_pickle")) is not True, place
+        assert literal(keywords.get("trust_remote_code")) is not True, place
+        assert "use_kernels" not in keywords, place
+
+
+def test_models_and_tokenizers_are_told_whether_to_trust_code():
+    """Left out, transformers asks at a terminal; it is to follow the setting alone."""
+    seen = 0
+    for path in (*(ROOT / "grpo").glob("*.py"), ROOT / "train_grpo.py"):
+        text = path.read_text(encoding="utf-8")
+        for name, keywords, line in calls(path):
+            if re.fullmatch(r"Auto\w+\.from_pretrained", name):
+                given = "trust_remote_code" in keywords or (None in keywords and "trust_remote_code" in text)
+                assert given, f"{path.name}:{line}"
+                seen += 1
+    assert seen >= 4
+
+
+# --- A model's own code
+
+
+CODE = """
+open({ran!r}, "w").close()
+from transformers import {config}, {model}
+class Configuration({config}):
+    model_type = "theirs"
+class Model({model}):
+    config_class = Configuration
+"""
+
+
+@pytest.fixture
+def model_with_code(copy_model):
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(DEMO / "model")
+    # a name of its own: transformers keeps the modules that it has imported
+    model = copy_model(f"theirs{time.time_ns()}")
+    (architecture,) = config.architectures
+    names = {"config": type(config).__name__, "model": architecture}
+    (model / "code.py").write_text(CODE.format(ran=str(RAN.absolute()), **names))
+    written = json.loads((model / "config.json").read_text()) | {
+        "model_type": "theirs",
+        "auto_map": {"AutoConfig": "code.Configuration", "AutoModelForCausalLM": "code.Model"},
+    }
+    (model / "config.json").write_text(json.dumps(written))
+    return model
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_models_own_code_is_refused_in_one_line(how, model_with_code, tiny_run, capfd):
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model_with_code), **HOW[how])) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "contains custom code" in line and not RAN.exists()
+
+
+def test_a_models_own_code_is_run_where_that_is_asked_for(model_with_code, tiny_run, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(Path("modules").absolute()))
+    model = str(model_with_code)
+    assert train_grpo.main(tiny_run(model_name_or_path=model, **HOW["evaluate"], trust_remote_code="true")) == 0
+    assert RAN.exists()
+
+
+def test_a_tokenizers_own_code_is_not_run_by_a_merge(learned_adapter, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))  # transformers would ask at a terminal
+    run = learned_adapter.copy("adapter")
+    shutil.rmtree(run / "merged")
+    (run / "code.py").write_text(CODE.format(ran=str(RAN.absolute()), config="Qwen2Config", model="Qwen2ForCausalLM"))
+    path = run / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {
+        "auto_map": {"AutoTokenizer": ["code.T", "code.T"]}, "tokenizer_class": "T",
+    }  # fmt: skip
+    path.write_text(json.dumps(settings))
+    (run / "tokenizer.json").unlink()
+    argv = [*CPU, "--merge_only", "adapter"]
+    with contextlib.suppress(UserError):
+        saved.merge(resolve(train_grpo.HYPERPARAMETERS, argv), "adapter")
+    assert not RAN.exists()
+
+
+def test_rewards_of_other_files_run_only_where_that_is_asked_for(tiny_run, capfd):
+    Path("theirs.py").write_text(
+        f"open({str(RAN.absolute())!r}, 'w').close()\n"
+        "def pay(completions, **kwargs):\n    return [1.0] * len(completions)\n"
+    )
+    argv = tiny_run(reward_funcs="theirs.pay", dry_run="true")
+    assert train_grpo.main(argv) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "--allow_custom_rewards true" in line and not RAN.exists()
+    assert train_grpo.main([*argv, "--allow_custom_rewards", "true"]) == 0
+    assert RAN.exists()
+
+
+def test_a_recipe_builds_no_python_objects(tiny_run, capfd):
+    Path("evil.yaml").write_text(f"seed: !!python/object/apply:builtins.open ['{RAN.absolute()}', 'w']\n")
+    assert train_grpo.main(["--config", "evil.yaml", *tiny_run()]) == 2
+    assert "not valid YAML" in capfd.readouterr().err and not RAN.exists()
+
+
+def test_data_are_read_without_the_code_beside_them(tiny_run):
+    """`datasets` once ran `<name>/<name>.py`."""
+    Path("theirs").mkdir()
+    Path("theirs/theirs.py").write_text(f"open({str(RAN.absolute())!r}, 'w').close()\n")
+    assert train_grpo.main(tiny_run(dataset_name="theirs", dry_run="true")) == 2
+    assert not RAN.exists()
+    plant("rows.pkl", "raw")
+    assert train_grpo.main(tiny_run(dataset_name="rows.pkl", dry_run="true")) == 2
+    assert not RAN.exists()
+
+
+# --- Kernels: compiled code from the Hub
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Which kernels transformers would fetch, were the package installed."""
+    from transformers.integrations import hub_kernels
+
+    wanted = []
+
+    def fetch(name, *args, **kwargs):
+        wanted.append(name)
+        raise OSError("no network")
+
+    monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
+    monkeypatch.setattr(hub_kernels, "get_kernel", fetch)
+    return wanted
+
+
+def test_a_kernel_is_fetched_where_it_is_asked_for_and_nowhere_else(kernels, tiny_run, copy_model):
+    model = str(copy_model())
+    assert train_grpo.main(tiny_run(model_name_or_path=model, **HOW["evaluate"])) == 0
+    assert kernels == []
+    config = resolve(train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", model])
+    config.model.attn_implementation = "someone/attention"  # which the command line refuses on a CPU
+    with pytest.raises(UserError, match="does not load"):
+        loading.load(config)
+    assert set(kernels) == {"someone/attention"}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="transformers takes _attn_implementation of a model's config.json for a wish; grpo/loading.py should "
+    "refuse a config whose _attn_implementation holds a slash and is not what attn_implementation asks for",
+)
+def test_a_models_configuration_cannot_ask_for_a_kernel(kernels, tiny_run, copy_model):
+    model = copy_model()
+    written = json.loads((model / "config.json").read_text()) | {"_attn_implementation": "someone/attention"}
+    (model / "config.json").write_text(json.dumps(written))
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **HOW["evaluate"])) in (0, 2)
+    assert kernels == []
+
+
+# --- Secrets
+
+TOKENS = {  # what it is: as it may stand in a text, and what of it must not be seen
+    "user and password": ("https://me:s3cret-pw@host.example/data?x=1", "s3cret-pw"),
+    "token as a user": ("https://s3cret-pw@host.example/data", "s3cret-pw"),
+    "password with an @": ("https://me:s3cret@pw@host.example/data", "s3cret"),
+    "database": ("see postgres://admin:s3cret-pw@db:5432/rows now", "s3cret-pw"),
+    "token": ("https://host.example/data.jsonl?token=s3cret-pw", "s3cret-pw"),
+    "api key": ("https://host.example/data.jsonl?page=2&api_key=s3cret-pw&size=3", "s3cret-pw"),
+    "apikey": ("https://host.example/?apiKey=s3cret-pw", "s3cret-pw"),
+    "amazon": ("https://b.example/d?X-Amz-Date=2&X-Amz-Signature=s3cretpw&X-Amz-Credential=AB%2F1", "s3cretpw"),
+    "amazon, older": ("https://b.example/d?AWSAccessKeyId=s3cretpw&Expires=1", "s3cretpw"),
+    "google": ("https://b.example/d?X-Goog-Signature=s3cretpw", "s3cretpw"),
+    "azure": ("https://b.example/d?sv=2&sig=s3cret%2Fpw%3D", "s3cret"),
+    "fragment": ("https://host.example/#access_token=s3cret-pw", "s3cret-pw"),
+    "hugging face": ("hf_" + "aB3" * 12, "aB3aB3"),
+    "openai": ("sk-proj-" + "aB3_" * 12, "aB3_aB3"),
+    "anthropic": ("sk-ant-api03-" + "aB3-" * 12, "aB3-aB3"),
+    "github": ("ghp_" + "aB3" * 12, "aB3aB3"),
+    "github, fine": ("github_pat_" + "aB3_" * 12, "aB3_aB3"),
+    "gitlab": ("glpat-" + "aB3-" * 6, "aB3-aB3"),
+    "aws": ("AKIA" + "ABCD" * 4, "ABCDABCD"),
+    "slack": ("xoxb-1234567890-abcdef", "1234567890"),
+}
+HARMLESS = [
+    "https://host.example/data?page=2&split=train",
+    "openai/gsm8k",
+    "s3://bucket/key/token.jsonl",
+    "write to me@host.example",
+    "2e59ed2f10e276edf419cc3b941a7b4c9f4a87a3",  # a commit, like a W&B key of 40 digits
+    "--pack_tokens=2048",
+    "max_tokens=5&top_k=3",
+    "risk-averse-and-rather-long-name-of-a-run-2",
+    "outputs/Qwen-1.5B-GRPO",
+    "What is 3 * (2 + 4)? <|im_start|>",
+]
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_a_token_is_masked_wherever_it_stands(kind):
+    text, secret = TOKENS[kind]
+    for value in (text, f"see {text}, please", {"a": [{text: text}]}, (1, [text])):
+        assert secret not in str(records.mask(value)) and masking.MASK in str(records.mask(value))
+    assert "host.example" in records.mask(text) or "host" not in text  # what is no secret stays
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_is_left_alone(text):
+    assert records.mask({"a": [text]}) == {"a": [text]} and not masking.holds_key(text)
+    refuse_secrets({"run_name": text, "reward_args": {"a": [text]}})
+
+
+VARIABLES = [
+    *("HF_TOKEN", "HF_TOKEN_2", "TOKEN", "WANDB_API_KEY", "OPENAI_APIKEY", "AWS_SECRET_ACCESS_KEY", "MY_SECRET"),
+    *("SECRET_KEY_BASE", "SMTP_PASSWORD", "PGPASSWORD", "MYSQL_PWD", "GITHUB_PAT", "GCP_CREDENTIALS", "CREDENTIAL"),
+]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_the_value_of_a_variable_that_is_called_like_a_key_is_masked(name, monkeypatch):
+    monkeypatch.setenv(name, "planted.value/1")
+    assert records.mask("with planted.value/1 in it") == "with *** in it"
+    records.append_line(Path("lines.jsonl"), {"message": "planted.value/1", "step": 1})
+    assert json.loads(Path("lines.jsonl").read_text()) == {"message": "***", "step": 1}
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MONKEY_NAME", "KEYBOARD", "NUM_TOKENS", "PATH_TO_X"])
+def test_other_variables_are_not_masked(name, monkeypatch):
+    monkeypatch.setenv(name, "planted.value/1")
+    assert records.mask("planted.value/1") == "planted.value/1"
+
+
+def test_a_secret_that_holds_another_one_leaves_nothing_of_itself(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "abcdefgh")
+    monkeypatch.setenv("B_TOKEN", "abcdefgh-and-more")
+    assert records.mask("x abcdefgh-and-more y abcdefgh") == "x *** y ***"
+
+
+def test_the_recorded_command_masks_secrets_and_nothing_else(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    harmless = ["--pack_tokens", "2048", "--pack_tokens=2048", "--include_num_input_tokens_seen", "all"]
+    assert records.command_line(harmless) == "train_grpo.py " + " ".join(harmless)  # or it could not be given again
+    secret = ["--hub_token", "s3cret-pw", "--wandb-api-key", "s3cret-pw", "--db_password=s3cret-pw", "--run_name"]
+    for show in (records.command_line, lambda argv: records.resume_command(Path("r"), argv)):
+        for text, hidden in TOKENS.values():
+            line = show([*secret, text])
+            assert "s3cret" not in line and hidden not in line and line.count("***") >= 4
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hub_token",
+        "push_to_hub_token",
+        "api_key",
+        "wandb_key",
+        "my-secret",
+        "db_password",
+        "a.b.hf_token",
+        "credentials",
+    ],
+)
+def test_a_setting_that_is_called_like_a_key_is_refused_at_any_depth(key):
+    for settings in (
+        {key: "x" * 40},
+        {"reward_args": {"f": [{key: "x" * 40}]}},
+        {"kwargs": json.dumps({key: "x" * 40})},
+    ):
+        with pytest.raises(UserError, match="secrets are taken from the environment only") as caught:
+            refuse_secrets(settings)
+        assert key in str(caught.value) and "xxx" not in str(caught.value)
+
+
+def test_token_ids_and_special_tokens_are_no_secrets():
+    refuse_secrets({"chat_template_kwargs": {"eos_token": "<eos>"}, "pad_token": "<pad>", "pack_tokens": 5})
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_a_token_as_a_value_is_refused_with_the_reason(kind, capfd):
+    text, secret = TOKENS[kind]
+    for argv in (
+        ["--run_name", text],
+        [f"--dataset_name={text}"],
+        ["--model_init_kwargs", json.dumps({"x": [text]})],
+        ["--reward_args", json.dumps({"length_reward_func": {"low": text}})],
+        ["--vllm_server_base_url", text],
+    ):
+        assert train_grpo.main([*CPU, *argv]) == 2
+        shown = "".join(capfd.readouterr())
+        assert "secrets are taken from the environment only" in shown and secret not in shown
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_question_may_show_an_address():
+    refuse_secrets({"ask": "Is https://me:pw@host.example one?", "system_prompt": "?token=x"})
+
+
+def test_a_recipe_with_a_token_is_refused(capfd):
+    text, secret = TOKENS["hugging face"]
+    Path("r.yaml").write_text(f"hub_model_id: {text}\n")
+    assert train_grpo.main(["--config", "r.yaml", *CPU]) == 2
+    shown = "".join(capfd.readouterr())
+    assert "hub_model_id: secrets are taken" in shown and secret not in shown
+
+
+def test_an_unknown_flag_with_a_key_does_not_show_the_key(capfd):
+    assert train_grpo.main([*CPU, "--wandb_api_key=abcdefgh12345"]) == 2
+    shown = "".join(capfd.readouterr())
+    assert "wandb_api_key" in shown and "abcdefgh" not in shown
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the reason is that there is no such flag; _parse in grpo/config.py should call "
+    'refuse_secrets({key: ""}) before it says that',
+)
+@pytest.mark.parametrize("flag", ["--wandb_api_key", "--api_key", "--hf_token"])
+def test_a_key_as_an_unknown_flag_is_refused_with_the_reason(flag, capfd):
+    assert train_grpo.main([*CPU, flag, "abcdefgh12345"]) == 2
+    assert "secrets are taken from the environment only" in capfd.readouterr().err
+
+
+def test_errors_mask_what_they_quote(monkeypatch, capfd):
+    monkeypatch.setenv("MY_TOKEN", "planted-0123")
+    for text, secret in TOKENS.values():
+        error = UserError(f"it says:\n  {text} and planted-0123")
+        assert secret not in str(error) and "planted" not in str(error) and "\n" not in str(error)
+    sources = flags(model_name_or_path=DEMO / "model", dataset_name=DEMO / "train.jsonl")
+    assert train_grpo.main([*CPU, *sources, "--dataset_split", "train[:planted-0123]"]) == 2
+    assert "planted" not in "".join(capfd.readouterr())
+
+
+@pytest.fixture
+def surroundings(monkeypatch):
+    """Variables that hold secrets, some of them as parts of a URL."""
+    planted = {
+        "HF_TOKEN": "planted-1-0123456789",
+        "OPENAI_API_KEY": "planted-2-0123456789",
+        "PGPASSWORD": "planted-3-0123456789",
+        "MY_SECRET_VALUE": "planted-4-0123456789",
+        "HTTPS_PROXY": "http://me:planted-5-0123456789@proxy.invalid:3128",
+        "DATASET_URL": "https://host.invalid/d?token=planted-6-0123456789",
+    }
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    return planted
+
+
+def test_no_secret_reaches_a_file_the_console_or_a_tracker(surroundings, tiny_run, capfd, monkeypatch):
+    """TensorBoard, and what any tracker of transformers uploads: the arguments and the model's configuration."""
+    from grpo import monitoring
+
+    uploaded = []
+
+    def upload(self, args, state, control, model=None, **kwargs):
+        uploaded.append({**model.config.to_dict(), **args.to_dict(), **args.to_sanitized_dict()})
+
+    monkeypatch.setattr(monitoring.MetricsFile, "on_train_begin", upload, raising=False)
+    argv = tiny_run(report_to="tensorboard", save_steps="1", log_completions="true", eval_samples="4")
+    assert train_grpo.main(argv) == 0
+    assert report.main(["run"]) == 0
+    files = [path for path in Path("run").rglob("*") if path.is_file()]
+    names = {path.name for path in files}
+    assert {"run.json", "metrics.jsonl", "report.html", "README.md", "config.json", "training_args.bin"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names) and uploaded
+    shown = "".join(capfd.readouterr()).encode() + repr(uploaded).encode()
+    for content in (shown, *(path.read_bytes() for path in files)):
+        assert b"planted-" not in content
+
+
+# --- Text stays text
+
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "image": "<img src=x onerror=alert(1)>",
+    "svg": "<svg/onload=alert(1)>",
+    "attribute": '" onmouseover="alert(1)" x=\'',
+    "textarea": "</textarea></title></style></pre></td></svg>-->",
+    "link": "javascript:alert(1)",
+    "anchor": '<a href="javascript:alert(1)">x</a>',
+    "entity": "&lt;script&gt;&#60;b&#62;",
+    "template": "{{ 7 * 6 }}{% include '/etc/passwd' %}{# x #}",
+    "ansi": "\x1b[31mred\x1b[0m\x1b]0;title\x07\x1b]8;;http://x\x1b\\",
+    "c1": "\x9b31m\x90q\x9c",
+    "rich": "[red]x[/red] [/nope] [link=http://x]y[/link] [bold",
+    "backslashes": "\\[x]\\\\[/bold]\\",
+    "nul": "a\x00b\x08\x7f",
+    "bidi": "\u202eabc\u2066\u200f",
+    "lines": "a\r\nb\x0bc\x85d\u2028e",
+    "surrogate": "half \ud800 a pair",
+    "markdown": "# x\n---\n| a | b |\n```\n![x](http://x/y.png) <b>",
+}
+
+
+def counts(page):
+    return {name: sum(tag == name for tag, _ in page.elements) for name in page.names}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_report_has_the_same_elements_whatever_was_written(kind, tmp_path):
+    harmless = Page(report.write(write_run(tmp_path / "plain")))
+    page = Page(report.write(write_run(tmp_path / "hostile", HOSTILE[kind])))
+    assert counts(page) == counts(harmless)
+    assert [(tag, sorted(attrs)) for tag, attrs in page.elements] == [
+        (tag, sorted(attrs)) for tag, attrs in harmless.elements
+    ]
+    names = {name for _, attrs in page.elements for name in attrs}
+    assert not names & {"href", "src", "action", "formaction", "srcdoc"}  # where javascript: could be followed
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_model_card_has_no_markup_of_anybody_elses(kind, tmp_path):
+    plain = report.write_model_card(write_run(tmp_path / "plain")).read_text(encoding="utf-8")
+    card = report.write_model_card(write_run(tmp_path / "hostile", HOSTILE[kind])).read_text(encoding="utf-8")
+    outside = [re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE) for text in (plain, card)]
+    for tag in ("<", "`", "](", "{{", "{%", "[x]"):
+        assert outside[1].count(tag) == outside[0].count(tag), tag
+    assert card.count("\n---\n") == plain.count("\n---\n") and card.count("```") == plain.count("```")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", card)
+
+
+def shown_raw(text):
+    """What of a text would steer a terminal."""
+    return re.findall(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text
+    )
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    text = HOSTILE[kind]
+    record = {
+        "question": text,
+        "completion": f"{text}<answer>{text}",
+        "extracted": text,
+        "answer": text,
+        "lenient": True,
+    }
+    console.print_answers("before", [record])
+    console.print_checks([Check("ok", text, text, text)], text)
+    console.SampleTable(1)([text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1)
+    flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "length": 1}
+    from grpo import evaluation
+
+    console.print_evaluations({text: evaluation.summarize([record | flagged])}, text)
+    state = type("State", (), {"global_step": 10})()
+    rewards._SHOWN.clear()
+    rewards.REWARD_FUNCS["debug_reward_func"]([text], answer=[text], prompts=[text], trainer_state=state)
+    print(UserError(text))
+    out = capsys.readouterr().out
+    assert not shown_raw(out)
+    if kind in ("script", "rich", "template"):
+        assert out.count(text) >= 10  # nothing was taken for markup
+
+
+def test_what_a_model_answers_cannot_steer_the_terminal(monkeypatch):
+    config = resolve(
+        train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", str(DEMO / "model"), "--ask", "2 + 2?"]
+    )
+    tokenizer, style = loading.load_tokenizer(config, train_grpo.PROMPT_FORMATS["xml"])
+    for text in HOSTILE.values():
+        monkeypatch.setattr(type(tokenizer), "decode", lambda *args, text=text, **kwargs: f"{text}<answer>{text}")
+        monkeypatch.setattr(saved, "arithmetic", lambda *args: contextlib.nullcontext())
+        monkeypatch.setattr(saved, "generate", lambda *args, **kwargs: [([1], False)])
+        assert not shown_raw(saved.answer(config, None, tokenizer, style, []))
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_x_ray_shows_hostile_text_and_names_as_text(kind, tmp_path, write_jsonl, capsys):
+    text = HOSTILE[kind]
+    path = write_jsonl([{"completion": f"{text}<answer>{text}7", "answer": "7"}, {"completion": 1, "answer": text}])
+    record = {
+        "settings": {"reward_funcs": ["int_reward_func", text]},
+        "prompt": {"completion": rewards.XML_COT_FORMAT},
+    }
+    (Path(path).parent / "run.json").write_text(json.dumps(record))
+    assert xray.main([path]) == 1
+    assert not shown_raw("".join(capsys.readouterr()))
+
+
+# --- Expressions that are meant to cost time
+
+MEGABYTE = 1_000_000
+EXPRESSIONS = {
+    "tower": "9^{9^{9}}",
+    "tower of five": "9**9**9**9**9",
+    "factorial": "100000000!",
+    "factorials": "9!!!!!!!",
+    "power": "10^999999999",
+    "exponent": "1e999999999",
+    "negative exponent": "1E-999999999",
+    "10,000 brackets": "(" * 10_000 + "1" + ")" * 10_000,
+    "brackets in an expression": "(" * 40 + "1" + "*7)" * 40,
+    "open brackets": "(" * MEGABYTE,
+    "closed brackets": ")" * MEGABYTE,
+    "digits": "9" * MEGABYTE,
+    "digits on both sides": "9" * (MEGABYTE // 2) + " = " + "9" * (MEGABYTE // 2),
+    "decimals": "0." + "0" * MEGABYTE + "1",
+    "longest product": "*".join("9" * 50),
+    "longest quotient": "1" + "/7" * 49,
+    "largest factors": "*".join(["9" * 24] * 4),
+    "sums": "1" + "+1" * (MEGABYTE // 2),
+    "products": "9" + "*9" * (MEGABYTE // 2),
+    "fractions": "1/" * (MEGABYTE // 2),
+    "signs": "-" * MEGABYTE + "1",
+    "equals": "=" * MEGABYTE,
+    "equations": "1=1" * (MEGABYTE // 3),
+    "spaced equations": "1 = " * (MEGABYTE // 4),
+    "lines": "1+1=2\n" * (MEGABYTE // 6),
+    "commas": "1," * (MEGABYTE // 2),
+    "thousands": "1" + ",000" * (MEGABYTE // 4),
+    "dots": "1." * (MEGABYTE // 2),
+    "spaces": "1" + " " * MEGABYTE + "= 1",
+    "words": "ab " * (MEGABYTE // 3),
+    "units": "ab-" * (MEGABYTE // 3),
+    "times": "2 x " * (MEGABYTE // 4),
+    "shares": "1/2 of " * (MEGABYTE // 7),
+    "dollars": "$" * MEGABYTE,
+    "carets": "^{-1" * (MEGABYTE // 4),
+    "latex": r"\frac{1}{" * 3000 + "2" + "}" * 3000,
+    "text": r"\text{" * (MEGABYTE // 6),
+    "backslashes": "\\" * MEGABYTE,
+    "annotations": "<<1=1>>" * (MEGABYTE // 7),
+    "open annotations": "<<" * (MEGABYTE // 2),
+    "arabic digits": "٣" * MEGABYTE,
+    "superscripts": "²" * MEGABYTE,
+    "wide digits": "７" * MEGABYTE,
+    "about": "≈" * MEGABYTE,
+    "nul": "\0" * MEGABYTE,
+}
+
+
+def cost(expression):
+    """Seconds of processor time of the slowest reader of an expression, each at its best of three."""
+    reward = rewards.REWARD_FUNCS["step_verified_reward_func"]
+    think = "<think>\n{}\n</think>\n<answer>{}</answer>".format
+    readers = {
+        "reward": lambda: reward([think(expression, expression)], answer=["7"], prompts=["3 + 4?"]),
+        "reward, left": lambda: reward([think(f"{expression} = 1", 7)], answer=["7"]),
+        "reward, right": lambda: reward([think(f"1 + 1 = {expression}", 7)], answer=["7"]),
+        "is_verified": lambda: rewards.is_verified(f"{expression} = 1"),
+        "verified_lines": lambda: list(rewards.verified_lines(think(expression, 7), expression)),
+        "last_number": lambda: rewards.last_number(expression),
+        "answer": lambda: rewards.is_numerically_correct(think("", expression), expression),
+    }
+    worst = 0.0, ""
+    for name, read in readers.items():
+        best = float("inf")
+        for _ in range(3):
+            rewards._value.cache_clear()
+            start = time.thread_time()
+            read()
+            best = min(best, time.thread_time() - start)
+            if best < 0.01:
+                break
+        worst = max(worst, (best, name))
+    return worst
+
+
+@pytest.mark.parametrize("kind", EXPRESSIONS)
+def test_a_hostile_expression_costs_milliseconds_in_any_thread(kind):
+    rewards.is_true("1+1", "2")  # loads math-verify
+    costs = [cost(EXPRESSIONS[kind])]
+    thread = threading.Thread(target=lambda: costs.append(cost(EXPRESSIONS[kind])), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert len(costs) == 2  # it came to an end, and without an exception
+    if os.environ.get("SHOW_COSTS"):
+        print(f"COST {1000 * costs[0][0]:6.1f} ms {1000 * costs[1][0]:6.1f} ms  {kind} ({costs[0][1]})")
+    assert max(costs)[0] < 0.2, costs  # at most 25 ms on a quiet machine; a busy or slow one is not to fail it
