@@ -86,7 +86,7 @@ class Geometry:
         rollout = batch * world_size * steps
         if rollout % group:
             unit = group // math.gcd(group, world_size * steps)
-            divisors = [str(n) for n in range(2, rollout + 1) if rollout % n == 0]
+            divisors = [str(n) for n in range(2, min(rollout, 4096) + 1) if rollout % n == 0]  # of a typo's billions
             advice = f"give per_device_train_batch_size {unit}, {2 * unit} or another multiple of {unit}"
             if divisors:
                 advice += f", or num_generations {', '.join(divisors[:8])}"

@@ -2,40 +2,58 @@
 
 import contextlib
 import dataclasses
+import json
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import UserError, unsloth_backend
 from .prompts import PromptFormat
 
+# What the libraries raise for files that hold anything
+BROKEN = (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, ImportError)
+GIVE = "give a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
+MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
+
 
 @contextlib.contextmanager
 def readable_load_errors(name: str) -> Iterator[None]:
     """What the libraries raise for a model that cannot be loaded, as a UserError with the remedy."""
     from huggingface_hub.errors import StrictDataclassError
-    from jinja2 import TemplateError
     from safetensors import SafetensorError
 
     try:
         yield
-    except TemplateError as error:
-        raise UserError(
-            f"model_name_or_path: the chat template of {name!r} refuses a system message and a question ({error}); "
-            "give another model or another template"
-        ) from None
-    except (OSError, ValueError, TypeError, RuntimeError, ImportError, SafetensorError, StrictDataclassError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(
-            f"model_name_or_path: {name!r} does not load ({reason}); give a Hub id that can be reached, or a "
-            "directory with config.json, weights and tokenizer files"
-        ) from error
+    except (*BROKEN, SafetensorError, StrictDataclassError) as error:
+        lines = [line.strip() for line in str(error).splitlines()] or [""]
+        reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        if isinstance(error, (LookupError, AttributeError, ArithmeticError)) or not reason:  # says little by itself
+            reason = f"{type(error).__name__}: {reason}"
+        if "ignore_mismatched_sizes" in reason:
+            reason = "its weights have other shapes than its config.json says"
+        raise UserError(f"model_name_or_path: {name!r} does not load ({reason}); {GIVE}") from error
 
 
-def _refuse_missing(name: str) -> None:
+def _refuse_unusable(name: str, *files: str) -> None:
+    """UserError where `name` is no directory and cannot be a Hub id, or one of its JSON files is broken."""
+    if os.path.isfile(name):
+        raise UserError(f"model_name_or_path: {name!r} is a file; give the directory of a model, or a Hub id")
     if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):  # no Hub id
         raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
+    for path in (Path(name, file) for file in files if os.path.lexists(os.path.join(name, file))):
+        try:
+            reason = None if isinstance(json.loads(path.read_text(encoding="utf-8")), dict) else "no JSON object"
+        except OSError as error:
+            reason = error.strerror
+        except (ValueError, RecursionError) as error:
+            reason = str(error) or "nested too deeply"
+        if reason:
+            raise UserError(
+                f"model_name_or_path: {str(path)!r} is broken ({reason}); get this file of the model again"
+            )
 
 
 def read_adapter(name: str, revision: str | None) -> Any:
@@ -43,10 +61,48 @@ def read_adapter(name: str, revision: str | None) -> Any:
     from peft import PeftConfig
     from transformers.utils.peft_utils import find_adapter_config_file
 
-    _refuse_missing(name)
+    _refuse_unusable(name, "adapter_config.json")
     with readable_load_errors(name):
         found = find_adapter_config_file(name, revision=revision)
-        return PeftConfig.from_pretrained(name, revision=revision) if found else None
+        adapter = PeftConfig.from_pretrained(name, revision=revision) if found else None
+    if adapter is None:
+        return None
+    base = adapter.base_model_name_or_path
+    if not base or (os.path.isabs(base) and not os.path.isdir(base)):
+        missing = f"the adapter of {base!r}, which does not exist" if base else "an adapter that names no model"
+        raise UserError(
+            f"model_name_or_path: {name!r} is {missing}; set base_model_name_or_path in its adapter_config.json"
+        )
+    if os.path.isdir(name):
+        _probe_weights(name, "adapter_model")
+    return adapter
+
+
+def _probe_weights(name: str, stem: str) -> None:
+    """UserError where a directory has no weights of this name, or some that are cut off or missing."""
+    from safetensors import SafetensorError, safe_open
+
+    index, files = Path(name, f"{stem}.safetensors.index.json"), [Path(name, f"{stem}.safetensors")]
+    if not files[0].exists() and index.exists():
+        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
+        files = [Path(name, shard) for shard in sorted(set(shards.values()))] if isinstance(shards, dict) else []
+        if not files:
+            raise UserError(f"model_name_or_path: {str(index)!r} names no weights; get this file of the model again")
+    elif not files[0].exists():
+        pickled = {"model": "pytorch_model.bin*", "adapter_model": "adapter_model.bin"}[stem]
+        if not list(Path(name).glob(pickled)):
+            wanted = f"no {stem}.safetensors and no {pickled.rstrip('*')}"
+            raise UserError(f"model_name_or_path: {name!r} does not load (it holds no weights: {wanted}); {GIVE}")
+        return
+    for file in files:
+        try:
+            with safe_open(file, framework="pt"):  # its header must agree with its size
+                pass
+        except (OSError, SafetensorError) as error:
+            reason = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
+            raise UserError(
+                f"model_name_or_path: {name!r} does not load ({file.name}: {reason}); get this file of the model again"
+            ) from None
 
 
 def read_config(name: str, **source: Any) -> Any:
@@ -56,19 +112,20 @@ def read_config(name: str, **source: Any) -> Any:
         name: a local directory or a Hub id.
         source: `revision` and `trust_remote_code`.
     """
-    from safetensors import safe_open
     from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    _refuse_missing(name)
+    _refuse_unusable(name, *MODEL_FILES)
+    if os.path.isdir(name):
+        _probe_weights(name, "model")
     with readable_load_errors(name):
-        if os.path.isdir(name):
-            files = list(Path(name).glob("*.safetensors"))
-            if not files and not list(Path(name).glob("pytorch_model*.bin")):
-                raise OSError("it holds no weights: no .safetensors and no pytorch_model.bin")
-            for file in files:
-                with safe_open(file, framework="pt"):  # its header must agree with its size
-                    pass
-        return AutoConfig.from_pretrained(name, **source)
+        config = AutoConfig.from_pretrained(name, **source)
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        raise UserError(
+            f"model_name_or_path: {name!r} is a {config.model_type}, which fills gaps in a text and does not go on "
+            "with it; give a causal language model"
+        )
+    return config
 
 
 def read_configs(config: Any) -> tuple[Any, Any]:
@@ -80,7 +137,13 @@ def read_configs(config: Any) -> tuple[Any, Any]:
     if adapter:
         name, revision = adapter.base_model_name_or_path, adapter.revision
     read = read_config(name, revision=revision, trust_remote_code=config.training.trust_remote_code)
-    peft_config = adapter or get_peft_config(config.model)
+    try:
+        peft_config = adapter or get_peft_config(config.model)
+    except ValueError as error:
+        raise UserError(f"use_peft: PEFT refuses the settings of the adapter ({error}); see lora_*") from None
+    coefficient = config.training.router_aux_loss_coef
+    if coefficient and not hasattr(read.get_text_config(), "output_router_logits"):
+        raise UserError(f"router_aux_loss_coef: {coefficient} is for mixtures of experts, and {name} is none; drop it")
     if config.script.merge_lora and peft_config is None:
         raise UserError("merge_lora: no adapter is trained that could be merged; add --use_peft true, or drop it")
     quantized = config.model.load_in_4bit or config.model.load_in_8bit
@@ -112,14 +175,34 @@ def load(config: Any) -> Any:
     base = adapter.base_model_name_or_path if adapter else name
     source = dict(revision=adapter.revision if adapter else revision)
     source["trust_remote_code"] = config.training.trust_remote_code
-    with readable_load_errors(name):
-        model = AutoModelForCausalLM.from_pretrained(base, **source | options)
+    with readable_load_errors(name), warnings.catch_warnings():
+        model, found = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         if options["quantization_config"] is None:
             model = model.to(config.training.device)
         if adapter:
             trainable = not config.script.eval_only  # by default an adapter is loaded frozen, and would learn nothing
-            model = PeftModel.from_pretrained(model, name, revision=revision, is_trainable=trainable)
+            # PEFT only warns of weights that it does not find, and leaves them as a new adapter's
+            warnings.filterwarnings("error", message="Found missing adapter keys", category=UserWarning)
+            try:
+                model = PeftModel.from_pretrained(model, name, revision=revision, is_trainable=trainable)
+            except UserWarning as error:
+                raise ValueError(f"adapter_model holds other weights than adapter_config.json says: {error}") from None
+    _refuse_random(base, sorted(found["missing_keys"]))
+    for key, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise UserError(
+                f"model_name_or_path: {name!r} holds numbers that are not finite ({key}); give a checkpoint of before"
+            )
     return model
+
+
+def _refuse_random(name: str, missing: Sequence[str]) -> None:
+    """UserError for weights that the files lack: transformers makes them up, and training would start from noise."""
+    if missing:
+        raise UserError(
+            f"model_name_or_path: {name!r} lacks {len(missing)} of the weights that its config.json asks for "
+            f"({', '.join(missing[:2])}{', …' if len(missing) > 2 else ''}); get its files again"
+        )
 
 
 def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]:
@@ -128,10 +211,16 @@ def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]
 
     name, training = config.model.model_name_or_path, config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
+    _refuse_unusable(name, *TOKENIZER_FILES)
     with readable_load_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
         raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")
+    if tokenizer.eos_token is None:
+        raise UserError(
+            f"model_name_or_path: the tokenizer of {name!r} has no end token, so that no completion would end; set "
+            "eos_token in its tokenizer_config.json"
+        )
     if style.chat and tokenizer.chat_template is None:
         if config.script.use_chat_template:
             raise UserError(
@@ -140,8 +229,22 @@ def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]
             )
         style = dataclasses.replace(style, chat=False)
     if style.chat:
-        with readable_load_errors(name):
-            tokenizer.apply_chat_template(style.prompt("2 + 2?"), **(training.chat_template_kwargs or {}))
+        _check_template(tokenizer, style, name, training.chat_template_kwargs or {})
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer, style
+
+
+def _check_template(tokenizer: Any, style: PromptFormat, name: str, kwargs: dict[str, Any]) -> None:
+    """UserError where the chat template cannot render a prompt, or leaves the question out."""
+    from jinja2 import TemplateError
+
+    with_kwargs = f" with chat_template_kwargs {kwargs}" if kwargs else ""
+    where = f"model_name_or_path: the chat template of {name!r}{with_kwargs}"
+    remedy = "mend its chat_template.jinja, or give --use_chat_template false"
+    try:
+        text = tokenizer.apply_chat_template(style.prompt("2 + 2?"), tokenize=False, **kwargs)
+    except (TemplateError, *BROKEN) as error:
+        raise UserError(f"{where} refuses a system message and a question ({error}); {remedy}") from None
+    if "2 + 2?" not in text:
+        raise UserError(f"{where} leaves the question out; {remedy}")
