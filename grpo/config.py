@@ -122,9 +122,10 @@ def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
 
 
 def _did_you_mean(key: str, parser: _Parser) -> str:
-    close = [name for name in parser.keys if name.startswith(f"{key}_")] if key else []
+    close = difflib.get_close_matches(key, parser.keys, n=1, cutoff=0.75)
+    close = close or [name for name in parser.keys if key and name.startswith(f"{key}_")][:4]
     close = close or difflib.get_close_matches(key, parser.keys, n=1)
-    return f"; did you mean {close[0]}?" if close else "; `python train_grpo.py --help` lists them all"
+    return f"; did you mean {' or '.join(close)}?" if close else "; `python train_grpo.py --help` lists them all"
 
 
 def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, Any], set[str], _Parser]:

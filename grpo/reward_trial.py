@@ -4,7 +4,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, SupportsFloat
 
 from rewards import last_number, short_name
 
@@ -12,7 +12,7 @@ from .checks import Check, judge
 from .prompts import PromptFormat
 
 Rewards = dict[str, Callable[..., list[float | None]]]
-Tried = dict[str, dict[str, float | None] | Exception]
+Tried = dict[str, dict[str, float | None] | BaseException]
 
 
 def perturbed(reasoning: str, answer: str, style: PromptFormat) -> dict[str, str]:
@@ -51,8 +51,11 @@ def try_rewards(
             continue
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-                tried[name] = dict(zip(texts, reward(**arguments), strict=True))
-        except Exception as error:  # a user's function may raise anything; the table shows it
+                values = list(reward(**arguments))
+            if odd := [value for value in values if not isinstance(value, SupportsFloat | None)]:
+                raise TypeError(f"it gives {odd[0]!r}, and a reward is a number or None")
+            tried[name] = dict(zip(texts, values, strict=True))
+        except (Exception, SystemExit) as error:  # a user's function may raise anything; the table shows it
             tried[name] = error
     return tried
 
@@ -61,7 +64,7 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
     total: dict[str, float] = {}
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
-        if isinstance(values, Exception):
+        if isinstance(values, BaseException):
             finding = f"raises {type(values).__name__}: {values}"
             yield Check("error", title, finding, "mend it: a reward that raises ends the training")
             continue
