@@ -189,7 +189,8 @@ def load(config: Any) -> Any:
                 raise ValueError(f"adapter_model holds other weights than adapter_config.json says: {error}") from None
     _refuse_random(base, sorted(found["missing_keys"]))
     for key, weight in model.named_parameters():
-        if not weight.isfinite().all():
+        whole = weight.is_floating_point() and weight.element_size() > 1 and not weight.is_meta  # no quantized numbers
+        if whole and not weight.isfinite().all():
             raise UserError(
                 f"model_name_or_path: {name!r} holds numbers that are not finite ({key}); give a checkpoint of before"
             )

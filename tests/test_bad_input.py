@@ -455,20 +455,24 @@ MODELS = {
     "adapter's weights cut off": Case("does not load .adapter_model.safetensors: .*; get this file", model=adapter(b"\0" * 50)),
 }  # fmt: skip
 
-in_run_directory = pytest.mark.xfail(strict=True, reason="grpo/run_directory.py")
+
+def not_yet(why):
+    return (pytest.mark.xfail(strict=True, reason=f"grpo/run_directory.py: {why}"),)
+
+
 ENVIRONMENT = {
     "output_dir a file": Case("output_dir: 'rows.jsonl' cannot be written .*in the way", {"output_dir": "rows.jsonl"}),
     "output_dir inside a file": Case("output_dir: 'rows.jsonl/run' cannot be written .*in the way", {"output_dir": "rows.jsonl/run"}),
     "output_dir a device": Case("output_dir: '/dev/null/run' cannot be written .*in the way", {"output_dir": "/dev/null/run"}, marks=(linux,)),
     "output_dir on no disk": Case("disk: .*0.0 MB free in /proc; free some room", {"output_dir": "/proc/run"}, marks=(linux,)),
     "output_dir with a NUL": recipe('output_dir: "a\\0b"', r"output_dir: 'a\\x00b' holds a NUL.*; leave it out"),
-    "output_dir too long": Case("output_dir: 'x{300}' .*; give a shorter", {"output_dir": "x" * 300}, marks=(in_run_directory,)),
-    "output_dir a link to nothing": Case("output_dir: 'given' .*; give another", {"output_dir": "given"}, files={"given": lambda path: path.symlink_to("gone/run")}, marks=(in_run_directory,)),
+    "output_dir too long": Case("output_dir: 'x{300}' .*; give a shorter", {"output_dir": "x" * 300}, marks=not_yet("Path.exists raises OSError for a name that is too long")),
+    "output_dir a link to nothing": Case("output_dir: 'given' .*; give another", {"output_dir": "given"}, files={"given": lambda path: path.symlink_to("gone/run")}, marks=not_yet("mkdir raises FileExistsError for a link to nothing")),
     "output_dir holds a run": Case("output_dir: 'run' already holds a run; go on with it .--resume_from_checkpoint auto., give another name, or replace it", files={"run/run.json": "{}", "run/metrics.jsonl": "precious"}),
     "output_dir holds a checkpoint": Case("output_dir: 'run' already holds a run; go on", files={"run/checkpoint-5/model.safetensors": "precious"}),
     "checkpoint that is none": Case("resume_from_checkpoint: 'run' holds no checkpoint; drop", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/x": "precious"}),
-    "checkpoint of an odd name": Case("resume_from_checkpoint: 'run' holds no checkpoint", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-last/trainer_state.json": "{}"}, marks=(in_run_directory,)),
-    "checkpoint cut off": Case("resume_from_checkpoint: 'run.checkpoint-5' .*; give", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/trainer_state.json": "{"}, marks=(in_run_directory,)),
+    "checkpoint of an odd name": Case("resume_from_checkpoint: 'run' holds no checkpoint", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-last/trainer_state.json": "{}"}, marks=not_yet("what follows checkpoint- is taken for a number")),
+    "checkpoint cut off": Case("resume_from_checkpoint: 'run.checkpoint-5' .*; give", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/trainer_state.json": "{"}, marks=not_yet("a checkpoint is not looked into before training")),
     "the model to start from": Case("overwrite_run: 'model' holds the model to start from; give another name", {"output_dir": "model", "overwrite_run": "true"}, model=put("run.json", "{}")),
     "tracker not installed": given("--report_to", "swanlab", says="report_to: swanlab is not installed; pip install swanlab, or give --report_to none", patch=not_installed("swanlab")),
     "kernels not installed": given("--use_liger_kernel", "true", says="use_liger_kernel: liger_kernel is not installed; pip install liger-kernel, or drop it", patch=not_installed("liger_kernel")),
@@ -584,12 +588,10 @@ COMMANDS = {
     "recipe with a key twice": MISTAKES["recipe: key twice"],
     "directory as a file": MISTAKES["file: directory as file"],
     "dataset not to be read": Case("'given.jsonl' cannot be read: Permission denied; give another path, or make", {"dataset_name": "given.jsonl"}, files=forbidden("given.jsonl", 0o000, ROW), marks=(linux,)),
-    "recipe not to be read": Case("config: cannot read 'given.yaml' .Permission denied.; recipes", {"config": "given.yaml"}, files=forbidden("given.yaml", 0o000, "beta: 0.1"), marks=(linux,)),
     "run not to be written": Case("output_dir: 'given/run' cannot be written .*/given' is in the way", {"output_dir": "given/run"}, files=forbidden("given", 0o555, None), marks=(linux,)),
     "model not to be read": Case("model_name_or_path: '.*/model/config.json' is broken .Permission denied.", model=lambda place: (place / "config.json").chmod(0), marks=(linux,)),
     "weights cut off": MISTAKES["model: weights cut off"],
     "weights of another shape": MISTAKES["model: weights of another shape"],
-    "number of processes": MISTAKES["environment: number of processes"],
 }  # fmt: skip
 
 
