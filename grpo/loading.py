@@ -1,59 +1,17 @@
-"""What can be wrong with a model's files, said in one line before its weights are read."""
+"""The model, its configuration and its tokenizer, loaded; what cannot be trained on is said in one line."""
 
-import contextlib
 import dataclasses
-import json
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from . import UserError, unsloth_backend
+from .model_files import BROKEN, probe_weights, readable_load_errors, refuse_unusable
 from .prompts import PromptFormat
 
-# What the libraries raise for files that hold anything
-BROKEN = (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, ImportError)
-GIVE = "give a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
-
-
-@contextlib.contextmanager
-def readable_load_errors(name: str) -> Iterator[None]:
-    """What the libraries raise for a model that cannot be loaded, as a UserError with the remedy."""
-    from huggingface_hub.errors import StrictDataclassError
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (*BROKEN, SafetensorError, StrictDataclassError) as error:
-        lines = [line.strip() for line in str(error).splitlines()] or [""]
-        reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-        if isinstance(error, (LookupError, AttributeError, ArithmeticError)) or not reason:  # says little by itself
-            reason = f"{type(error).__name__}: {reason}"
-        if "ignore_mismatched_sizes" in reason:
-            reason = "its weights have other shapes than its config.json says"
-        raise UserError(f"model_name_or_path: {name!r} does not load ({reason}); {GIVE}") from error
-
-
-def _refuse_unusable(name: str, *files: str) -> None:
-    """UserError where `name` is no directory and cannot be a Hub id, or one of its JSON files is broken."""
-    if os.path.isfile(name):
-        raise UserError(f"model_name_or_path: {name!r} is a file; give the directory of a model, or a Hub id")
-    if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):  # no Hub id
-        raise UserError(f"model_name_or_path: the directory {name!r} does not exist; give another one or a Hub id")
-    for path in (Path(name, file) for file in files if os.path.lexists(os.path.join(name, file))):
-        try:
-            reason = None if isinstance(json.loads(path.read_text(encoding="utf-8")), dict) else "no JSON object"
-        except OSError as error:
-            reason = error.strerror
-        except (ValueError, RecursionError) as error:
-            reason = str(error) or "nested too deeply"
-        if reason:
-            raise UserError(
-                f"model_name_or_path: {str(path)!r} is broken ({reason}); get this file of the model again"
-            )
 
 
 def read_adapter(name: str, revision: str | None) -> Any:
@@ -61,7 +19,7 @@ def read_adapter(name: str, revision: str | None) -> Any:
     from peft import PeftConfig
     from transformers.utils.peft_utils import find_adapter_config_file
 
-    _refuse_unusable(name, "adapter_config.json")
+    refuse_unusable(name, "adapter_config.json")
     with readable_load_errors(name):
         found = find_adapter_config_file(name, revision=revision)
         adapter = PeftConfig.from_pretrained(name, revision=revision) if found else None
@@ -74,35 +32,8 @@ def read_adapter(name: str, revision: str | None) -> Any:
             f"model_name_or_path: {name!r} is {missing}; set base_model_name_or_path in its adapter_config.json"
         )
     if os.path.isdir(name):
-        _probe_weights(name, "adapter_model")
+        probe_weights(name, "adapter_model")
     return adapter
-
-
-def _probe_weights(name: str, stem: str) -> None:
-    """UserError where a directory has no weights of this name, or some that are cut off or missing."""
-    from safetensors import SafetensorError, safe_open
-
-    index, files = Path(name, f"{stem}.safetensors.index.json"), [Path(name, f"{stem}.safetensors")]
-    if not files[0].exists() and index.exists():
-        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
-        files = [Path(name, shard) for shard in sorted(set(shards.values()))] if isinstance(shards, dict) else []
-        if not files:
-            raise UserError(f"model_name_or_path: {str(index)!r} names no weights; get this file of the model again")
-    elif not files[0].exists():
-        pickled = {"model": "pytorch_model.bin*", "adapter_model": "adapter_model.bin"}[stem]
-        if not list(Path(name).glob(pickled)):
-            wanted = f"no {stem}.safetensors and no {pickled.rstrip('*')}"
-            raise UserError(f"model_name_or_path: {name!r} does not load (it holds no weights: {wanted}); {GIVE}")
-        return
-    for file in files:
-        try:
-            with safe_open(file, framework="pt"):  # its header must agree with its size
-                pass
-        except (OSError, SafetensorError) as error:
-            reason = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
-            raise UserError(
-                f"model_name_or_path: {name!r} does not load ({file.name}: {reason}); get this file of the model again"
-            ) from None
 
 
 def read_config(name: str, **source: Any) -> Any:
@@ -115,9 +46,9 @@ def read_config(name: str, **source: Any) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    _refuse_unusable(name, *MODEL_FILES)
+    refuse_unusable(name, *MODEL_FILES)
     if os.path.isdir(name):
-        _probe_weights(name, "model")
+        probe_weights(name, "model")
     with readable_load_errors(name):
         config = AutoConfig.from_pretrained(name, **source)
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
@@ -141,8 +72,9 @@ def read_configs(config: Any) -> tuple[Any, Any]:
         peft_config = adapter or get_peft_config(config.model)
     except ValueError as error:
         raise UserError(f"use_peft: PEFT refuses the settings of the adapter ({error}); see lora_*") from None
-    coefficient = config.training.router_aux_loss_coef
-    if coefficient and not hasattr(read.get_text_config(), "output_router_logits"):
+    if (coefficient := config.training.router_aux_loss_coef) and not hasattr(
+        read.get_text_config(), "output_router_logits"
+    ):
         raise UserError(f"router_aux_loss_coef: {coefficient} is for mixtures of experts, and {name} is none; drop it")
     if config.script.merge_lora and peft_config is None:
         raise UserError("merge_lora: no adapter is trained that could be merged; add --use_peft true, or drop it")
@@ -212,7 +144,7 @@ def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]
 
     name, training = config.model.model_name_or_path, config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
-    _refuse_unusable(name, *TOKENIZER_FILES)
+    refuse_unusable(name, *TOKENIZER_FILES)
     with readable_load_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
@@ -240,8 +172,8 @@ def _check_template(tokenizer: Any, style: PromptFormat, name: str, kwargs: dict
     """UserError where the chat template cannot render a prompt, or leaves the question out."""
     from jinja2 import TemplateError
 
-    with_kwargs = f" with chat_template_kwargs {kwargs}" if kwargs else ""
-    where = f"model_name_or_path: the chat template of {name!r}{with_kwargs}"
+    where = f"model_name_or_path: the chat template of {name!r}"
+    where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
     remedy = "mend its chat_template.jinja, or give --use_chat_template false"
     try:
         text = tokenizer.apply_chat_template(style.prompt("2 + 2?"), tokenize=False, **kwargs)

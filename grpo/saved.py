@@ -10,7 +10,8 @@ from rewards import extract_xml_answer
 
 from . import UserError
 from .generation import arithmetic, generate
-from .loading import read_adapter, readable_load_errors
+from .loading import read_adapter
+from .model_files import readable_load_errors
 from .prompts import PromptFormat, Shot, tokenize
 
 
