@@ -1,11 +1,9 @@
 """The settings of this project, beside those of TRL's GRPOConfig and ModelConfig."""
 
-import contextlib
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import UserError
+from . import UserError, strict
 
 
 @dataclass
@@ -130,7 +128,12 @@ class ScriptArguments:
 
     def __post_init__(self) -> None:
         if isinstance(self.reward_args, str):
-            with contextlib.suppress(ValueError):  # the check below names it
-                self.reward_args = json.loads(self.reward_args)
+            try:
+                self.reward_args = strict.from_json(self.reward_args)
+            except ValueError as error:
+                raise UserError(
+                    f"reward_args: {self.reward_args!r} is no mapping ({error}); write "
+                    '{"reward": {"parameter": 1}}'
+                ) from None
         if not isinstance(self.reward_args, dict | None):
             raise UserError(f'reward_args: {self.reward_args!r} is no mapping; write {{"reward": {{"parameter": 1}}}}')

@@ -17,10 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import UserError, continuation, engines, machine, run_directory, stages
+from . import UserError, conflicts, continuation, engines, machine, run_directory, stages, strict
 from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_adaptive, check_values, refuse_secrets
@@ -63,10 +62,20 @@ class _Parser(TrlParser):
         )
         self.add_argument("--config", action="append", metavar="RECIPE.yaml", help="A recipe; at most one.")
         self.keys["stages"].type = stages.from_json
+        self.keys["liger_kernel_config"].type = str  # JSON, as its like; dict("{}") raises
 
     def error(self, message: str) -> NoReturn:
         found = re.match(r"argument (--\w+)\S*: (.*)", message, re.DOTALL)
-        raise UserError(f"{found[1][2:]}: {found[2]}" if found else message)
+        if found is None:
+            raise UserError(message)
+        key, problem = found[1][2:].replace("-", "_"), found[2]
+        if wrong := re.match(r"invalid (int|float) value: (.*)", problem, re.DOTALL):
+            problem = f"{wrong[2]} is no {'whole ' if wrong[1] == 'int' else ''}number; give one"
+        elif wrong := re.match(r"Truthy value expected: got (.*) but expected", problem, re.DOTALL):
+            problem = f"{wrong[1]!r} is neither true nor false; give one of them"
+        elif problem.startswith("expected "):  # one argument, or at least one
+            problem = "no value follows it; give one"
+        raise UserError(f"{key}: {problem}")
 
     @property
     def keys(self) -> dict[str, argparse.Action]:
@@ -91,14 +100,19 @@ def _is_text(action: argparse.Action) -> bool:
 
 
 def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
+    if not path.strip() or path.startswith("--"):
+        raise UserError("config: no recipe is named; give one of recipes/*.yaml")
     try:
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        recipe = strict.from_yaml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"config: cannot read {path!r} ({error.strerror}); recipes are in recipes/*.yaml") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"config: {path} is not valid YAML ({error})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"config: {path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"config: {path} is not valid YAML ({error}); write `key: value` lines") from None
     if not isinstance(recipe, dict):
-        raise UserError(f"config: {path} must hold `key: value` lines, not a {type(recipe).__name__}")
+        found = "is empty" if recipe is None else f"is a {type(recipe).__name__}"
+        raise UserError(f"config: {path} {found}; write `key: value` lines")
     for key in recipe:
         if key == "env":
             raise UserError(f"env: {path} may not set environment variables; export them in the shell instead")
@@ -110,8 +124,10 @@ def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
 
 
 def _did_you_mean(key: str, parser: _Parser) -> str:
-    close = difflib.get_close_matches(key, parser.keys, n=1)
-    return f"; did you mean {close[0]}?" if close else "; `python train_grpo.py --help` lists them all"
+    close = difflib.get_close_matches(key, parser.keys, n=1, cutoff=0.75)
+    close = close or [name for name in parser.keys if key and name.startswith(f"{key}_")][:4]
+    close = close or difflib.get_close_matches(key, parser.keys, n=1)
+    return f"; did you mean {' or '.join(close)}?" if close else "; `python train_grpo.py --help` lists them all"
 
 
 def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, Any], set[str], _Parser]:
@@ -139,6 +155,8 @@ def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, 
     parser.set_defaults(**unset)
     words = [word for key, value in merged.items() if key not in unset for word in parser.tokens(key, value)]
     namespace, unknown = parser.parse_known_args(words + argv)
+    if unknown and not unknown[0].startswith("-"):
+        raise UserError(f"{unknown[0]!r} follows no flag that takes it; give settings as --flag value")
     if unknown:
         key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
         raise UserError(f"{unknown[0]}: no such flag{_did_you_mean(key, parser)}")
@@ -157,18 +175,22 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     argv = sys.argv[1:] if argv is None else argv
     settings, given, parser = _parse(hyperparameters, argv)
     check_values(settings)
+    conflicts.read_dictionaries(settings)
     refuse_secrets(settings)
-    geometry = Geometry.solve(settings, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    world_size = machine.world_size()
+    geometry = Geometry.solve(settings, world_size)
     rollout_given = next((key for key in ("generation_batch_size", "steps_per_generation") if settings[key]), None)
     in_stages, notes = stages.read(settings, given, geometry.steps_per_rollout)
     settings.update(stages.whole_run(in_stages))
     check_adaptive(settings)
     if settings["merge_only"] and "dtype" not in given:  # as it was trained
         settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
+    conflicts.check_together(settings, world_size)
     engines.settle(settings, given)
     notes += machine.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     inline = {**_parse(hyperparameters, [])[0], "output_dir": None, "run_name": None}
+    conflicts.read_dictionaries(inline)
     inline["report_to"] = (inline["report_to"] or "none").split(",")
     changed = {key: {"inline": inline[key], "run": value} for key, value in settings.items() if value != inline[key]}
     output_dir, run_name = run_directory.default_names(
@@ -189,13 +211,11 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
     try:
         script, training, model = parser.parse_dict(settings)
-    except (ValueError, TypeError, ImportError) as error:
-        raise UserError(str(error)) from None
+    except (ValueError, TypeError, ImportError, OSError) as error:
+        known = any(key in str(error) for key in settings)
+        raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
     machine.check_optimizer(training)
-    for key in ("model_init_kwargs", "generation_kwargs", "chat_template_kwargs"):
-        if isinstance(getattr(training, key), str):
-            raise UserError(f'{key}: {getattr(training, key)!r} is no dictionary; write {{"name": value}}')
-        refuse_secrets({key: getattr(training, key)})
+    machine.check_schedule(training)
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
     config = Config(script, training, model, geometry, notes, changed, argv, in_stages, rollout_given)

@@ -71,7 +71,9 @@ def prepare(
     name = script.eval_split.partition("[")[0]
     if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
         eval_source = {name: next(iter(eval_source.values()))}
-    given = take_split(eval_source or source, script.eval_split) if eval_source or name in source else None
+    given = (
+        take_split(eval_source or source, script.eval_split, "eval_split") if eval_source or name in source else None
+    )
     if script.eval_only and given is not None:
         raw = given
     else:
@@ -175,8 +177,8 @@ def make_prompts(
     ]
     if not kept:
         raise UserError(
-            f"answer_column: none of the {len(rows)} rows has a question in {question_column!r} and a gold answer in "
-            f"{answer_column!r} (`… #### 72`, or 72 alone)"
+            f"answer_column: none of the {len(rows)} rows has a question in {question_column!r} (as text) and a gold "
+            f"answer in {answer_column!r} (`… #### 72`, or 72 alone); name other columns, or mend the rows"
         )
     made = {
         "question": [asked[index] for index in kept],
@@ -235,5 +237,8 @@ def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     taken = set(map(canonical, held_out["question"]))
     kept = [index for index, question in enumerate(rows["question"]) if canonical(question) not in taken]
     if not kept:
-        raise UserError("dataset: every training question is among the held-out ones; give another eval_dataset_name")
+        raise UserError(
+            "dataset: every training question is among the held-out ones; give other training rows, or another "
+            "eval_dataset_name"
+        )
     return rows.select(kept), len(rows) - len(kept)

@@ -92,7 +92,7 @@ class Geometry:
             key, unit = "per_device_train_batch_size", group // math.gcd(group, world_size * steps)
             if total is not None:  # which other batches would not divide
                 key, unit = "generation_batch_size", math.lcm(whole, group)
-            divisors = [str(n) for n in range(2, rollout + 1) if rollout % n == 0]
+            divisors = [str(n) for n in range(2, min(rollout, 4096) + 1) if rollout % n == 0]  # of a typo's billions
             advice = f"give {key} {unit}, {2 * unit} or another multiple of {unit}"
             if divisors:
                 advice += f", or num_generations {', '.join(divisors[:8])}"

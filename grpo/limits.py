@@ -3,23 +3,28 @@
 import contextlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from . import UserError
 from .masking import holds_key, is_secret_name
 
-ANY, ABOVE_ZERO, BELOW_ONE = (-math.inf, math.inf), 1e-12, 1 - 1e-12
-# Smallest and largest value that makes sense; every other number must at least be finite.
+MOST = 2**31 - 1  # no setting means more, and what counts to more overflows somewhere
+ABOVE_ZERO, BELOW_ONE, SMALLEST = 1e-12, 1 - 1e-12, math.ulp(0.0)
+ANY = (-MOST, MOST)
+# Smallest and largest value that makes sense, where it is not ANY.
 RANGES: dict[tuple[float, float], str] = {
-    (1, math.inf): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
+    (1, MOST): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
     "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
     "eval_samples eval_num_samples pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
     "ref_model_sync_steps ddp_timeout",
-    (2, math.inf): "num_generations num_generations_eval filter_num_samples",
-    (0, math.inf): "num_shots top_k beta epsilon epsilon_high delta weight_decay adam_epsilon max_grad_norm "
-    "warmup_steps dataloader_num_workers entropy_coef eval_delay",
-    (ABOVE_ZERO, math.inf): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
+    (2, MOST): "num_generations num_generations_eval filter_num_samples",
+    (0, MOST): "num_shots top_k beta epsilon epsilon_high delta weight_decay max_grad_norm "
+    "warmup_steps entropy_coef eval_delay neftune_noise_alpha",
+    (0, 1024): "dataloader_num_workers",
+    (SMALLEST, MOST): "adam_epsilon",
+    (ABOVE_ZERO, MOST): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
     "sapo_temperature_neg sapo_temperature_pos adaptive_bounds",
     (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate max_faulty_rewards",
     (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
@@ -36,12 +41,25 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": ("group", "batch", "none", "True", "False"),
     "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
 }
+# An empty text is a slip of a script (`--output_dir "$OUT"`), save of those
+MAY_BE_EMPTY = {"system_prompt", "debug"}
+PATHS = ("model_name_or_path", "dataset_name", "eval_dataset_name", "output_dir")
 
 
 def check_values(settings: dict[str, Any]) -> None:
+    for key, value in settings.items():
+        if isinstance(value, str) and not value.strip() and key not in MAY_BE_EMPTY:
+            what = {"ask": "a question", "merge_only": "a directory"}.get(key, "a value, or leave it out")
+            raise UserError(f"{key}: it is empty; give {what}")
+        if key in PATHS and "\0" in (value or ""):
+            raise UserError(f"{key}: {value!r} holds a NUL, which no path can; leave it out")
+        if key in PATHS and value and value != value.strip() and not os.path.exists(value):
+            raise UserError(f"{key}: {value!r} begins or ends with a space; leave it out")
     for key, choices in CHOICES.items():
-        if str(settings[key]) not in choices:
+        if settings[key] is not None and str(settings[key]) not in choices:
             raise UserError(f"{key}: {settings[key]!r} is unknown; give {', '.join(choices[:-1])} or {choices[-1]}")
     ranges = {key: limits for limits, keys in RANGES.items() for key in keys.split()}
     for key, value in settings.items():
@@ -49,19 +67,17 @@ def check_values(settings: dict[str, Any]) -> None:
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, bool) or not isinstance(number, int | float):
                 continue
-            if not math.isfinite(number) or not low <= number <= high:
-                least = {ABOVE_ZERO: "a number above 0", -math.inf: "a finite number"}.get(low, f"at least {low:g}")
-                most = {math.inf: "", BELOW_ONE: " and below 1"}.get(high, f" and at most {high:g}")
-                raise UserError(f"{key}: {number} is out of range; give {least}{most}")
+            if not low <= number <= high:  # neither is true of nan
+                above = {ABOVE_ZERO: "a number above 0", SMALLEST: "a number above 0", -MOST: "a finite number"}
+                most = "" if high == MOST and not number > high else f" and at most {high:.10g}"
+                most = " and below 1" if high == BELOW_ONE else most
+                raise UserError(f"{key}: {number} is out of range; give {above.get(low, f'at least {low:g}')}{most}")
     shares = settings["filter_pass_rate"]
     if shares is not None and (len(shares) != 2 or shares[0] > shares[1]):
         raise UserError(f"filter_pass_rate: {shares} is no range; give the lowest and the highest share, as 0.1 0.9")
     instead = [key for key in ("dry_run", "eval_only", "ask", "merge_only") if settings[key] not in (None, False)]
     if len(instead) > 1 and instead != ["dry_run", "eval_only"]:
         raise UserError(f"{instead[-1]}: {' and '.join(instead)} are each to be done instead of a run; give one")
-    for key in ("ask", "merge_only"):
-        if settings[key] is not None and not settings[key].strip():
-            raise UserError(f"{key}: it is empty; give {'a question' if key == 'ask' else 'a directory'}")
     if settings["max_steps"] != -1 and settings["max_steps"] < 1:
         raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
 

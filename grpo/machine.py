@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import re
 import sys
 from typing import Any
 
@@ -31,6 +32,20 @@ ON_CPU: dict[str, Any] = {
     "load_in_4bit": False,
     "load_in_8bit": False,
 }
+
+
+def world_size() -> int:
+    """The number of processes that a launcher says it started; UserError where the environment is no launcher's."""
+    for key, least in (("WORLD_SIZE", 1), ("LOCAL_RANK", -1)):
+        value = os.environ.get(key, str(least))
+        if not re.fullmatch(r"-?[0-9]{1,9}", value) or int(value) < least:
+            raise UserError(
+                f"{key}: {value!r} in the environment is no number of processes; unset it, or use torchrun"
+            )
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count > 1 and "MASTER_ADDR" not in os.environ:
+        raise UserError(f"WORLD_SIZE: {count} in the environment, but no launcher; start with torchrun, or unset it")
+    return count
 
 
 def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
@@ -158,3 +173,25 @@ def check_optimizer(training: Any) -> None:
             Trainer.get_optimizer_cls_and_kwargs(training)
     except (ImportError, ValueError) as error:
         raise UserError(f"optim: {training.optim.value} cannot be used: {error}") from None
+
+
+def check_schedule(training: Any) -> None:
+    """UserError where the learning-rate schedule cannot be made; train() would raise, after the first evaluation."""
+    import torch
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    try:
+        get_scheduler(
+            training.lr_scheduler_type,
+            optimizer,
+            1,
+            10,
+            scheduler_specific_kwargs=dict(training.lr_scheduler_kwargs or {}),
+        )
+    except (TypeError, ValueError) as error:
+        name = training.lr_scheduler_type.value
+        raise UserError(
+            f"lr_scheduler_kwargs: {training.lr_scheduler_kwargs} does not do for {name} ({error}); give the "
+            "arguments of this schedule, or another lr_scheduler_type"
+        ) from None

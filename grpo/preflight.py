@@ -113,7 +113,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     name, training, model = config.model.model_name_or_path, config.training, config.model
     try:
         shape = estimates.shape(model_config, peft_config, training.trust_remote_code)
-    except ValueError as error:
+    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # config.json says anything
         fits = f"the adapter does not fit {name}" if peft_config else f"{name} is no causal language model"
         remedy = "set lora_target_modules" if peft_config else "give another model"
         yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)

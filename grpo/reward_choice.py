@@ -124,16 +124,20 @@ def _load(name: str, allow_custom: bool) -> RewardFunc:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
-        raise UserError(f"reward_funcs: importing {module_name!r} raises {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"reward_funcs: importing {module_name!r} raises {type(error).__name__}: {error}; mend {path.name}.py"
+        ) from error
     if not Path(module.__file__ or "").resolve().is_relative_to(here.resolve()):
         raise UserError(
             f"reward_funcs: {module_name!r} is the name of another module ({module.__file__}); rename yours"
         )
     functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    if not functions:
+        raise UserError(f"reward_funcs: {module_name!r} has no {attribute!r}, nor any other function; define it there")
     if attribute not in vars(module):
         raise UserError(f"reward_funcs: {module_name!r} has no {attribute!r}{_instead(attribute, functions)}")
     if not callable(reward := getattr(module, attribute)) or isinstance(reward, type):
-        raise UserError(f"reward_funcs: {name!r} is no function but {type(reward).__name__}")
+        raise UserError(f"reward_funcs: {name!r} is no function but {type(reward).__name__}; name a function")
     return reward
 
 
@@ -157,7 +161,7 @@ def _with_parameters(
         kinds = {}
     for key, value in given.items():
         if key not in known:
-            there_is = f"it has {', '.join(known)}" if known else "it has none"
+            there_is = f"it has {', '.join(known)}" if known else "it has none, so leave it out"
             raise UserError(f"reward_args: {name} has no parameter {key!r}; {there_is}")
         default = known[key].default
         kind = kinds.get(key, Any if default in (None, inspect.Parameter.empty) else type(default))
@@ -167,7 +171,7 @@ def _with_parameters(
     values = {key: value for key, value in run_parameters.items() if key in known} | dict(given)
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in values:
-            raise UserError(f"reward_args: {name} needs a value for its parameter {key!r}")
+            raise UserError(f"reward_args: {name} needs a value for its parameter {key!r}; give one in reward_args")
     if check and values:
         try:
             reward([""], answer=[""], completion_ids=[[]], **values)  # only to have the parameters looked at

@@ -15,7 +15,7 @@ from .prompts import PromptFormat
 from .scoring import numbers_of
 
 Rewards = dict[str, Callable[..., list[float | None]]]
-Tried = dict[str, dict[str, float | None] | Exception]
+Tried = dict[str, dict[str, float | None] | BaseException]
 
 
 def perturbed(reasoning: str, answer: str, style: PromptFormat) -> dict[str, str]:
@@ -56,7 +56,7 @@ def try_rewards(
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
                 tried[name] = dict(zip(texts, numbers_of(name, reward(**arguments), len(texts)), strict=True))
-        except Exception as error:  # a user's function may raise anything; the table shows it
+        except (Exception, SystemExit) as error:  # a user's function may raise anything; the table shows it
             tried[name] = error
     return tried
 
@@ -65,7 +65,7 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
     total: dict[str, float] = {}
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
-        if isinstance(values, Exception):
+        if isinstance(values, BaseException):
             wrong = isinstance(values, UserError)
             finding = str(values).partition(": ")[2] if wrong else f"raises {type(values).__name__}: {values}"
             remedy = "in training, this ends the run" if wrong else "in training, such rows are left out"

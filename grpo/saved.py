@@ -10,8 +10,9 @@ from rewards import extract_xml_answer
 
 from . import UserError
 from .generation import arithmetic, generate
-from .loading import read_adapter, readable_load_errors
+from .loading import read_adapter
 from .masking import printable
+from .model_files import readable_load_errors
 from .prompts import PromptFormat, Shot, tokenize
 
 

@@ -6,7 +6,6 @@ them all, and a run that is resumed finds its stage by its step.
 """
 
 import argparse
-import json
 import math
 from dataclasses import dataclass
 from statistics import fmean
@@ -14,7 +13,7 @@ from typing import Any
 
 from rewards import short_name
 
-from . import UserError
+from . import UserError, strict
 
 KEYS = ("name", "reward_funcs", "reward_weights", "max_steps")
 EXAMPLE = '{"name": "format", "reward_funcs": ["xmlcount_reward_func"], "max_steps": 40}'
@@ -67,10 +66,10 @@ def recorded(record: list[dict[str, Any]], metrics: list[dict[str, Any]]) -> lis
 def from_json(text: str) -> Any:
     """One stage as a word of the command line; argparse says for which flag it will not do."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return strict.from_json(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no JSON; give one mapping for each stage: '{EXAMPLE}'"
+            f"{text!r} is no JSON ({error}); give one mapping for each stage: '{EXAMPLE}'"
         ) from None
 
 

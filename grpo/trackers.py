@@ -26,7 +26,9 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[str]:
 
     `asked`: the command line names them, so that a missing one is a mistake; a recipe's is left out.
     """
-    names, notes = (settings["report_to"] or "none").split(","), []
+    names, notes = [name.strip() for name in (settings["report_to"] or "none").split(",")], []
+    if "none" in names and len(names) > 1:
+        raise UserError(f"report_to: {settings['report_to']!r} names trackers and none of them; give one or the other")
     for name in list(names):
         if name not in ("none", *TRACKERS):
             raise UserError(f"report_to: {name!r} is not a tracker; give none, {', '.join(TRACKERS)}")

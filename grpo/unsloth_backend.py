@@ -7,9 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from . import UserError
+from . import UserError, strict
 
 
 def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> None:
@@ -32,7 +30,7 @@ def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> Non
 
     if not torch.cuda.device_count():
         raise UserError("use_unsloth: Unsloth needs a CUDA GPU, and none is visible; give --use_unsloth false")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("use_unsloth: here Unsloth trains on one GPU; start it without torchrun, or drop use_unsloth")
     # Importing it starts CUDA, which reads this variable once and for all
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
@@ -45,8 +43,8 @@ def _asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> bool:
     pairs = list(pairwise([*words, ""]))
     for _, path in [pair for pair in pairs if pair[0] == "--config" and Path(pair[1]).is_file()]:
         try:
-            recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError):
+            recipe = strict.from_yaml(Path(path).read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError):
             continue  # `resolve` says what is wrong with it
         asked = recipe.get("use_unsloth", asked) if isinstance(recipe, dict) else asked
     for _, value in [pair for pair in pairs if pair[0] == "--use_unsloth"]:

@@ -1,0 +1,55 @@
+"""JSON and YAML in which no key stands twice: their own readers would keep the last value and say nothing."""
+
+import json
+from typing import Any
+
+import yaml
+
+
+def from_json(text: str) -> Any:
+    """The value; ValueError, in one line, for what is no JSON or has a key twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is given twice; give it once")
+        found[key] = value
+    return found
+
+
+def from_yaml(text: str) -> Any:
+    """The value; ValueError, with the line, for what is no YAML or has a key twice."""
+    try:
+        found = yaml.load(text, _Loader)  # a SafeLoader
+        json.dumps(found, default=str, skipkeys=True)  # an alias may stand inside of what it is an alias of
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ValueError(f"line {mark.line + 1}: {error.problem}" if mark else str(error.problem)) from None
+    except yaml.reader.ReaderError as error:
+        raise ValueError(f"character {error.position + 1}: {error.reason}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return found
+
+
+class _Loader(yaml.SafeLoader):
+    # Without dates: no setting is one, and a name such as 2024-13-45 would raise
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in lines:
+                problem = f"the key {key.value!r} is given twice (first in line {lines[key.value]}); give it once"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
