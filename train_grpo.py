@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import UserError, out_of_memory, unsloth_backend
+from grpo import UserError, is_first_process, out_of_memory, unsloth_backend
 from grpo.prompts import THINK, PromptFormat, choose
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
@@ -338,9 +338,9 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
             os._exit(143)  # its partners may wait for it in vain
         return getattr(error, "status", 130)
     except UserError as error:
-        if (rank := os.environ.get("RANK", "0")) != "0":
+        if not (first := is_first_process()):
             time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
-        print(f"error: {error}" if rank == "0" else f"error: [process {rank}] {error}", file=sys.stderr)
+        print("error:" if first else f"error: [process {os.environ['RANK']}]", error, file=sys.stderr)
         return 2
 
 

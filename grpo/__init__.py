@@ -1,5 +1,7 @@
 """What `train_grpo.py` stands on; each module does one thing."""
 
+import os
+
 from .masking import mask, printable
 
 
@@ -25,3 +27,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of a launcher's processes, or there is no launcher; known before torch is loaded."""
+    return "LOCAL_RANK" not in os.environ or os.environ.get("RANK", "0") == "0"

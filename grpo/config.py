@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import UserError, conflicts, continuation, engines, machine, run_directory, stages, strict
+from . import UserError, conflicts, continuation, engines, is_first_process, machine, run_directory, stages, strict
 from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_adaptive, check_values, refuse_secrets
@@ -159,6 +159,7 @@ def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, 
         raise UserError(f"{unknown[0]!r} follows no flag that takes it; give settings as --flag value")
     if unknown:
         key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+        refuse_secrets({key: ""})
         raise UserError(f"{unknown[0]}: no such flag{_did_you_mean(key, parser)}")
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
     given = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
@@ -202,7 +203,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
     notes += claim.notes
     run_directory.refuse_unwritable(Path(settings["output_dir"]))
-    if os.environ.get("RANK", "0") == "0":  # the others would find this process' lock
+    if is_first_process():  # the others would find this process' lock
         run_directory.refuse_in_use(Path(settings["output_dir"]))
     start, output = (Path(settings[key]).resolve() for key in ("model_name_or_path", "output_dir"))
     if settings["overwrite_run"] and start.is_relative_to(output):

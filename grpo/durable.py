@@ -6,6 +6,7 @@ last log, and takes the newest checkpoint for a good one.
 
 import json
 import math
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +49,13 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         elif resume_from_checkpoint and (reason := checkpoints.why_not(Path(resume_from_checkpoint))):
             raise UserError(f"resume_from_checkpoint: {resume_from_checkpoint!r} cannot be gone on from: {reason}")
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        except pickle.UnpicklingError as error:  # torch's words advise to run it
+            raise UserError(
+                f"resume_from_checkpoint: {resume_from_checkpoint!r} holds a pickle with code, or a broken one (none "
+                "of it was run); give an earlier checkpoint"
+            ) from error
 
     # Writing
 

@@ -37,11 +37,12 @@ def read_adapter(name: str, revision: str | None) -> Any:
     return adapter
 
 
-def read_config(name: str, **source: Any) -> Any:
+def read_config(name: str, kernel: str | None = None, **source: Any) -> Any:
     """The configuration of a model; weights that are here are probed.
 
     Args:
         name: a local directory or a Hub id.
+        kernel: the attention implementation that the settings ask for.
         source: `revision` and `trust_remote_code`.
     """
     from transformers import AutoConfig
@@ -57,6 +58,12 @@ def read_config(name: str, **source: Any) -> Any:
             f"model_name_or_path: {name!r} is a {config.model_type}, which fills gaps in a text and does not go on "
             "with it; give a causal language model"
         )
+    wish = str(getattr(config, "_attn_implementation", None))
+    if "/" in wish and wish != kernel:  # transformers would fetch it
+        raise UserError(
+            f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {wish!r}, a binary to be "
+            f"downloaded; take _attn_implementation out of it, or trust it (--attn_implementation {wish})"
+        )
     return config
 
 
@@ -68,7 +75,9 @@ def read_configs(config: Any) -> tuple[Any, Any]:
     adapter = read_adapter(name, revision)
     if adapter:
         name, revision = adapter.base_model_name_or_path, adapter.revision
-    read = read_config(name, revision=revision, trust_remote_code=config.training.trust_remote_code)
+    read = read_config(
+        name, config.model.attn_implementation, revision=revision, trust_remote_code=config.training.trust_remote_code
+    )
     try:
         peft_config = adapter or get_peft_config(config.model)
     except ValueError as error:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,11 @@ def readable_load_errors(name: str) -> Iterator[None]:
         if "ignore_mismatched_sizes" in reason:
             reason = "its weights have other shapes than its config.json says"
         raise UserError(f"model_name_or_path: {name!r} does not load ({reason}); {GIVE}") from error
+    except pickle.UnpicklingError as error:  # torch's words advise to run it
+        raise UserError(
+            f"model_name_or_path: {name!r} does not load (its weights are a pickle that holds code or is broken; none "
+            "of it was run); give weights in safetensors"
+        ) from error
 
 
 def refuse_unusable(name: str, *files: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from . import UserError, checkpoints
+from . import UserError, checkpoints, is_first_process
 
 LOCK = "run.lock"
 
@@ -73,6 +73,13 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrit
     Raises:
         UserError: there is nothing to go on from, or what a run has written would be lost.
     """
+    try:
+        os.lstat(output_dir or default_dir)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"output_dir: {output_dir!r} cannot be used ({reason}); give a shorter name") from None
     if resume not in (None, "auto"):
         return _explicit(output_dir, Path(resume), overwrite)
     runs = [Path(output_dir)] if output_dir else [Path(default_dir)] if overwrite else _numbered(Path(default_dir))
@@ -126,6 +133,8 @@ def _numbered(directory: Path) -> list[Path]:
 
 def refuse_unwritable(directory: Path) -> None:
     """UserError where the directory cannot be made or written."""
+    if directory.is_symlink() and not directory.exists():
+        raise UserError(f"output_dir: {str(directory)!r} is a link to nothing; give another name")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
@@ -147,7 +156,7 @@ def held(directory: Path) -> Iterator[None]:
     Raises:
         UserError: another process holds it.
     """
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first_process():
         yield
         return
     made = (directory / "completions", directory, *directory.parents)  # innermost first; TRL makes completions

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from transformers import TrainerCallback
 
-from . import Interrupted, checkpoints, records
+from . import Interrupted, checkpoints, is_first_process, records
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPED = 3  # exit status of a run that an alarm or the reward guard has ended
@@ -82,7 +82,7 @@ class Stopping(TrainerCallback):
         if not self._training:
             raise Interrupted(signal.Signals(signum).name, 128 + signum)
         self._signal = signum
-        if os.environ.get("RANK", "0") == "0":  # print may be in the middle of a line of its own: write at once
+        if is_first_process():  # print may be in the middle of a line of its own: write at once
             name = signal.Signals(signum).name
             text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
             os.write(2, text.encode())

@@ -26,7 +26,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def from_yaml(text: str) -> Any:
     """The value; ValueError, with the line, for what is no YAML or has a key twice."""
     try:
-        found = yaml.load(text, _Loader)  # a SafeLoader
+        found = _Loader(text).get_single_data()
         json.dumps(found, default=str, skipkeys=True)  # an alias may stand inside of what it is an alias of
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
