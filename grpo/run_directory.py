@@ -112,7 +112,7 @@ def _newest(run: Path) -> Claim:
         return Claim(str(run), str(found), tuple(f"note: {line}; it is left out" for line in skipped))
     status = str(recorded(run, "status")) if recorded(run, "sessions") else ""  # of a version that seals checkpoints
     sealed = any((path / checkpoints.SEAL).exists() for path in checkpoints.all_of(run))
-    if status.startswith(("running", "interrupted")) and not sealed:
+    if status.startswith(("running", "interrupted", "failed")) and not sealed:
         note = f"note: {run} was ended before its first checkpoint was complete: the run starts from its beginning"
         return Claim(str(run), None, (note,))
     if skipped:

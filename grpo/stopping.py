@@ -62,16 +62,19 @@ class Stopping(TrainerCallback):
         A second one has its usual effect, at once. Only a process' main thread can take signals; elsewhere this does
         nothing.
         """
+        taken = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup, a shell's &
         try:
-            before = {number: signal.signal(number, self._take) for number in SIGNALS}
+            before = {number: signal.signal(number, self._take) for number in taken}
         except ValueError:  # not the main thread
             before = {}
         try:
             yield
         except Interrupted as error:
-            if self.trainer.is_world_process_zero():
-                self._note(error.args[0])
+            self._note(f"interrupted by {error.args[0]}")
             raise Interrupted(f" by {error.args[0]}. {self._way_on()}", error.status) from None
+        except Exception as error:
+            self._note(f"failed: {next(iter(str(error).splitlines()), type(error).__name__)}")
+            raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -87,11 +90,12 @@ class Stopping(TrainerCallback):
             text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
             os.write(2, text.encode())
 
-    def _note(self, name: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # before there was a record
-            records.finish(
-                Path(self.trainer.args.output_dir), f"interrupted by {name}", time.perf_counter() - self._start
-            )
+    def _note(self, status: str) -> None:
+        """Write down how the run ended, if there is a record of it and room on the disk."""
+        seconds = time.perf_counter() - self._start
+        if self.trainer.is_world_process_zero():
+            with contextlib.suppress(OSError, ValueError):
+                records.finish(Path(self.trainer.args.output_dir), status, seconds)
 
     def _way_on(self) -> str:
         output = Path(self.trainer.args.output_dir)

@@ -89,6 +89,7 @@ def test_the_last_checkpoint_stays_and_the_run_goes_on_when_there_is_room(
     err = capfd.readouterr().err
     line = next(line for line in err.splitlines() if line.startswith("error:"))
     assert "is full" in line and f"run/checkpoint-{left};" in line and "Traceback" not in err
+    assert json.loads(Path("run/run.json").read_text())["status"].startswith("failed: output_dir: the disk of")
     assert [path.name for path in checkpoints.all_of(Path("run"))][:1] == [f"checkpoint-{left}"]
     assert checkpoints.why_not(Path(f"run/checkpoint-{left}")) is None
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0

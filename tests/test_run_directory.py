@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 from test_checkpoints import cut, make
 
+import train_grpo
 from grpo import UserError, run_directory
 
 
@@ -104,7 +105,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone():
         run_directory.claim("run", "unused", "auto", False)
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM"])
+@pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM", "failed: the disk is full"])
 def test_a_run_that_was_killed_before_its_first_checkpoint_was_whole_starts_again(status):
     make_run("run", status=status, sessions=[{}])
     make("run", 3, sealed=False)
@@ -147,7 +148,7 @@ with run_directory.held(Path("run")):
 """
 
 
-def test_a_directory_is_written_by_one_process_and_free_when_that_is_killed():
+def test_a_directory_is_written_by_one_process_and_free_when_that_is_killed(tiny_run, capfd):
     with subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=Path.cwd(), env={"PYTHONPATH": str(ROOT)}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -158,6 +159,12 @@ def test_a_directory_is_written_by_one_process_and_free_when_that_is_killed():
                 UserError, match=r"'run' is being written by another run \(process 4711 on there\); wait"
             ):
                 attempt()
+        before = {path: path.read_bytes() for path in Path("run").iterdir()}
+        for way in ("--overwrite_run", "true"), ("--resume_from_checkpoint", "auto"):
+            assert train_grpo.main([*tiny_run(), *way]) == 2
+        (line, _) = capfd.readouterr().err.splitlines()
+        assert line.startswith("error: output_dir: 'run' is being written by another run (process 4711")
+        assert {path: path.read_bytes() for path in Path("run").iterdir()} == before
         other.kill()
         other.wait()
     run_directory.refuse_in_use(Path("run"))
@@ -183,6 +190,7 @@ def test_a_directory_in_which_nothing_was_written_is_gone_again():
 def test_the_other_processes_of_a_run_leave_the_lock_to_the_first(monkeypatch):
     with run_directory.held(Path("run")):
         monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("LOCAL_RANK", "1")
         with run_directory.held(Path("run")):
             pass
 

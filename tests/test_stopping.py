@@ -21,6 +21,14 @@ from grpo.stopping import Stopping
 SIGNALS = {"SIGTERM": 143, "SIGINT": 130}
 
 
+@pytest.fixture(autouse=True)
+def _not_ignored():
+    """As in a terminal, wherever the tests run: a shell that starts them with & has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def stopping_at(monkeypatch, step, name, event="on_step_begin"):
     """Let this process get a signal in the step after this one."""
 
@@ -95,6 +103,13 @@ def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkey
     monkeypatch.setattr(evaluation, "evaluate", measure)
     assert train_grpo.main(tiny_run(max_steps="1", resume_from_checkpoint="auto")) == 0
     assert json.loads(Path("run/run.json").read_text())["status"] == "finished"
+
+
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup
+    with Stopping(fake(tmp_path), []).signals():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):
