@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from . import Interrupted, checkpoints, is_first_process, records
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TORCHRUN_WAITS = 30  # seconds, unless it is told otherwise
 STOPPED = 3  # exit status of a run that an alarm or the reward guard has ended
 
 
@@ -37,7 +38,8 @@ class Stopping(TrainerCallback):
 
     def __init__(self, trainer: Any, argv: list[str]) -> None:
         self.trainer, self.argv = trainer, argv
-        self._start = time.perf_counter()
+        self._start = self._began = time.perf_counter()
+        self._took = 0.0  # seconds of the last step
         self.reason, self.status = "", 0
         self._save = True
         self._training = False
@@ -88,6 +90,11 @@ class Stopping(TrainerCallback):
         if is_first_process():  # print may be in the middle of a line of its own: write at once
             name = signal.Signals(signum).name
             text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
+            if "TORCHELASTIC_RUN_ID" in os.environ and self._took > TORCHRUN_WAITS / 2:
+                text += (
+                    f"note: the last step took {self._took:.0f} s, and torchrun kills its processes after "
+                    f"{TORCHRUN_WAITS} s (--shutdown-timeout); should that come first, the newest checkpoint is left\n"
+                )
             os.write(2, text.encode())
 
     def _note(self, status: str) -> None:
@@ -108,7 +115,11 @@ class Stopping(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = False
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._began = time.perf_counter()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._took = time.perf_counter() - self._began
         if signum := self._agreed():
             self.ask(signal.Signals(signum).name, 128 + signum)
         last = state.global_step >= state.max_steps

@@ -38,7 +38,9 @@ NOT_RUN = {  # command: why
 }
 NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
 REFUSED = {"push_to_hub": "push_to_hub: the Hub does not take the model"}  # there is no Hub: as far as this line
-OTHER_FLAGS = {"help", "config", "json", "nproc_per_node", "no-build-isolation"}  # argparse's, the X-ray's, …
+OTHER_FLAGS = {  # argparse's, the X-ray's, torchrun's, pip's, …
+    *("help", "config", "json", "nproc_per_node", "shutdown-timeout", "no-build-isolation", "rounds"),
+}
 OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, reward, metric or recipe
     "my_rewards",
     "train_grpo",
@@ -100,6 +102,13 @@ def code(text):
 # --- The reader's directory
 
 
+# The run that is there when a page says how to go on with one
+BEGUN = shlex.split(
+    "--config recipes/demo.yaml --max_steps 2 --save_strategy steps --save_steps 2 --eval_samples 20 "
+    "--per_device_train_batch_size 16 --logging_steps 1"
+)
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     """The directory in which the snippets run, see above."""
@@ -125,8 +134,7 @@ def directory(tmp_path_factory):
     before = os.getcwd()
     os.chdir(reader)
     try:
-        argv = "--config recipes/demo.yaml --max_steps 2 --save_strategy steps --save_steps 2 --eval_samples 20"
-        assert train_grpo.main([*argv.split(), "--per_device_train_batch_size", "16", "--logging_steps", "1"]) == 0
+        assert train_grpo.main(BEGUN) == 0
         adapter = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
         model = AutoModelForCausalLM.from_pretrained("assets/demo/model")
         get_peft_model(model, adapter).save_pretrained("outputs/my-adapter")
@@ -208,6 +216,8 @@ def train(argv, capfd, processes=1):
         shutil.rmtree("outputs/my-adapter/merged", ignore_errors=True)  # of the last time that it was mentioned
         assert train_grpo.main(argv) == 0, capfd.readouterr().err
         return
+    if "--resume_from_checkpoint" in argv:  # beside the flags that the run was started with
+        argv = [*BEGUN, *argv]
     flags = dict(pairwise([*argv, ""]))
     recipe = yaml.safe_load(Path(flags["--config"]).read_text(encoding="utf-8")) if "--config" in flags else {}
     settings = {**train_grpo.HYPERPARAMETERS, **recipe}
