@@ -3,7 +3,7 @@
     python benchmarks/kill_loop.py --rounds 20
     python benchmarks/kill_loop.py --rounds 20 --processes 2 --lora
 
-Each round starts the run, or resumes it, and sends SIGKILL to all of its processes at a random moment: while it
+Each round starts a run, or resumes it, and sends SIGKILL to all of its processes at a random moment: while it
 starts, between two steps, or while a checkpoint is being written. Where a run has come to its end, the next round
 begins another one with another seed. At the end of each, its weights, its optimizer's state and all that it logged
 (timings aside) must be those of the uninterrupted run, bit by bit. The exit status is 1 if anything differs or a
@@ -147,8 +147,9 @@ def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> T
             status = start(output, seed, log).wait()
         return None if status == 0 else f"status {status}: {(base / 'log.txt').read_text()[-600:]}"
 
-    for turn in range(arguments.rounds + 1):
-        output, seed, last = base / f"run-{number}", number + 1, turn == arguments.rounds
+    while True:
+        output, seed, turn = base / f"run-{number}", number + 1, sum(tally.kills.values())
+        last = turn == arguments.rounds
         before, alive = steps_done(output), False
         if not last:
             kind = KINDS[turn % 3]
@@ -162,10 +163,9 @@ def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> T
                 tally.kills[kind] += 1
                 reached, (good, skipped) = steps_done(output), newest(output)
                 tally.again += max(0, reached - (step_of(good) if good else 0))
-                tally.unsealed += len(skipped)
-                console.print(
-                    f"round {turn + 1}: {kind}, steps {before} to {reached}; goes on from {good and good.name}"
-                )
+                tally.unsealed += kind == "saving" and bool(skipped)
+                place = good.name if good else "the beginning"
+                console.print(f"round {turn + 1}: {kind}, steps {before} to {reached}; goes on from {place}")
                 continue
             if status != 0:
                 tally.failures.append(f"round {turn + 1}: {(base / 'log.txt').read_text()[-600:]}")
@@ -182,6 +182,8 @@ def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> T
         tally.finished += 1
         console.print(f"run {number} came to its end: {', '.join(differences) or 'bit by bit the uninterrupted run'}")
         number += 1
+        if last:
+            break
     return tally
 
 
@@ -193,11 +195,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     arguments = parser.parse_args(argv)
-    console = Console()
+    console = Console(width=max(Console().width, 110))
     with tempfile.TemporaryDirectory() as name:
         tally = run_rounds(arguments, Path(name), console)
     table = Table(title="Killed and resumed")
-    for column in ("kills", *KINDS, "half-written", "done again", "compared", "failures"):
+    for column in ("kills", *KINDS, "half-written saves", "steps done again", "runs compared", "failures"):
         table.add_column(column, justify="right")
     counts = [sum(tally.kills.values()), *tally.kills.values(), tally.unsealed, tally.again, tally.finished]
     table.add_row(*map(str, counts), str(len(tally.failures)))
