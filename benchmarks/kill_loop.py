@@ -11,11 +11,12 @@ round fails.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import random
-import signal
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -87,6 +89,14 @@ def steps_done(output: Path) -> int:
         return 0
 
 
+def kill(process: subprocess.Popen) -> None:
+    """All of a run's processes: torchrun gives each a session of its own, so that they would outlive it."""
+    found = psutil.Process(process.pid)
+    for one in [found, *found.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
 def until_moment(kind: str, process: subprocess.Popen, output: Path, dice: random.Random) -> bool:
     """Wait for a random moment of this kind; whether the run was still going on when it came."""
     deadline = time.monotonic() + dice.uniform(0.5, 12) if kind == "starting" else None
@@ -105,6 +115,13 @@ def until_moment(kind: str, process: subprocess.Popen, output: Path, dice: rando
                 return process.poll() is None
         time.sleep(0.005)
     return False
+
+
+def said(log: Path) -> str:
+    """What a log says of an error; its end where it says nothing."""
+    lines = log.read_text(errors="replace").splitlines()
+    places = [number for number, line in enumerate(lines) if re.search(r"[Ee]rror", line)]
+    return "\n".join(lines[places[0] - 15 : places[-1] + 3][-60:] if places else lines[-20:])
 
 
 def without_clock(output: Path) -> list[dict[str, Any]]:
@@ -140,12 +157,12 @@ def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> T
 
     def start(output: Path, seed: int, log: Any) -> subprocess.Popen:
         line = command(output, seed, arguments)
-        return subprocess.Popen(line, env=environment, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(line, env=environment, stdout=log, stderr=log)
 
     def finish(output: Path, seed: int) -> str | None:
-        with (base / "log.txt").open("ab") as log:
+        with (base / "log.txt").open("wb") as log:
             status = start(output, seed, log).wait()
-        return None if status == 0 else f"status {status}: {(base / 'log.txt').read_text()[-600:]}"
+        return None if status == 0 else f"status {status}: {said(base / 'log.txt')}"
 
     while True:
         output, seed, turn = base / f"run-{number}", number + 1, sum(tally.kills.values())
@@ -153,11 +170,11 @@ def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> T
         before, alive = steps_done(output), False
         if not last:
             kind = KINDS[turn % 3]
-            with (base / "log.txt").open("ab") as log:
+            with (base / "log.txt").open("wb") as log:
                 process = start(output, seed, log)
                 alive = until_moment(kind, process, output, dice)
                 if alive:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    kill(process)
                 status = process.wait()
             if alive:
                 tally.kills[kind] += 1
@@ -168,7 +185,7 @@ def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> T
                 console.print(f"round {turn + 1}: {kind}, steps {before} to {reached}; goes on from {place}")
                 continue
             if status != 0:
-                tally.failures.append(f"round {turn + 1}: {(base / 'log.txt').read_text()[-600:]}")
+                tally.failures.append(f"round {turn + 1}: {said(base / 'log.txt')}")
                 break
         elif problem := finish(output, seed):
             tally.failures.append(problem)
