@@ -117,6 +117,7 @@ def load(config: Any) -> Any:
     base = adapter.base_model_name_or_path if adapter else name
     source = dict(revision=adapter.revision if adapter else revision)
     source["trust_remote_code"] = config.training.trust_remote_code
+    read_config(base, config.model.attn_implementation, **source)  # which refuses what it asks for by itself
     with readable_load_errors(name), phase(START), warnings.catch_warnings():
         model, found = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         if options["quantization_config"] is None:

@@ -10,7 +10,7 @@ from rewards import extract_xml_answer
 
 from . import UserError
 from .generation import arithmetic, generate
-from .loading import read_adapter
+from .loading import read_adapter, read_config
 from .masking import printable
 from .model_files import readable_load_errors
 from .prompts import PromptFormat, Shot, tokenize
@@ -64,12 +64,13 @@ def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
         raise UserError(f"merge_only: {str(merged)!r} exists; move it away to merge again")
     partial = merged.with_name("merged.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
+    source = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
+    read_config(adapter.base_model_name_or_path, **source)  # which refuses what it asks for by itself
     with readable_load_errors(str(directory)):
         base = AutoModelForCausalLM.from_pretrained(
             adapter.base_model_name_or_path,
-            revision=adapter.revision,
             dtype="auto",
-            trust_remote_code=config.training.trust_remote_code,
+            **source,
         )
         dtype = config.model.dtype
         number = base.dtype if dtype in (None, "auto") else getattr(torch, dtype)

@@ -136,6 +136,8 @@ def _from_rows(rows: list[dict[str, Any]], name: str) -> Dataset:
     columns = {key: [row.get(key) for row in rows] for key in names}
     for key, values in columns.items():
         kinds = {type(value) for value in values} - {type(None)}
+        if bool in kinds and kinds & {int, float}:  # which pyarrow reads as 1
+            raise UserError(f"dataset {name!r} mixes types within a column: {key} holds true or false among numbers")
         large = any(type(value) is int and abs(value) >= 2**63 for value in values)  # than a column of numbers holds
         if large or (str in kinds and kinds <= {str, int, float}):  # answers that are numbers in some rows
             columns[key] = [value if value is None else str(value) for value in values]

@@ -353,11 +353,14 @@ def test_a_kernel_is_fetched_where_it_is_asked_for_and_nowhere_else(kernels, tin
     assert set(kernels) == {"someone/attention"}
 
 
-def test_a_models_configuration_cannot_ask_for_a_kernel(kernels, tiny_run, copy_model):
+def test_a_models_configuration_cannot_ask_for_a_kernel(kernels, tiny_run, copy_model, capfd):
     model = copy_model()
     written = json.loads((model / "config.json").read_text()) | {"_attn_implementation": "someone/attention"}
     (model / "config.json").write_text(json.dumps(written))
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **HOW["evaluate"])) in (0, 2)
+    for how in HOW.values():
+        assert train_grpo.main(tiny_run(model_name_or_path=str(model), **how)) == 2
+        line = capfd.readouterr().err.splitlines()[-1]
+        assert "asks for the attention kernel 'someone/attention'" in line and "take _attn_implementation out" in line
     assert kernels == []
 
 
