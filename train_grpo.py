@@ -206,7 +206,7 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
         return 0
     if config.script.eval_only:
         return evaluate_alone(config, tokenizer, data, start)
-    with run_directory.held(Path(config.training.output_dir)):
+    with run_directory.held(Path(config.training.output_dir), config.claimed):
         return train(config, tokenizer, data, rewards, start)
 
 
