@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from . import Interrupted, checkpoints, is_first_process, records
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ECHO = 3.0  # seconds in which torchrun passes on a signal that its processes have got, too, as Slurm sends it
 STOPPED = 3  # exit status of a run that an alarm or the reward guard has ended
 
 
@@ -42,8 +43,11 @@ class Stopping(TrainerCallback):
         self._save = True
         self._training = False
         self._signal = 0  # that this process has got
+        self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
+        self._process, self._first = os.getpid(), 0.0  # when the first one came
         self._postponed = False  # a checkpoint that was due in the middle of a rollout
         self._told = False
+        self._saved = -1  # the step of the newest checkpoint
 
     def ask(self, reason: str, status: int = STOPPED, save: bool = True) -> None:
         """End training at the next boundary; to be called on all processes alike.
@@ -59,26 +63,37 @@ class Stopping(TrainerCallback):
     def signals(self) -> Iterator[None]:
         """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
 
-        A second one has its usual effect, at once. Only a process' main thread can take signals; elsewhere this does
-        nothing.
+        A second one has its usual effect, at once. What was ignored (nohup) stays so. Only a process' main thread can
+        take signals; elsewhere this does nothing.
         """
         try:
-            before = {number: signal.signal(number, self._take) for number in SIGNALS}
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._taken[number] = signal.signal(number, self._take)
         except ValueError:  # not the main thread
-            before = {}
+            pass
         try:
             yield
         except Interrupted as error:
             if self.trainer.is_world_process_zero():
                 self._note(error.args[0])
-            raise Interrupted(f" by {error.args[0]}. {self._way_on()}", error.status) from None
+            raise Interrupted(f" by {error.args[0]}. {self.way_on()}", error.status) from None
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, handler in self._taken.items():
+                signal.signal(number, handler or signal.SIG_DFL)
 
     def _take(self, signum: int, frame: Any) -> None:
-        for number in SIGNALS:
+        forked, launched = os.getpid() != self._process, "TORCHELASTIC_RUN_ID" in os.environ
+        if self._first and launched and time.monotonic() - self._first < ECHO:
+            return
+        # otherwise the system's own effect, which waits for nothing
+        for number in () if launched and not (forked or self._first) else self._taken:
             signal.signal(number, signal.SIG_DFL)
+        if self._first or (forked and signum != signal.SIGINT):
+            signal.raise_signal(signum)
+        if self._first or forked:  # the terminal's Ctrl-C is for its parent, which finishes the step with its help
+            return
+        self._first = time.monotonic()
         if not self._training:
             raise Interrupted(signal.Signals(signum).name, 128 + signum)
         self._signal = signum
@@ -93,16 +108,27 @@ class Stopping(TrainerCallback):
                 Path(self.trainer.args.output_dir), f"interrupted by {name}", time.perf_counter() - self._start
             )
 
-    def _way_on(self) -> str:
+    def way_on(self) -> str:
+        """What can be done with what there is of the run."""
         output = Path(self.trainer.args.output_dir)
         command = records.resume_command(output, self.argv)
-        return f"{'To go on' if checkpoints.all_of(output) else 'Nothing was trained yet. To start again'}: {command}"
+        if checkpoints.newest(output)[0]:
+            return f"To go on: {command}"
+        if not self.reason and any(output.glob("*.safetensors")):
+            return f"Training had ended, and its weights are in {output} (--eval_only true measures them)"
+        if self.reason:
+            return "There is no checkpoint to go on from: start a new run"
+        return f"Nothing was trained yet. To start again: {command}"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = False
+        if (signum := self._agreed()) and not self.reason:  # after the last step's end
+            self.ask(signal.Signals(signum).name, 128 + signum)
+            if self._saved < state.global_step:
+                self.trainer._save_checkpoint(self.trainer.model, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if signum := self._agreed():
@@ -123,6 +149,9 @@ class Stopping(TrainerCallback):
         if self.reason:
             control.should_training_stop = True
             control.should_save = self._save
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._saved = state.global_step
 
     @property
     def at_boundary(self) -> bool:
