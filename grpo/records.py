@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from .masking import MASK, is_secret_name, mask
 from .run_directory import holds_run, recorded
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
+
+RESUME = ("--resume_from_checkpoint", "--resume-from-checkpoint")
 
 # What a run writes; an old adapter beside new weights would be loaded in their place
 RUN_FILES = (
@@ -50,7 +53,12 @@ def command_line(argv: list[str]) -> str:
 
 def resume_command(output: Path, argv: list[str]) -> str:
     """The command that goes on with the run in `output` from its newest checkpoint."""
-    words = [*argv, "--resume_from_checkpoint", "auto"]
+    words = [
+        word
+        for previous, word in pairwise(["", *argv])
+        if word.partition("=")[0] not in RESUME and previous not in RESUME
+    ]
+    words += [RESUME[0], "auto"]
     if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
         words += ["--output_dir", str(output)]
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun

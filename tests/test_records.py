@@ -171,3 +171,6 @@ def test_the_command_to_go_on_with_names_run_and_launcher(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     command = records.resume_command(Path("mine"), ["--output_dir", "mine"])
     assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
+    assert records.resume_command(Path("mine"), command.split()[3:]) == command  # it does not grow
+    argv = ["--resume_from_checkpoint=mine/checkpoint-3", "--output_dir", "mine"]
+    assert records.resume_command(Path("mine"), argv) == command
