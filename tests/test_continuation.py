@@ -50,7 +50,7 @@ def test_what_gives_the_place_in_the_data_another_meaning_is_refused(key):
 
 def test_what_was_not_given_is_to_be_left_out_again():
     directory = sealed(settings={**THEN, "filter_pass_rate": None})
-    with pytest.raises(UserError, match="which has None, .*; leave --filter_pass_rate out, or start a new run"):
+    with pytest.raises(UserError, match=r"which has None, .*; leave --filter_pass_rate out, or start a new run"):
         continuation.compare(directory, {**THEN, "filter_pass_rate": [0.1, 0.9]}, 1)
 
 
