@@ -206,7 +206,7 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
         return 0
     if config.script.eval_only:
         return evaluate_alone(config, tokenizer, data, start)
-    with run_directory.held(Path(config.training.output_dir)):
+    with run_directory.held(Path(config.training.output_dir), config.claimed):
         return train(config, tokenizer, data, rewards, start)
 
 
@@ -318,7 +318,7 @@ def learn(
         if config.script.merge_lora and not stop.reason:
             say(f"The adapter, merged into its model: {saved.merge(config, output, replace=True)}")
         if stop.reason:
-            say(f"S{status[1:]}. To go on: {records.resume_command(output, config.argv)}")
+            say(f"S{status[1:]}. {stop.way_on()}")
     if training.push_to_hub and not stop.reason:
         hub.push(trainer)
 

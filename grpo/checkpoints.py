@@ -11,7 +11,9 @@ import json
 import os
 import re
 import shutil
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 SEAL = "complete.json"
 STATE = "trainer_state.json"
+# What readers raise: a wrong bit may be a compression, an encryption or a nesting that they cannot read
+DAMAGE = (OSError, ValueError, RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile, zlib.error, struct.error)
 SHARDED = r"(global_step\d+|optimizer_\d+|pytorch_model_fsdp_\d+)/"  # directories of DeepSpeed and FSDP
 
 
@@ -101,9 +105,10 @@ def read_seal(directory: Path) -> dict[str, Any]:
     """What a checkpoint's seal says; empty where there is none that can be read."""
     try:
         found = json.loads((directory / SEAL).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        sizes = [*found["files"].values(), found.get("world_size", 1)]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else {}
+    return found if all(isinstance(size, int) for size in sizes) else {}
 
 
 def why_not(directory: Path) -> str | None:
@@ -152,7 +157,7 @@ def _damage(path: Path) -> str | None:
             return "it is no archive"
         if path.suffix == ".json":
             json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, zipfile.BadZipFile, SafetensorError) as error:
+    except DAMAGE as error:
         return str(error) or type(error).__name__
     return None
 

@@ -43,6 +43,7 @@ class Config:
     stages: list[Stage]  # none: the same rewards all the time
     # generation_batch_size or steps_per_generation, where one of them was given; TRL's config then holds both
     rollout_given: str | None = None
+    claimed: tuple[int, int] | None = None  # what was in the run's directory when it was chosen
 
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""
@@ -219,7 +220,8 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     machine.check_schedule(training)
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
-    config = Config(script, training, model, geometry, notes, changed, argv, in_stages, rollout_given)
+    seen = run_directory.written(Path(claim.output_dir))
+    config = Config(script, training, model, geometry, notes, changed, argv, in_stages, rollout_given, seen)
     if claim.checkpoint:
         notes += continuation.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)
     return config

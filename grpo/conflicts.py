@@ -27,7 +27,7 @@ PACKAGES = {"use_liger_kernel": "liger_kernel", "deepspeed": "deepspeed"}
 
 def read_dictionaries(settings: dict[str, Any]) -> None:
     """Turn the settings that are JSON into dictionaries, in place."""
-    for key in DICTIONARIES:
+    for key in (key for key in DICTIONARIES if key in settings):  # transformers 5.17 does not have them all
         value = settings[key]
         if isinstance(value, str) and not (key in FILES and not value.lstrip().startswith(("{", "["))):
             try:
@@ -99,7 +99,7 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
     if not settings["use_vllm"] and settings["generation"] != "vllm":  # which has names of its own
         _check_generation(settings["generation_kwargs"] or {}, settings["cache_implementation"])
     for key in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
-        _check_checkpointing(key, settings[key] or {})
+        _check_checkpointing(key, settings.get(key) or {})
 
 
 def _check_generation(given: dict[str, Any], cache: str | None) -> None:

@@ -59,12 +59,17 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
         if key in FIXED:
             raise UserError(
                 f"{key}: {now[key]} is not the run's, which has {then[key]}, and its checkpoint cannot be continued "
-                f"with another; give --{key} {_word(then[key])}, {instead}"
+                f"with another; {_way_back(key, then[key])}, {instead}"
             )
     notes = []
     if said := _that_matter(changed):
         finding = ", ".join(f"{key} {then[key]} → {now[key]}" for key in said)
         notes.append(f"note: since the checkpoint {finding}; from here on the run is another than it would have been")
+    if settings.get("sync_ref_model"):
+        notes.append(
+            "note: checkpoints do not hold the reference model: sync_ref_model begins with the first one again, and "
+            "from here on the run is another than it would have been"
+        )
     before, here = sealed.get("versions") or {}, versions()
     other = [f"{name} {before[name]} → {here.get(name)}" for name in before if before[name] != here.get(name)]
     if other:
@@ -95,5 +100,7 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(mask(without_nan(settings)), default=str))
 
 
-def _word(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _way_back(key: str, value: Any) -> str:
+    if value is None:
+        return f"leave --{key} out"
+    return f"give --{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"

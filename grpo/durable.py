@@ -49,6 +49,8 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         elif resume_from_checkpoint and (reason := checkpoints.why_not(Path(resume_from_checkpoint))):
             raise UserError(f"resume_from_checkpoint: {resume_from_checkpoint!r} cannot be gone on from: {reason}")
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        on_start = self.args.eval_on_start
+        self.args.eval_on_start = on_start and not resume_from_checkpoint  # the run has done it when it began
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
         except pickle.UnpicklingError as error:  # torch's words advise to run it
@@ -56,6 +58,13 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
                 f"resume_from_checkpoint: {resume_from_checkpoint!r} holds a pickle with code, or a broken one (none "
                 "of it was run); give an earlier checkpoint"
             ) from error
+        finally:
+            self.args.eval_on_start = on_start
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step < self.state.max_steps:
+            return super()._run_epoch(*args, **kwargs)
+        self.control.should_training_stop = True  # transformers would do a step more than a finished run has
 
     # Writing
 
@@ -116,7 +125,12 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "train_loss" in logs and self.state.global_step:  # transformers divides by the steps since resuming
             logs["train_loss"] = self._total_loss_scalar / self.state.global_step
-        super().log(logs, *args, **kwargs)
+        completions = self.log_completions
+        self.log_completions = completions and bool(self._logs["prompt"])  # an empty table would replace the last one
+        try:
+            super().log(logs, *args, **kwargs)
+        finally:
+            self.log_completions = completions
 
     # The order of prompts
 

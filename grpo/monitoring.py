@@ -61,6 +61,7 @@ class Watch(TrainerCallback):
         }
         self.seen = Observed(**self._fixed)
         self.raised: dict[str, str] = {}  # what was said, by the alarm's name, or its name, a slash and its subject
+        self._told_before: set[str] = set()  # alarms of the run that is gone on with
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
@@ -75,6 +76,7 @@ class Watch(TrainerCallback):
         if kept := state.stateful_callbacks.get("watch"):  # of the run that is gone on with
             self.seen = Observed.restored(kept["seen"], **self._fixed)
             self.raised, self._read, self._skipped = kept["raised"], kept["read"], kept["skipped"]
+            self._told_before = set(self.names)  # and it goes on all the same
         self._weights = _sample(self.trainer.model)
         self._warmup = args.get_warmup_steps(state.max_steps)
 
@@ -106,10 +108,10 @@ class Watch(TrainerCallback):
         self._skipped = {"in a row": in_a_row, "in all": self._skipped["in all"] + bool(in_a_row)}
         if self._skipped["in all"]:  # from the first one on
             self.trainer._metrics["train"]["skipped_steps"] = [float(self._skipped["in all"])]
-        if in_a_row == SKIPPED and self.stop:
+        if in_a_row and in_a_row % SKIPPED == 0 and self.stop:  # a run that goes on after it has as many again
             sound = self.trainer.weights_are_finite()
             kept = "they have changed nothing, so the weights are those from before" if sound else SPOILT
-            self.stop(f"{SKIPPED} skipped steps in a row: {self.seen.nonfinite} NaN or infinity; {kept}", save=sound)
+            self.stop(f"{in_a_row} skipped steps in a row: {self.seen.nonfinite} NaN or infinity; {kept}", save=sound)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = self._new_metrics()
@@ -173,7 +175,7 @@ class Watch(TrainerCallback):
                 if message and key not in self.raised:
                     self.raised[key] = message
                     self._tell(state, step, name, message, remedy)
-        ending = [name for name in self.names if name not in GOES_ON] if self.at_alarms else []
+        ending = [name for name in self.names if name not in {*GOES_ON, *self._told_before}] if self.at_alarms else []
         if self.stop and ending:
             self.stop(f"an alarm: {', '.join(ending)}")
 

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from .masking import MASK, is_secret_name, mask
 from .run_directory import holds_run, recorded
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
+
+RESUME = ("--resume_from_checkpoint", "--resume-from-checkpoint")
 
 # What a run writes; an old adapter beside new weights would be loaded in their place
 RUN_FILES = (
@@ -50,7 +53,12 @@ def command_line(argv: list[str]) -> str:
 
 def resume_command(output: Path, argv: list[str]) -> str:
     """The command that goes on with the run in `output` from its newest checkpoint."""
-    words = [*argv, "--resume_from_checkpoint", "auto"]
+    words = [
+        word
+        for previous, word in pairwise(["", *argv])
+        if word.partition("=")[0] not in RESUME and previous not in RESUME
+    ]
+    words += [RESUME[0], "auto"]
     if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
         words += ["--output_dir", str(output)]
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
@@ -100,20 +108,19 @@ def begin(directory: Path, config: Any, **facts: Any) -> None:
     """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
 
     Of a run that is gone on with, what was written before the checkpoint is kept, and what came after it will be
-    written again. Otherwise what another run has left is removed (`overwrite_run`), so that nobody resumes from its
-    checkpoints.
+    written again. What another run has left in the directory is removed (`overwrite_run`), so that nobody resumes from
+    its checkpoints.
     """
     directory.mkdir(parents=True, exist_ok=True)
     earlier: dict[str, Any] = {}
     step, now = 0, time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    if config.training.resume_from_checkpoint:
-        checkpoint = Path(config.training.resume_from_checkpoint)
+    checkpoint = Path(resumed) if (resumed := config.training.resume_from_checkpoint) else None
+    if checkpoint is None or checkpoint.parent.resolve() != directory.resolve():
+        _remove_run(directory)
+    if checkpoint is not None:
         step, earlier = step_of(checkpoint), recorded(checkpoint.parent) or {}
         for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
             _keep_until(step, checkpoint.parent / name, directory / name)
-    elif holds_run(directory):
-        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
     session = {"started": now, "from_step": step, "command": command_line(config.argv)}
     record = {
         "status": "running",
@@ -131,6 +138,13 @@ def begin(directory: Path, config: Any, **facts: Any) -> None:
         "sessions": [*earlier.get("sessions", []), session],
     }
     _write_record(directory, record)
+
+
+def _remove_run(directory: Path) -> None:
+    """Remove what another run has written; of other people's files none."""
+    if holds_run(directory):
+        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
 
 
 def _keep_until(step: int, source: Path, target: Path) -> None:

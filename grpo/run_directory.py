@@ -1,18 +1,21 @@
 """Which directory a run may write, and which checkpoint it goes on from."""
 
 import contextlib
+import errno
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 
 from . import UserError, checkpoints, is_first_process
 
 LOCK = "run.lock"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system that has none
 
 WAYS_OUT = "go on with it (--resume_from_checkpoint auto), give another name, or replace it (--overwrite_run true)"
 
@@ -113,6 +116,15 @@ def _newest(run: Path) -> Claim:
     status = str(recorded(run, "status")) if recorded(run, "sessions") else ""  # of a version that seals checkpoints
     sealed = any((path / checkpoints.SEAL).exists() for path in checkpoints.all_of(run))
     if status.startswith(("running", "interrupted", "failed")) and not sealed:
+        origin = recorded(run, "settings", "resume_from_checkpoint")
+        if origin and Path(origin).parent.resolve() != run.resolve():
+            note = f"note: {run} was ended before it had a checkpoint of its own: it goes on from {origin}"
+            return _explicit(str(run), Path(origin), overwrite=True)._replace(notes=(note,))
+        if any(run.glob("*.safetensors")):
+            raise UserError(
+                f"resume_from_checkpoint: {str(run)!r} holds no checkpoint, but weights that were trained to the end; "
+                f"measure them (--eval_only true --model_name_or_path {run}), or train anew (--overwrite_run true)"
+            )
         note = f"note: {run} was ended before its first checkpoint was complete: the run starts from its beginning"
         return Claim(str(run), None, (note,))
     if skipped:
@@ -147,14 +159,26 @@ def refuse_in_use(directory: Path) -> None:
             pass
 
 
+def written(directory: Path) -> tuple[int, int] | None:
+    """Which `run.json` is there, and when it was written last; None where there is none."""
+    try:
+        found = (directory / "run.json").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 @contextlib.contextmanager
-def held(directory: Path) -> Iterator[None]:
+def held(directory: Path, claimed: tuple[int, int] | EllipsisType | None = ...) -> Iterator[None]:
     """Make the directory, and let no other process write a run there meanwhile; the first one does for all of a run.
 
     The lock goes with the process, however that ends. Where nothing else was written, the directory goes again.
 
+    Args:
+        claimed: what `written` said when the directory was claimed.
+
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, or has written it meanwhile.
     """
     if not is_first_process():
         yield
@@ -164,6 +188,10 @@ def held(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with _lock(directory):
+            if claimed is not ... and written(directory) != claimed:
+                raise UserError(
+                    f"output_dir: {str(directory)!r} was written by another run since this one began; {WAYS_OUT}"
+                )
             yield
     finally:
         if directory in new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:
@@ -173,18 +201,27 @@ def held(directory: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _lock(directory: Path) -> FileLock:
+def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
     lock = FileLock(directory / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        process = recorded(directory, "process") or {}
-        who = f"process {process.get('id', 'unknown')} on {process.get('host', 'another machine')}"
-        raise UserError(
-            f"output_dir: {str(directory)!r} is being written by another run ({who}); wait for its end, stop it, or "
-            "give another name"
-        ) from None
-    return lock
+        if not isinstance(lock, SoftFileLock):
+            process = recorded(directory, "process") or {}
+            who = f"process {process.get('id', 'unknown')} on {process.get('host', 'another machine')}"
+            raise UserError(
+                f"output_dir: {str(directory)!r} is being written by another run ({who}); wait for its end, stop it, "
+                "or give another name"
+            ) from None
+    except (OSError, NotImplementedError) as error:
+        if getattr(error, "errno", errno.ENOSYS) not in NO_LOCKS:
+            raise UserError(f"output_dir: {str(directory / LOCK)!r} cannot be written ({error.strerror})") from None
+    else:
+        if not isinstance(lock, SoftFileLock):
+            return lock
+        lock.release()  # what filelock takes instead would outlive a process that is killed
+    print(f"note: files in {str(directory)!r} cannot be locked; let no other run write there meanwhile")
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

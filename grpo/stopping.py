@@ -20,6 +20,7 @@ from . import Interrupted, checkpoints, is_first_process, records
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TORCHRUN_WAITS = 30  # seconds, unless it is told otherwise
+ECHO = 3.0  # seconds in which torchrun passes on a signal that its processes have got, too, as Slurm sends it
 STOPPED = 3  # exit status of a run that an alarm or the reward guard has ended
 
 
@@ -44,8 +45,11 @@ class Stopping(TrainerCallback):
         self._save = True
         self._training = False
         self._signal = 0  # that this process has got
+        self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
+        self._process, self._first = os.getpid(), 0.0  # when the first one came
         self._postponed = False  # a checkpoint that was due in the middle of a rollout
         self._told = False
+        self._saved = -1  # the step of the newest checkpoint
 
     def ask(self, reason: str, status: int = STOPPED, save: bool = True) -> None:
         """End training at the next boundary; to be called on all processes alike.
@@ -61,29 +65,40 @@ class Stopping(TrainerCallback):
     def signals(self) -> Iterator[None]:
         """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
 
-        A second one has its usual effect, at once. Only a process' main thread can take signals; elsewhere this does
-        nothing.
+        A second one has its usual effect, at once. What was ignored (nohup) stays so. Only a process' main thread can
+        take signals; elsewhere this does nothing.
         """
-        taken = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup, a shell's &
         try:
-            before = {number: signal.signal(number, self._take) for number in taken}
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._taken[number] = signal.signal(number, self._take)
         except ValueError:  # not the main thread
-            before = {}
+            pass
         try:
             yield
         except Interrupted as error:
             self._note(f"interrupted by {error.args[0]}")
-            raise Interrupted(f" by {error.args[0]}. {self._way_on()}", error.status) from None
+            raise Interrupted(f" by {error.args[0]}. {self.way_on()}", error.status) from None
         except Exception as error:
             self._note(f"failed: {next(iter(str(error).splitlines()), type(error).__name__)}")
             raise
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, handler in self._taken.items():
+                signal.signal(number, handler or signal.SIG_DFL)
 
     def _take(self, signum: int, frame: Any) -> None:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        launched = "TORCHELASTIC_RUN_ID" in os.environ
+        if os.getpid() != self._process:  # a data loader's worker, forked from it
+            if signum != signal.SIGINT:  # the terminal's is for its parent, which finishes the step with its help
+                _as_usual(signum)
+            return
+        if self._first:
+            if not launched or time.monotonic() - self._first > ECHO:
+                _as_usual(signum)
+            return
+        self._first = time.monotonic()
+        for number in self._taken if not launched else ():
+            signal.signal(number, signal.SIG_DFL)  # the system's own effect waits for no computation
         if not self._training:
             raise Interrupted(signal.Signals(signum).name, 128 + signum)
         self._signal = signum
@@ -104,16 +119,27 @@ class Stopping(TrainerCallback):
             with contextlib.suppress(OSError, ValueError):
                 records.finish(Path(self.trainer.args.output_dir), status, seconds)
 
-    def _way_on(self) -> str:
+    def way_on(self) -> str:
+        """What can be done with what there is of the run."""
         output = Path(self.trainer.args.output_dir)
         command = records.resume_command(output, self.argv)
-        return f"{'To go on' if checkpoints.all_of(output) else 'Nothing was trained yet. To start again'}: {command}"
+        if checkpoints.newest(output)[0]:
+            return f"To go on: {command}"
+        if not self.reason and any(output.glob("*.safetensors")):
+            return f"Training had ended, and its weights are in {output} (--eval_only true measures them)"
+        if self.reason:
+            return "There is no checkpoint to go on from: start a new run"
+        return f"Nothing was trained yet. To start again: {command}"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = False
+        if (signum := self._agreed()) and not self.reason:  # after the last step's end
+            self.ask(signal.Signals(signum).name, 128 + signum)
+            if self._saved < state.global_step:
+                self.trainer._save_checkpoint(self.trainer.model, None)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._began = time.perf_counter()
@@ -139,6 +165,9 @@ class Stopping(TrainerCallback):
             control.should_training_stop = True
             control.should_save = self._save
 
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._saved = state.global_step
+
     @property
     def at_boundary(self) -> bool:
         """Whether the next micro-batch begins with a rollout."""
@@ -150,3 +179,8 @@ class Stopping(TrainerCallback):
         if accelerator.num_processes == 1:
             return self._signal
         return int(accelerator.gather(torch.tensor([self._signal], device=accelerator.device)).max())
+
+
+def _as_usual(signum: int) -> None:
+    signal.signal(signum, signal.SIG_DFL)
+    signal.raise_signal(signum)

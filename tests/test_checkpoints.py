@@ -96,6 +96,19 @@ def test_one_wrong_bit_in_an_archive_is_found(name):
     assert name in checkpoints.why_not(directory)
 
 
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_wrong_bits_in_an_archives_lists_are_told_too(name):
+    """There zipfile finds methods, versions and encryptions that it does not know, and raises whatever it likes."""
+    directory = make("run", 7)
+    whole = (directory / name).read_bytes()
+    for place in [*range(64), *range(len(whole) - 700, len(whole), 3)]:
+        data = bytearray(whole)
+        data[place] ^= 1 << (3 * place % 8)
+        (directory / name).write_bytes(data)
+        reason = checkpoints.why_not(directory)
+        assert reason is None or name in reason
+
+
 def test_nothing_is_unpickled():
     class Bomb:
         def __reduce__(self):
@@ -144,9 +157,11 @@ def test_other_names_and_nothing_at_all():
     Path("model").mkdir()
     assert "not the name of a checkpoint" in checkpoints.why_not(Path("model"))
     directory = make("run", 7)
-    for text in ("", "[]", '{"files": 3}', "{"):
+    for text in ("", "[]", '{"files": 3}', "{", '{"files": {"model.safetensors": "large"}}', "[" * 100_000):
         (directory / "complete.json").write_text(text)
         assert checkpoints.why_not(directory) == "complete.json cannot be read"
+    (directory / "complete.json").write_text('{"files": {}, "world_size": "all"}')
+    assert checkpoints.why_not(directory) == "complete.json cannot be read"
 
 
 def test_sharded_checkpoints_are_known_by_their_directories():

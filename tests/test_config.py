@@ -7,7 +7,7 @@ from torch._inductor import list_mode_options
 from trl.trainer import grpo_trainer
 
 import train_grpo
-from grpo import UserError
+from grpo import UserError, conflicts
 from grpo.config import resolve
 from grpo.limits import CHOICES
 from grpo.run_directory import default_names
@@ -221,3 +221,10 @@ def test_what_differs_from_the_inline_block_is_known(tmp_path):
     assert config.changed["dtype"] == {"inline": "bfloat16", "run": "float32"}  # what use_cpu implies
     assert config.changed["report_to"] == {"inline": ["wandb"], "run": ["none"]}
     assert {"learning_rate", "output_dir", "weight_decay"}.isdisjoint(config.changed)
+
+
+def test_a_setting_that_only_newer_versions_of_transformers_have_may_be_missing():
+    """activation_checkpointing_kwargs, which 5.17 does not have."""
+    settings = {"model_init_kwargs": '{"device_map": null}'}
+    conflicts.read_dictionaries(settings)
+    assert settings == {"model_init_kwargs": {"device_map": None}}

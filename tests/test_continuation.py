@@ -48,6 +48,18 @@ def test_what_gives_the_place_in_the_data_another_meaning_is_refused(key):
         continuation.compare(sealed(), {**THEN, key: 4}, 1)
 
 
+def test_what_was_not_given_is_to_be_left_out_again():
+    directory = sealed(settings={**THEN, "filter_pass_rate": None})
+    with pytest.raises(UserError, match=r"which has None, .*; leave --filter_pass_rate out, or start a new run"):
+        continuation.compare(directory, {**THEN, "filter_pass_rate": [0.1, 0.9]}, 1)
+
+
+def test_a_reference_model_that_moves_is_told_to_begin_again():
+    then = {**THEN, "sync_ref_model": True}
+    (note,) = continuation.compare(sealed(settings=then), then, 1)
+    assert "checkpoints do not hold the reference model" in note
+
+
 def test_another_number_of_processes_is_refused_with_the_reason():
     with pytest.raises(
         UserError, match=r"is of 2 processes, and this run has 1.*--nproc_per_node=2, or start a new run"

@@ -117,6 +117,26 @@ def test_a_run_that_is_resumed_anywhere_ends_as_the_one_that_was_not(tiny_run, c
         shutil.rmtree(run)
 
 
+@pytest.mark.parametrize("end", [{"max_steps": "3"}, {"max_steps": None, "num_train_epochs": "0.15"}])
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tiny_run, end):
+    """Amid an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
+    flags = tiny_run(**{**LEARNS, **end})
+    assert train_grpo.main(flags) == 0
+    finished = state_of(Path("run"))
+    assert len(finished["samples"]) == 3
+    assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
+    again = state_of(Path("run"))
+    assert_same({**again, "metrics": again["metrics"][:-1]}, {**finished, "metrics": finished["metrics"][:-1]})
+
+
+def test_the_evaluation_on_start_is_not_repeated(tiny_run):
+    flags = {**LEARNS, "save_steps": "1", "eval_strategy": "steps", "eval_steps": "9", "eval_on_start": "true"}
+    assert train_grpo.main(tiny_run(**flags, output_dir="whole")) == 0
+    whole, run = state_of(Path("whole")), interrupted("whole", 1)
+    assert train_grpo.main(tiny_run(**flags, output_dir="again", resume_from_checkpoint="auto")) == 0
+    assert_same(state_of(run), whole)
+
+
 @pytest.mark.slow
 def test_two_processes_resume_as_if_they_had_not_stopped(tiny_run):
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "train_grpo.py")]

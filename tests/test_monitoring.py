@@ -327,7 +327,11 @@ def test_a_run_of_bad_steps_ends_with_the_weights_from_before_them_and_goes_on_f
     assert equal(before, after) and not Path("run/model.safetensors").exists()
     moments = [torch.load(f"run/checkpoint-{step}/optimizer.pt", weights_only=True)["state"] for step in (2, 5)]
     assert equal(*moments)
-    train(**{**flags, "max_steps": "6", "resume_from_checkpoint": "auto"})
+    with monkeypatch.context() as spoilt:
+        spoil_the_command(spoilt, 3, 9)
+        train(expected=3, **{**flags, "resume_from_checkpoint": "auto"})  # as many again
+    assert checkpoints()[-1] == 8
+    train(**{**flags, "resume_from_checkpoint": "auto"})
     assert not equal(load_file("run/model.safetensors"), after)
 
 
@@ -435,6 +439,14 @@ def test_stop_on_alarm_ends_with_a_checkpoint_a_report_and_status_3(train, capfd
     assert "--resume_from_checkpoint auto" in capfd.readouterr().out
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any(line.get("alarms/all_truncated") == 1 for line in logged)  # where trackers read it
+
+
+def test_a_run_that_goes_on_after_its_alarm_is_not_ended_by_the_same_one_again(train):
+    """The command that was printed would otherwise do one step at a time."""
+    flags = {"stop_on_alarm": "true", "max_steps": "6", "max_completion_length": "3"}
+    train(expected=3, **flags)
+    train(expected=0, **flags, resume_from_checkpoint="auto")
+    assert checkpoints() == [3]
 
 
 # --- The checks by themselves

@@ -31,6 +31,28 @@ def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
     assert sorted(path.name for path in Path("r").iterdir()) == ["notes.txt", "run.json"]
 
 
+def test_going_on_in_a_directory_whose_run_is_replaced_leaves_nothing_of_that_run():
+    """Its checkpoints, newer ones perhaps, would be what `auto` takes next, and its alarms would be this run's."""
+    make("from", 3)
+    make("r", 90)
+    for name in ("run.json", "metrics.jsonl", "alarms.jsonl"):
+        (Path("r") / name).write_text("{}")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
+    config = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--resume_from_checkpoint", "from/checkpoint-3"])
+    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    assert [path.name for path in Path("r").iterdir()] == ["run.json"]
+    assert json.loads(Path("r/run.json").read_text())["sessions"][0]["from_step"] == 3
+
+
+def test_beginning_anew_removes_links_and_not_what_they_lead_to():
+    make("r", 5)
+    Path("r/checkpoint-5").rename("elsewhere")
+    Path("r/checkpoint-5").symlink_to(Path("elsewhere").absolute())
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
+    records.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
+    assert [path.name for path in Path("r").iterdir()] == ["run.json"] and len(list(Path("elsewhere").iterdir())) == 6
+
+
 def test_a_directory_of_somebody_elses_files_loses_none_of_them():
     Path("pictures").mkdir()
     names = ["holiday.png", "metrics.jsonl", "completions_of_mine.jsonl"]
@@ -149,3 +171,6 @@ def test_the_command_to_go_on_with_names_run_and_launcher(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     command = records.resume_command(Path("mine"), ["--output_dir", "mine"])
     assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
+    assert records.resume_command(Path("mine"), command.split()[3:]) == command  # it does not grow
+    argv = ["--resume_from_checkpoint=mine/checkpoint-3", "--output_dir", "mine"]
+    assert records.resume_command(Path("mine"), argv) == command

@@ -1,6 +1,8 @@
 """grpo/run_directory.py: a run is never overwritten by accident."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +125,26 @@ def test_auto_never_begins_again_what_ended_well_or_another_version_has_written(
         run_directory.claim("run", "unused", "auto", False)
 
 
+def test_weights_that_a_run_without_checkpoints_has_trained_are_not_trained_again():
+    """With save_strategy no, a run that is interrupted in its last evaluation has them and nothing else."""
+    make_run("run", status="interrupted by SIGTERM", sessions=[{}])
+    Path("run/model.safetensors").write_bytes(b"trained")
+    with pytest.raises(
+        UserError, match=r"'run' holds no checkpoint, but weights that were trained to the end; .*eval"
+    ):
+        run_directory.claim("run", "unused", "auto", False)
+
+
+def test_a_run_that_went_on_from_another_one_does_so_again_until_it_has_a_checkpoint():
+    make_run("first", [5], status="finished", sessions=[{}])
+    make_run("run", status="running", sessions=[{}, {}], settings={"resume_from_checkpoint": "first/checkpoint-5"})
+    claim = run_directory.claim("run", "unused", "auto", False)
+    assert claim[:2] == ("run", "first/checkpoint-5") and "it goes on from first/checkpoint-5" in claim.notes[0]
+    cut(Path("first/checkpoint-5"), "optimizer.pt")
+    with pytest.raises(UserError, match=r"first/checkpoint-5.* cannot be gone on from: optimizer.pt has"):
+        run_directory.claim("run", "unused", "auto", False)
+
+
 def test_going_on_from_an_older_checkpoint_would_mix_two_runs():
     make_run("run", [5, 10, 15])
     cut(Path("run/checkpoint-15"), "optimizer.pt")
@@ -198,3 +220,41 @@ def test_the_other_processes_of_a_run_leave_the_lock_to_the_first(monkeypatch):
 def test_looking_whether_a_directory_is_in_use_writes_nothing():
     run_directory.refuse_in_use(Path("run"))
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_where_files_cannot_be_locked_a_run_goes_on_without(monkeypatch, number, capsys):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    for _ in range(2):
+        with run_directory.held(Path("run")):
+            Path("run/run.json").write_text("{}")
+        run_directory.refuse_in_use(Path("run"))
+        assert "note: files in 'run' cannot be locked" in capsys.readouterr().out
+
+
+def test_a_lock_that_may_not_be_opened_is_one_line(monkeypatch):
+    opened = os.open
+
+    def refuse(path, *args, **kwargs):
+        if Path(path).name == run_directory.LOCK:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"output_dir: 'run/run.lock' cannot be written \(Permission denied\)"):
+        run_directory.held(Path("run")).__enter__()
+
+
+def test_what_another_run_has_written_since_the_directory_was_claimed_is_not_overwritten():
+    """Two that start at once claim the same free directory, and the first to be there may have ended already."""
+    seen = run_directory.written(Path("run"))
+    with run_directory.held(Path("run"), seen):
+        Path("run/run.json").write_text("{}")
+    with pytest.raises(UserError, match="'run' was written by another run since this one began"):
+        run_directory.held(Path("run"), seen).__enter__()
+    with run_directory.held(Path("run"), run_directory.written(Path("run"))):
+        pass
+    assert Path("run/run.json").exists()

@@ -1,6 +1,7 @@
 """grpo/stopping.py: a signal costs nothing but time."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -112,6 +113,50 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
+def test_a_signal_while_the_last_checkpoint_is_written_ends_the_run_too(tiny_run, monkeypatch, capfd):
+    """After the last step's end nobody asks any more, and the evaluation that follows may take long."""
+    with monkeypatch.context() as patched:
+        stopping_at(patched, 2, "SIGTERM", event="on_save")
+        assert train_grpo.main(tiny_run(**LEARNS)) == 143
+    assert "Stopped by SIGTERM. To go on: " in capfd.readouterr().out
+    assert not Path("run/eval_after.json").exists()
+    assert train_grpo.main(tiny_run(**LEARNS, resume_from_checkpoint="auto")) == 0
+    assert Path("run/eval_after.json").exists()
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-2"]
+
+
+def test_a_signal_after_the_last_step_of_a_run_without_checkpoints_writes_one(tiny_run, monkeypatch, capfd):
+    stopping_at(monkeypatch, 2, "SIGTERM", event="on_epoch_end")
+    assert train_grpo.main(tiny_run(**LEARNS, save_strategy="no")) == 143
+    assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-2"), [])
+
+
+def test_weights_without_a_checkpoint_are_not_called_nothing(tiny_run, monkeypatch, capfd):
+    measure, calls = evaluation.evaluate, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(evaluation, "evaluate", interrupted)
+    assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no")) == 143
+    err = capfd.readouterr().err
+    assert "Interrupted by SIGTERM. Training had ended, and its weights are in run" in err
+    assert "Nothing was trained" not in err and "--resume_from_checkpoint" not in err
+    trained = Path("run/model.safetensors").read_bytes()
+    assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no", resume_from_checkpoint="auto")) == 2
+    assert Path("run/model.safetensors").read_bytes() == trained
+
+
+def test_checkpoints_that_nothing_can_go_on_from_are_not_recommended(tiny_run, monkeypatch, capfd):
+    stopping_at(monkeypatch, 0, "SIGTERM")
+    assert train_grpo.main(tiny_run(**LEARNS, save_only_model="true")) == 143
+    out = " ".join(capfd.readouterr().out.split())
+    assert "Stopped by SIGTERM. There is no checkpoint to go on from" in out and "To go on:" not in out
+
+
 def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):
     monkeypatch.setattr(train_grpo, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     assert train_grpo.main([]) == 130
@@ -197,6 +242,51 @@ def test_outside_of_training_a_signal_raises_and_says_how_to_go_on(tmp_path):
     stop = Stopping(fake(tmp_path), ["--output_dir", str(tmp_path)])
     with pytest.raises(Interrupted, match=r" by SIGTERM\. To go on: .*--resume_from_checkpoint auto"), stop.signals():
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_was_ignored_stays_so(tmp_path):
+    """As nohup and a script's `&` leave SIGINT to a process."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stopping(fake(tmp_path), []).signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_what_a_reward_has_forked_ends_by_terminate_and_survives_the_terminals_ctrl_c(tmp_path, capfd):
+    stop = Stopping(fake(tmp_path), [])
+    context = multiprocessing.get_context("fork")
+    with stop.signals():
+        stop.on_train_begin(None, None, None)
+        child = context.Process(target=time.sleep, args=(60,), daemon=True)
+        child.start()
+        os.kill(child.pid, signal.SIGINT)
+        child.join(0.5)
+        assert child.exitcode is None
+        child.terminate()
+        child.join(10)
+    assert child.exitcode == -signal.SIGTERM and not stop._signal
+    assert capfd.readouterr().err == ""
+
+
+def test_torchruns_echo_of_a_signal_that_all_processes_have_got_is_no_second_one(tmp_path, monkeypatch):
+    """As Slurm sends it: torchrun gets one, too, and passes it on."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    stop = Stopping(fake(tmp_path), [])
+    with stop.signals():
+        stop.on_train_begin(None, None, None)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop._signal == signal.SIGTERM
+        ended = []
+        monkeypatch.setattr(signal, "raise_signal", ended.append)
+        monkeypatch.setattr("grpo.stopping.ECHO", 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 # --- Real processes
