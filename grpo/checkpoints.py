@@ -89,11 +89,14 @@ def remove_old(run: Path, keep: int | None, best: str | None = None) -> None:
     """Remove a run's complete checkpoints but for the newest `keep`; None keeps all.
 
     Args:
-        best: another one that stays. What is not complete is not counted, and stays for its owner to look at.
+        best: another one that stays, as does the newest that a run can go on from (with save_only_model it cannot).
+            What is not complete is not counted, and stays for its owner to look at.
     """
     complete = [path for path in all_of(run) if (path / SEAL).exists()]
+    stays = [Path(best).resolve()] if best else []
+    stays += [path.resolve() for path in complete if not _lack(read_seal(path))][:1]
     for path in complete[keep:] if keep else ():
-        if best is None or path.resolve() != Path(best).resolve():
+        if path.resolve() not in stays:
             break_seal(path)
             shutil.rmtree(path, ignore_errors=True)
 
@@ -130,7 +133,7 @@ def why_not(directory: Path) -> str | None:
             return f"{name} has {path.stat().st_size:,} bytes instead of {size:,}"
         if reason := _damage(path):
             return f"{name} is damaged ({reason})"
-    return _lack(directory, sealed) or _contradiction(directory)
+    return _lack(sealed) or _contradiction(directory)
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
@@ -162,7 +165,7 @@ def _damage(path: Path) -> str | None:
     return None
 
 
-def _lack(directory: Path, sealed: dict[str, Any]) -> str | None:
+def _lack(sealed: dict[str, Any]) -> str | None:
     """Which part of the state that training needs was never saved."""
     files, processes = sealed["files"], sealed.get("world_size", 1)
     names = {name.partition("/")[0] for name in files}

@@ -25,6 +25,8 @@ from .records import without_nan
 class DurableGRPOTrainer(GuardedGRPOTrainer):
     """TRL's GRPOTrainer: its arguments, its results, and runs that can be gone on with.
 
+    The continuation is the run itself where a checkpoint falls on a rollout's end; the callback Stopping sees to that.
+
     Attributes:
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
     """

@@ -157,7 +157,7 @@ def _keep_until(step: int, source: Path, target: Path) -> None:
             record = json.loads(line)
         except ValueError:  # half a line, or none
             continue
-        if record["step"] <= step and "train_runtime" not in record:
+        if record.get("step", 0) <= step and "train_runtime" not in record:
             kept.append(line + b"\n")
     part = target.with_name(f".{target.name}.part")
     part.write_bytes(b"".join(kept))

@@ -201,6 +201,18 @@ def test_removing_old_ones_counts_complete_ones_only():
     assert len(checkpoints.all_of(Path("run"))) == 4
 
 
+def test_the_last_that_a_run_can_go_on_from_is_never_removed():
+    """As when a run is resumed with save_only_model."""
+    for step in (1, 2, 3, 4):
+        directory = make("run", step, sealed=False)
+        if step > 2:
+            (directory / "optimizer.pt").unlink()
+        checkpoints.seal(directory, 1)
+    checkpoints.remove_old(Path("run"), keep=1)
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-4", "checkpoint-2"]
+    assert checkpoints.newest(Path("run"))[0] == Path("run/checkpoint-2")
+
+
 def test_one_that_is_being_removed_is_no_longer_complete(monkeypatch):
     seen = []
     monkeypatch.setattr(shutil, "rmtree", lambda path, **_: seen.append(checkpoints.why_not(path)))
