@@ -70,12 +70,8 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
             "note: checkpoints do not hold the reference model: sync_ref_model begins with the first one again, and "
             "from here on the run is another than it would have been"
         )
-    if settings.get(
-        "dataloader_persistent_workers"
-    ):  # they draw from the random numbers once a run, not once an epoch
-        notes.append(
-            "note: dataloader_persistent_workers: from here on the samples are others than they would have been"
-        )
+    if settings.get("dataloader_persistent_workers"):  # which draw random numbers when they start
+        notes.append("note: dataloader_persistent_workers: from here on the run is another than it would have been")
     before, here = sealed.get("versions") or {}, versions()
     other = [f"{name} {before[name]} → {here.get(name)}" for name in before if before[name] != here.get(name)]
     if other:
