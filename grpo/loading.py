@@ -37,6 +37,21 @@ def read_adapter(name: str, revision: str | None) -> Any:
     return adapter
 
 
+def read_wish(name: str, kernel: str | None = None, **source: Any) -> Any:
+    """A model's configuration, unless it asks for a kernel that the settings (`kernel`) do not."""
+    from transformers import AutoConfig
+
+    with readable_load_errors(name):
+        config = AutoConfig.from_pretrained(name, **source)
+    wish = str(getattr(config, "_attn_implementation", None))
+    if "/" in wish and wish != kernel:  # transformers would fetch it
+        raise UserError(
+            f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {wish!r}, a binary to be "
+            f"downloaded; take _attn_implementation out of it, or trust it (--attn_implementation {wish})"
+        )
+    return config
+
+
 def read_config(name: str, kernel: str | None = None, **source: Any) -> Any:
     """The configuration of a model; weights that are here are probed.
 
@@ -45,24 +60,16 @@ def read_config(name: str, kernel: str | None = None, **source: Any) -> Any:
         kernel: the attention implementation that the settings ask for.
         source: `revision` and `trust_remote_code`.
     """
-    from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     refuse_unusable(name, *MODEL_FILES)
     if os.path.isdir(name):
         probe_weights(name, "model")
-    with readable_load_errors(name):
-        config = AutoConfig.from_pretrained(name, **source)
+    config = read_wish(name, kernel, **source)
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         raise UserError(
             f"model_name_or_path: {name!r} is a {config.model_type}, which fills gaps in a text and does not go on "
             "with it; give a causal language model"
-        )
-    wish = str(getattr(config, "_attn_implementation", None))
-    if "/" in wish and wish != kernel:  # transformers would fetch it
-        raise UserError(
-            f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {wish!r}, a binary to be "
-            f"downloaded; take _attn_implementation out of it, or trust it (--attn_implementation {wish})"
         )
     return config
 
@@ -117,7 +124,7 @@ def load(config: Any) -> Any:
     base = adapter.base_model_name_or_path if adapter else name
     source = dict(revision=adapter.revision if adapter else revision)
     source["trust_remote_code"] = config.training.trust_remote_code
-    read_config(base, config.model.attn_implementation, **source)  # which refuses what it asks for by itself
+    read_wish(base, config.model.attn_implementation, **source)
     with readable_load_errors(name), phase(START), warnings.catch_warnings():
         model, found = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         if options["quantization_config"] is None:

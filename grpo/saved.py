@@ -10,7 +10,7 @@ from rewards import extract_xml_answer
 
 from . import UserError
 from .generation import arithmetic, generate
-from .loading import read_adapter, read_config
+from .loading import read_adapter, read_wish
 from .masking import printable
 from .model_files import readable_load_errors
 from .prompts import PromptFormat, Shot, tokenize
@@ -65,7 +65,7 @@ def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
     partial = merged.with_name("merged.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
     source = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
-    read_config(adapter.base_model_name_or_path, **source)  # which refuses what it asks for by itself
+    read_wish(adapter.base_model_name_or_path, **source)
     with readable_load_errors(str(directory)):
         base = AutoModelForCausalLM.from_pretrained(
             adapter.base_model_name_or_path,
