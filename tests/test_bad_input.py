@@ -591,6 +591,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", parameters(COMMANDS))
 def test_as_a_command(case, prepare):
     argv = prepare(case)

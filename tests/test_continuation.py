@@ -83,6 +83,7 @@ def test_the_data_is_known_by_its_prompts_and_answers_in_their_order():
     assert of(rows) == of([{**row, "question": "not looked at"} for row in rows])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_gone_on_with_keeps_its_data_and_its_place(tiny_run, capfd, write_jsonl):
     flags = tiny_run(**{**LEARNS, "max_steps": "2", "save_steps": "1", "save_total_limit": "1"})
     assert train_grpo.main(flags) == 0

@@ -72,8 +72,11 @@ def full_from(monkeypatch, write, number):
 
 @pytest.mark.parametrize(
     ("write", "number", "left"),
-    [((torch, "save"), 6, 1), ((checkpoints, "write_whole"), 2, 1), ((records, "append_line"), 3, 2)],
-    ids=["amid a checkpoint", "at its seal", "at a log"],
+    [
+        pytest.param((torch, "save"), 6, 1, id="amid a checkpoint"),
+        pytest.param((checkpoints, "write_whole"), 2, 1, id="at its seal", marks=pytest.mark.slow),
+        pytest.param((records, "append_line"), 3, 2, id="at a log", marks=pytest.mark.slow),
+    ],
 )
 def test_the_last_checkpoint_stays_and_the_run_goes_on_when_there_is_room(
     tiny_run, monkeypatch, capfd, write, number, left

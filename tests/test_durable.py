@@ -101,9 +101,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [case if case == "adaptive weights" else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_run_that_is_resumed_anywhere_ends_as_the_one_that_was_not(tiny_run, case):
     overrides, steps = CASES[case]
     flags = tiny_run(**{**EPOCHS, **overrides})
@@ -117,6 +116,7 @@ def test_a_run_that_is_resumed_anywhere_ends_as_the_one_that_was_not(tiny_run, c
         shutil.rmtree(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [{"max_steps": "3"}, {"max_steps": None, "num_train_epochs": "0.15"}])
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tiny_run, end):
     """Amid an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
@@ -129,6 +129,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tiny_run, end):
     assert_same({**again, "metrics": again["metrics"][:-1]}, {**finished, "metrics": finished["metrics"][:-1]})
 
 
+@pytest.mark.slow
 def test_the_evaluation_on_start_is_not_repeated(tiny_run):
     flags = {**LEARNS, "save_steps": "1", "eval_strategy": "steps", "eval_steps": "9", "eval_on_start": "true"}
     assert train_grpo.main(tiny_run(**flags, output_dir="whole")) == 0
@@ -214,6 +215,7 @@ def test_save_total_limit_keeps_the_newest_whole_ones(tiny_run):
     assert json.loads(Path("run/run.json").read_text())["settings"]["save_total_limit"] == 2
 
 
+@pytest.mark.slow
 def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypatch):
     """With save_total_limit 1, transformers would remove it before the next one is known to be whole."""
     seen = []

@@ -314,6 +314,7 @@ def checkpoints(run="run"):
     return sorted(int(path.name[11:]) for path in Path(run).glob("checkpoint-*"))
 
 
+@pytest.mark.slow
 def test_a_run_of_bad_steps_ends_with_the_weights_from_before_them_and_goes_on_from_there(train, monkeypatch, capfd):
     flags = {"max_steps": "9", "save_strategy": "steps", "save_steps": "2", "save_total_limit": "9"}
     flags["max_completion_length"] = "24"

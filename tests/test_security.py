@@ -127,6 +127,7 @@ def test_pickles_beside_a_model_are_not_looked_at(copy_model, tiny_run):
     assert not RAN.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "raw"])
 @pytest.mark.parametrize(
     "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "optimizer.bin"]

@@ -83,6 +83,7 @@ def test_a_run_loads_tokenizer_weights_and_rows_once(tiny_run, monkeypatch):
     assert calls == {"AutoTokenizer": 1, "AutoModelForCausalLM": 1, "rows": 1, "configs": 1, "headers": 1}
 
 
+@pytest.mark.slow
 def test_the_benchmark_times_every_stage_of_the_real_program(tiny_run):
     seconds = startup.measure(tiny_run(output_dir=None, eval_samples="2"))
     assert set(seconds) == set(startup.ORDER) and all(spent >= 0 for spent in seconds.values())

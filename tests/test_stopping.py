@@ -44,7 +44,7 @@ def stopping_at(monkeypatch, step, name, event="on_step_begin"):
     monkeypatch.setattr(monitoring, "MetricsFile", Signals)
 
 
-@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
 def test_a_signal_ends_the_step_saves_reports_and_says_how_to_go_on(tiny_run, monkeypatch, capfd, name):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patched:
@@ -75,6 +75,7 @@ def test_amid_a_rollout_it_goes_on_to_where_the_rollout_ends(tiny_run, monkeypat
     assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-3"]
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_due_amid_a_rollout_come_at_its_end_and_a_line_says_so(tiny_run, capfd):
     flags = {**LEARNS, "max_steps": "8", "steps_per_generation": "3", "save_steps": "2", "max_samples": "60"}
     assert train_grpo.main(tiny_run(**flags, save_total_limit="9")) == 0
@@ -113,6 +114,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_last_checkpoint_is_written_ends_the_run_too(tiny_run, monkeypatch, capfd):
     """After the last step's end nobody asks any more, and the evaluation that follows may take long."""
     with monkeypatch.context() as patched:
