@@ -66,6 +66,7 @@ def _check_wandb() -> list[str]:
         if wandb.login(prompt=False, verify=False):
             return []
     except wandb.errors.Error as error:
+        wandb.teardown()  # which would go on with that key in a later run of this process
         raise UserError(f"report_to: W&B refuses its key ({error}); wandb login, or --report_to none") from None
     wandb.teardown()  # login read the environment for good; the next use reads it again
     return _without_key("W&B", "wandb login", MODES["wandb"], "wandb")
