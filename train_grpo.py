@@ -288,14 +288,15 @@ def learn(
     config: "Config", trainer: Any, tokenizer: "PreTrainedTokenizerBase", data: "Data", stop: "Stopping", start: float
 ) -> None:
     """Evaluate, train, save, evaluate, compare, report."""
-    from grpo import comparison, console, evaluation, hub, records, report, saved
+    from grpo import comparison, console, evaluation, hub, records, report, saved, sharding
 
     training, output = config.training, Path(config.training.output_dir)
     say, main_process = trainer.accelerator.print, trainer.is_world_process_zero()
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
         records.begin(output, config, **data.facts())
-    before, answers_before = evaluation.measure_before(config, trainer.model, tokenizer, data)
+    with sharding.whole(trainer) as policy:
+        before, answers_before = evaluation.measure_before(config, policy, tokenizer, data)
     if main_process:
         evaluation.save(output, "before", before, answers_before)
         console.print_answers("before training", answers_before)
@@ -303,8 +304,8 @@ def learn(
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     if not stop.reason:
         trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
-        policy = trainer.accelerator.unwrap_model(trainer.model)
-        after, answers_after = evaluation.measure(config, policy, tokenizer, data)
+        with sharding.whole(trainer) as policy:
+            after, answers_after = evaluation.measure(config, policy, tokenizer, data)
         if main_process:
             evaluation.save(output, "after", after, answers_after)
             comparison.save(output, compared := comparison.compare(answers_before, answers_after))

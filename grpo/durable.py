@@ -16,7 +16,7 @@ import torch
 from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
 
-from . import UserError, checkpoints
+from . import UserError, checkpoints, sharding
 from .guarded import GuardedGRPOTrainer
 from .out_of_memory import CHECKPOINT, phase
 from .records import without_nan
@@ -98,6 +98,11 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
             self.args.save_total_limit = keep
         if self.args.should_save:
             checkpoints.remove_old(run, keep, self.state.best_model_checkpoint)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As transformers', which saves no weights where FSDP's checkpoints are to be in parts."""
+        with sharding.saved_whole(self.accelerator):
+            super().save_model(output_dir, _internal_call=_internal_call)
 
     # What the next log is still to say
 

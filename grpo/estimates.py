@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from . import sharding
+
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
 # Bytes of optimizer state for a trained weight that itself has `b` bytes; what is not named keeps two moments.
 STATE_BYTES = (
@@ -42,7 +44,7 @@ def shape(model_config: Any, peft_config: Any = None, trust_remote_code: bool = 
     """
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with torch.device("meta"), sharding.loaded_whole():
         model = AutoModelForCausalLM.from_config(model_config, trust_remote_code=trust_remote_code)
         parameters = sum(weight.numel() for weight in model.parameters())
         if peft_config is not None:

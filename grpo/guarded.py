@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from . import out_of_memory
+from . import out_of_memory, sharding
 from .guard import RewardGuard
 from .out_of_memory import phase
 
@@ -50,10 +50,9 @@ class GuardedGRPOTrainer(GRPOTrainer):
             return super()._generate_and_score_completions(inputs)
 
     def weights_are_finite(self) -> bool:
-        """Whether all trained weights are, on all processes alike; what DeepSpeed keeps to itself counts as such."""
-        local = [w.to_local() if hasattr(w, "to_local") else w for w in self.model.parameters() if w.requires_grad]
-        device = self.accelerator.device
-        finite = torch.stack([torch.isfinite(weight.detach()).all().to(device) for weight in local]).all()
+        """Whether all trained weights are, on all processes alike."""
+        local, device = [sharding.part(w) for w in self.model.parameters() if w.requires_grad], self.accelerator.device
+        finite = torch.stack([torch.isfinite(weight).all().to(device) for weight in local]).all()
         return bool(self.accelerator.gather(finite[None]).all())
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from . import UserError, unsloth_backend
+from . import UserError, sharding, unsloth_backend
 from .model_files import BROKEN, probe_weights, readable_load_errors, refuse_unusable
 from .out_of_memory import START, phase
 from .prompts import PromptFormat
@@ -125,7 +125,7 @@ def load(config: Any) -> Any:
     source = dict(revision=adapter.revision if adapter else revision)
     source["trust_remote_code"] = config.training.trust_remote_code
     read_wish(base, config.model.attn_implementation, **source)
-    with readable_load_errors(name), phase(START), warnings.catch_warnings():
+    with readable_load_errors(name), phase(START), sharding.loaded_whole(), warnings.catch_warnings():
         model, found = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         if options["quantization_config"] is None:
             model = model.to(config.training.device)

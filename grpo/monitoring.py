@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from rewards import completion_text
 
+from . import sharding
 from .alarms import ALARMS, GOES_ON, MOVES
 from .observed import Observed, Rollout
 from .records import append_line
@@ -125,6 +126,8 @@ class Watch(TrainerCallback):
         if self.seen.weights_moved is None and self.seen.moves:
             current = _sample(self.trainer.model)
             moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
+            if self.trainer.accelerator.num_processes > 1:  # each may hold a part of them
+                moved = bool(self.trainer.accelerator.gather(self.trainer.losses_finite.new_tensor([moved])).any())
             # 16-bit weights rightly stand still while a learning rate is tiny
             judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in current.values()))
             self.seen.weights_moved = True if moved else False if judged else None
@@ -191,11 +194,10 @@ class Watch(TrainerCallback):
 
 
 def _sample(model: Any, per_tensor: int = 256) -> dict[str, torch.Tensor]:
-    """Some weights of every parameter that is trained."""
+    """Some weights of every parameter that is trained, of this process' part of it."""
     found = {}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.numel():
-            flat = parameter.detach().flatten()
+        if parameter.requires_grad and (flat := sharding.part(parameter)).numel():
             found[name] = flat[:: max(1, flat.numel() // per_tensor)].clone()
     return found
 

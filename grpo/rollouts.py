@@ -7,9 +7,8 @@ import torch
 from accelerate import PartialState
 from transformers import CompileConfig
 from trl.extras.profiling import profiling_context
-from trl.models.utils import unwrap_model_for_generation
 
-from . import UserError, engines
+from . import UserError, engines, sharding
 from .decoding import obstacle, refilled
 from .generation import Sampling
 
@@ -43,11 +42,7 @@ class Lean:
         """
         with (
             profiling_context(trainer, "lean.generate"),
-            unwrap_model_for_generation(
-                trainer.model_wrapped,
-                trainer.accelerator,
-                gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-            ) as model,
+            sharding.whole(trainer) as model,
             torch.no_grad(),
         ):
             training = model.training
@@ -102,8 +97,6 @@ def choose(trainer: Any, generation: str = "auto") -> Lean | None:
 
 
 def _why_not_lean(trainer: Any) -> str | None:
-    if why_not := _sharded(trainer):
-        return why_not
     asked = _asked(trainer)
     usual = asked._get_default_generation_params()
     others = [

@@ -1,0 +1,83 @@
+"""Weights that FSDP2 or DeepSpeed's ZeRO-3 has spread over devices: loaded whole, and whole on each for a while.
+
+Spread weights are gathered layer by layer, by all processes at the same moment, so that processes whose completions
+end at different lengths would wait for each other for ever. Gathered once before, they need nobody.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers.integrations import deepspeed
+
+
+@contextlib.contextmanager
+def whole(trainer: Any) -> Iterator[Any]:
+    """The policy with all its weights on this device, to compute without gradients; all processes enter it together.
+
+    It takes the memory of the whole model on each device, in the number format of the forward. Weights that are not
+    spread are left alone.
+    """
+    from torch.distributed.fsdp import FSDPModule
+    from trl.models.utils import unwrap_model_for_generation
+
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    spread = [module for module in trainer.model.modules() if isinstance(module, FSDPModule)]
+    for module in spread:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    kwargs = trainer.args.gradient_checkpointing_kwargs
+    try:
+        with unwrap_model_for_generation(
+            trainer.model_wrapped, trainer.accelerator, gradient_checkpointing_kwargs=kwargs
+        ) as model:
+            yield model
+    finally:
+        for number, module in enumerate(spread):
+            module.reshard()
+            # the outermost stays gathered between forward and backward, as torch has it: backward begins with it
+            module.set_reshard_after_forward(bool(number and plugin.reshard_after_forward), recurse=False)
+
+
+def part(weight: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a weight, flat: all of it where it is not spread; it may be nothing."""
+    weight = getattr(weight, "ds_tensor", weight)  # ZeRO-3's; the weight itself is empty then
+    weight = weight.to_local() if hasattr(weight, "to_local") else weight  # FSDP's
+    return weight.detach().flatten()
+
+
+@contextlib.contextmanager
+def loaded_whole() -> Iterator[None]:
+    """What is loaded here has all its weights in every process, also where a launcher's settings say otherwise.
+
+    The evaluation before training needs them, and FSDP and DeepSpeed divide them when training begins. (Settings that
+    say otherwise: fsdp_cpu_ram_efficient_loading, zero3_init_flag.)
+    """
+    key, zero = "FSDP_CPU_RAM_EFFICIENT_LOADING", deepspeed._hf_deepspeed_config_weak_ref
+    setting = os.environ.get(key)
+    deepspeed.unset_hf_deepspeed_config()
+    if setting is not None:
+        os.environ[key] = "false"
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = zero
+        if setting is not None:
+            os.environ[key] = setting
+
+
+@contextlib.contextmanager
+def saved_whole(accelerator: Any) -> Iterator[None]:
+    """A model that is saved here is saved with all its weights in one file, as everybody reads it."""
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is None:
+        yield
+        return
+    kind = plugin.state_dict_type
+    plugin.set_state_dict_type("FULL_STATE_DICT")
+    try:
+        yield
+    finally:
+        plugin.set_state_dict_type(kind)

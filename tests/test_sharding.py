@@ -1,0 +1,153 @@
+"""grpo/sharding.py and accelerate/*.yaml: FSDP2 and ZeRO train as one process does on the same completions."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from peft import LoraConfig
+from test_durable import EPOCHS, assert_same, interrupted, state_of
+from test_trainer import no_group_lives, trained
+from trl import GRPOTrainer
+
+from grpo import checkpoints
+
+TESTS = Path(__file__).parent
+compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="DeepSpeed compiles a file for CPUs")
+SETTINGS = ["fsdp2", pytest.param("zero2", marks=compiler), pytest.param("zero3", marks=compiler)]
+
+
+def one_lives(completion_ids, prompts, **kwargs):
+    """Only completions of the prompts of one process have an advantage."""
+    lives = [prompt.startswith("What is 2 +") for prompt in prompts]
+    return [float(sum(ids) % 7) if one else 1.0 for ids, one in zip(completion_ids, lives, strict=True)]
+
+
+# One optimizer step of plain gradient descent moves the weights by the gradient, wherever a library keeps that
+DISPLACED = {
+    "dapo": {},
+    "reference": {"loss_type": "grpo", "beta": 0.1, "gradient_checkpointing": True},
+    "adapter": {"peft": LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False)},
+    "mostly dead": {"reward": one_lives},
+}
+RATE = 1e4  # so large that the digits of the weights themselves do not round the gradient away
+
+
+def from_the_prompts(prompt_ids, *args, **kwargs):
+    """In the place of sampling: the same completions for a prompt, whichever process samples them."""
+    seen, completions = {}, []
+    for ids in map(tuple, prompt_ids):
+        number = seen[ids] = seen.get(ids, 0) + 1
+        length = 1 + (sum(ids) * (3 * number + 1) + 5 * number) % 24
+        completions.append([5 + (7 * place + sum(ids) * number) % 490 for place in range(length)])
+        if length < 24:
+            completions[-1][-1] = 2
+    return completions, None
+
+
+def displaced(trainer_class, model, tmp_path, batch, **settings):
+    """The trained weights after a step, by name; on every process the whole of them."""
+    from grpo import sharding
+
+    torch.manual_seed(0)  # of the adapter
+    settings |= {"learning_rate": RATE, "per_device_train_batch_size": batch}
+    if trainer_class is not GRPOTrainer:
+        settings["own"] = {"pack_tokens": 60}  # so that processes have unequal numbers of packs
+    _, _, trainer = trained(trainer_class, model, tmp_path, lengths=from_the_prompts, **settings)
+    with sharding.whole(trainer) as policy:
+        named = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
+        weights = {name: getattr(weight, "data", weight).detach().clone() for name, weight in named.items()}
+    return weights, trainer
+
+
+def distance(found, expected):
+    """The largest of any weight's, relative to how far it was to be moved."""
+    assert found.keys() == expected.keys()
+    moves = {key: (found[key], *expected[key]) for key in found if not torch.equal(*expected[key])}
+    return max(((one - after).norm() / (after - before).norm()).item() for one, before, after in moves.values())
+
+
+SHARDED = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{root!r}, {tests!r}]
+import torch
+from accelerate import PartialState
+from test_sharding import DISPLACED, displaced, distance
+from trl import GRPOTrainer
+from grpo.trainer import LeanGRPOTrainer
+
+model, out = {model!r}, Path("out")
+for name, settings in DISPLACED.items():
+    expected = torch.load(f"{out}/{{name}}.pt")
+    for trainer_class in (GRPOTrainer, LeanGRPOTrainer) if name == "dapo" else (LeanGRPOTrainer,):
+        found, trainer = displaced(trainer_class, model, out, 8, **settings)
+        worst = distance(found, expected)
+        print(trainer.accelerator.distributed_type.value, trainer_class.__name__, name, worst, flush=True)
+        assert worst < 1e-5, (trainer_class, name, worst)
+# its mean is over a micro-batch's tokens, so that one process has another one
+stock, lean = (displaced(kind, model, out, 8, loss_type="bnpo")[0] for kind in (GRPOTrainer, LeanGRPOTrainer))
+assert distance(lean, {{key: (expected.get(key, (weight + 1,))[0], weight) for key, weight in stock.items()}}) < 1e-5
+print("all equal", flush=True)
+PartialState().wait_for_everyone()
+trainer.accelerator.end_training()
+"""
+
+
+def launch(settings, script, *argv, processes=2, environment=None):
+    """Run a script as users do, by Accelerate's launcher and one of our files."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
+    command += ["--config_file", str(ROOT / "accelerate" / f"{settings}.yaml"), "--num_processes", str(processes)]
+    command += [str(TESTS / "sharded_on_cpu.py"), str(script), *argv]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """Where one process' trained weights are, before and after a step on the whole batch."""
+    directory = tmp_path_factory.mktemp("one")
+    model = str(ROOT / "assets" / "demo" / "model")
+    for name, settings in DISPLACED.items():
+        before, _ = displaced(GRPOTrainer, model, directory, 16, **settings | {"reward": no_group_lives})
+        after, _ = displaced(GRPOTrainer, model, directory, 16, **settings)
+        torch.save({key: (before[key], after[key]) for key in after}, directory / f"{name}.pt")
+    return directory, model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_two_processes_move_the_weights_as_one_does_on_the_same_completions(one_process, settings):
+    directory, model = one_process
+    script = Path("two.py")
+    script.write_text(SHARDED.format(root=str(ROOT), tests=str(TESTS), model=model, out=str(directory)))
+    done = launch(settings, script)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    kind = "FSDP" if settings == "fsdp2" else "DEEPSPEED"
+    assert done.stdout.count("all equal") == 2 and f"{kind} LeanGRPOTrainer adapter" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [SETTINGS[0], SETTINGS[2]])  # ZeRO-2 writes what ZeRO-3 writes
+def test_a_run_is_resumed_as_if_it_had_not_stopped_and_saves_all_its_weights(tiny_run, settings):
+    batch = {"per_device_train_batch_size": "8", "optim": "adamw_torch", "num_train_epochs": None, "max_steps": "4"}
+    argv = tiny_run(**{**EPOCHS, **batch, "save_steps": "2", "output_dir": "whole"})
+    done = launch(settings, ROOT / "train_grpo.py", *argv)
+    assert done.returncode == 0, done.stderr[-3000:]
+    whole = Path("whole")
+    last = checkpoints.newest(whole)[0]
+    assert (whole / "model.safetensors").read_bytes() == (last / "model.safetensors").read_bytes()
+    interrupted("whole", 2)
+    done = launch(settings, ROOT / "train_grpo.py", *argv, "--output_dir", "again", "--resume_from_checkpoint", "auto")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same(state_of(Path("again")), state_of(whole))
