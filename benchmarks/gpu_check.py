@@ -95,10 +95,13 @@ def cases(toy: bool, attention: list[str], engines: list[str], settings: dict[st
     ]
 
 
-def check(found: dict[str, Any], worker: Any, deadline: float, show: Callable[[str], None]) -> None:
+def check(
+    found: dict[str, Any], model: str, worker: Any, deadline: float, show: Callable[[str], None] = print
+) -> None:
     """Run the cases that there is time for, and write into `found` what came of them.
 
     Args:
+        model: a directory, or a name in measured_run.SHAPES.
         worker: something with `ask(case, seconds)`, as a Worker.
         deadline: on time.monotonic's clock.
     """
@@ -107,7 +110,7 @@ def check(found: dict[str, Any], worker: Any, deadline: float, show: Callable[[s
     attention = ["sdpa", *(one for one in device["attention"] if "/" not in one)]
     attention = [one for one in attention if one != "flash_attention_3" or "flash_attention_2" not in attention]
     engines = ["hf", "lean", "continuous", "compiled", *(["vllm"] if given["vllm"] else [])]
-    settings = {"optim": "stable_adamw" if given["torch-optimi"] else "adamw_torch", "model": found["model"]["path"]}
+    settings = {"optim": "stable_adamw" if given["torch-optimi"] else "adamw_torch", "model": model}
     settings |= {"device": device["type"], "tf32": device["tf32"] or None}
     for case in cases(found["toy"], attention, engines, settings):
         left = deadline - time.monotonic()
@@ -134,7 +137,8 @@ def search_packs(found: dict[str, Any], case: Case, worker: Any, deadline: float
         if same and row["error"] is None and row["tokens_per_second"] > best["tokens_per_second"]:
             best = row
     run = case["run"] | {"side": "lean", "attention": best["attention"], "accumulation": 1, "steps": 2}
-    result = {key: run.get(key, False) for key in ("attention", "dtype", "autocast", "checkpointing")}
+    run["checkpointing"] = False
+    result = {key: run[key] for key in ("attention", "dtype", "autocast", "checkpointing")}
     tokens, last = (512, 2048) if found["toy"] else (4096, 2**19)
     result |= {"pack_tokens": None, "ended_by": f"{last:,} is the largest that is tried", "tried": []}
     while tokens <= last:
@@ -170,12 +174,14 @@ def look(case: Case) -> dict[str, Any]:
     kind = device["type"]
     path = case["path"] or ("1.5B" if kind == "cuda" else str(measured_run.DEMO))
     shape = estimates.shape(measured_run.model_config(path))
-    named = "Qwen2 of 1.5B parameters, randomly initialised" if path in measured_run.SHAPES else Path(path).name
+    named = f"a random Qwen2 of {path} parameters" if path in measured_run.SHAPES else Path(path).resolve().name
+    named = "the demo's model" if Path(path) == measured_run.DEMO else named
     sizes = {key: getattr(shape, key) for key in ("parameters", "layers", "hidden", "key_value", "vocabulary")}
     return {
         "device": device,
         "versions": gpu_machine.versions(),
-        "model": {"name": named, "path": path, **sizes},
+        "path": path,
+        "model": {"name": named, **sizes},
         "limits": gpu_machine.limits(kind, device["tf32"]),
     }
 
@@ -228,7 +234,7 @@ def machine_lines(found: dict[str, Any]) -> list[str]:
         "not installed: " + (", ".join(name for name, version in given.items() if not version) or "nothing"),
         "attention that works: " + (", ".join(device["attention"]) or "none"),
         *(f"  not {name}: {reason}" for name, reason in device["missing"].items()),
-        f"model: {model['name']}, {model['parameters']:,} parameters",
+        f"model: {model['name']}, {model['parameters']:,} weights",
         f"limits: copy {limits['copy_bytes_per_second'] / 1e9:,.1f} GB/s (read plus written); matrix product "
         + ", ".join(f"{name} {rate / 1e12:,.2f} TFLOP/s" for name, rate in rates.items()),
     ]
@@ -295,6 +301,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return given
 
 
+def save(found: dict[str, Any], path: Path) -> None:
+    """The JSON, with the recipe that follows from what is known by now: a run that is killed has left both."""
+    found["recipe"] = recipe(found)
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def main(argv: list[str] | None = None) -> int:
     start = time.monotonic()
     try:
@@ -324,6 +336,7 @@ def main(argv: list[str] | None = None) -> int:
         if "error" in answer:
             say(f"this machine could not be looked at: {answer['error']} (see {log})")
             return 1
+        model = answer["found"].pop("path")
         found |= answer["found"]
         found["toy"] = toy = found["device"]["type"] == "cpu"
         asked = {"kind": "kernels", "group": "main", "device": found["device"]["type"]}
@@ -334,11 +347,16 @@ def main(argv: list[str] | None = None) -> int:
             say("No GPU: this is a toy-size run on a CPU, and says nothing of a GPU.")
         for line in machine_lines(found):
             say(line)
-        check(found, worker, start + 60 * (given.minutes or (2 if toy else 8)), Console(stderr=True).print)
+        progress = Console(stderr=True, highlight=False)
+
+        def show(line: str) -> None:
+            progress.print(line, markup=False)
+            save(found, given.output)
+
+        check(found, model, worker, start + 60 * (given.minutes or (2 if toy else 8)), show)
     finally:
         worker.stop()
-    found["recipe"] = recipe(found)
-    given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    save(found, given.output)
     given.output.with_suffix(".yaml").write_text(found["recipe"], encoding="utf-8")
     console.print(table(found))
     for line in last_lines(found):

@@ -97,8 +97,12 @@ def peak(device: str) -> int:
 
 
 def memory_now(device: str) -> int:
-    """What the peak is to be compared with: on a CPU, what the process has had up to now."""
-    return 0 if device == "cuda" else peak(device)
+    """What the peak is to be compared with: what is allocated on the GPU, or what the process has had up to now."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.memory_allocated()
+    return peak(device)
 
 
 def clean(device: str) -> None:
@@ -168,8 +172,8 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     Returns:
         By optimizer step, the first included: `seconds` of forward and backward, `optimizer_seconds`, and `tokens` of
         the rollout (completions, and each distinct prompt once). In all: tokens `computed` and `useful` (as in
-        train_step.py), `memory`, `parameters`, and how packs are computed, `backend`. The memory is the peak in bytes,
-        on a CPU that above what the process had.
+        train_step.py), `memory`, `parameters`, and how packs are computed, `backend`. The memory is the peak in bytes
+        above what was there before.
     """
     import torch
     from datasets import Dataset
@@ -214,7 +218,8 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             nonlocal started
             if state.global_step == 0 and on_gradients is not None:
-                on_gradients((name, weight.grad) for name, weight in model.named_parameters())
+                trained = ((name, weight.grad) for name, weight in model.named_parameters())
+                on_gradients((name, gradient) for name, gradient in trained if gradient is not None)
             synchronize(run.device)
             started = time.perf_counter()
 
@@ -291,7 +296,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
 
 
 def sample(
-    model_name: str, device: str, dtype: str, engine: str, rows: int, mean_length: float, limit: int, prompt: int
+    model: str, device: str, dtype: str, engine: str, rows: int, mean_length: float, limit: int, prompt: int
 ) -> dict:
     """Complete `rows` prompts of `prompt` tokens, in groups of 8, through the engine that the trainer would use.
 
@@ -305,20 +310,20 @@ def sample(
     from benchmarks import generation
     from grpo.generation import eos_ids
 
-    tokenizer, chance = load_tokenizer(model_name), random.Random(0)
+    tokenizer, chance = load_tokenizer(model), random.Random(0)
     own = generation.settings_of(engine)
     before = memory_now(device)
     with tempfile.TemporaryDirectory() as directory:
-        model = load_model(model_name, device, dtype, "sdpa")
+        policy = load_model(model, device, dtype, "sdpa")
         if engine == "vllm":  # reads its weights from a directory
             own |= {"vllm_mode": "colocate", "vllm_max_model_length": prompt + limit}
-            if model_name in SHAPES:
-                model.save_pretrained(directory)
+            if model in SHAPES:
+                policy.save_pretrained(directory)
                 tokenizer.save_pretrained(directory)
-                model = load_model(directory, device, dtype, "sdpa")
-        generation.end_by_chance(model, eos_ids(model, tokenizer), 2)
+                policy = load_model(directory, device, dtype, "sdpa")
+        generation.end_by_chance(policy, eos_ids(policy, tokenizer), 2)
         trainer = GRPOTrainer(
-            model,
+            policy,
             lambda completions, **_: [0.0] * len(completions),
             trainer_config(
                 device, directory, per_device_train_batch_size=rows, num_generations=8, max_completion_length=limit,
@@ -331,7 +336,7 @@ def sample(
         ids = [[chance.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(rows // 8)]
         prompts = [one for one in ids for _ in range(8)]
         complete(prompts)
-        generation.set_mean_length(model, mean_length)
+        generation.set_mean_length(policy, mean_length)
         torch.manual_seed(0)
         synchronize(device)
         start = time.perf_counter()

@@ -24,7 +24,7 @@ class Worker:
         self.process: subprocess.Popen | None = None
         self.group: str | None = None
 
-    def ask(self, case: Case, seconds: float) -> Row:
+    def ask(self, case: Case, seconds: float) -> dict[str, Any]:
         """Its answer: `found`, or an `error` of one line."""
         if self.process is None or case.get("group") != self.group:
             self._start()
