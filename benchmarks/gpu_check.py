@@ -74,7 +74,8 @@ def cases(toy: bool, attention: list[str], engines: list[str], settings: dict[st
 
     few, many = counts
     plain = [engine for engine in engines if engine in ("hf", "lean")]
-    late = [engine for engine in engines if engine not in plain]
+    late = [engine for engine in engines if engine == "continuous"]
+    own = [engine for engine in ("vllm", "compiled") if engine in engines]  # those with a process of their own
     others = [name for name in attention if name != "sdpa"]
     return [
         train("lean"),
@@ -92,6 +93,8 @@ def cases(toy: bool, attention: list[str], engines: list[str], settings: dict[st
         *(sample(engine, few) for engine in late),
         *(train("stock", name) for name in others),
         *(sample(engine, many) for engine in late),
+        *(sample(engine, few) for engine in own),
+        *(sample(engine, many) for engine in reversed(own)),
     ]
 
 

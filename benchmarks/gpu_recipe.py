@@ -22,16 +22,17 @@ def recipe(found: dict[str, Any]) -> str:
     settings: list[tuple[str, Any, str]] = []
     if toy:
         settings.append(("use_cpu", "true", "there is no GPU"))
-    engine = _fastest_engine(found["generation"])
-    room = ROOM * machine["memory"]
-    if engine and engine["engine"] == "vllm":
-        room -= VLLM_SHARE * machine["memory"]
-    chosen, reasons = _fastest_step(found, room)
+    for engine in [*_fastest_engines(found["generation"]), None]:
+        share = ROOM - VLLM_SHARE if engine and engine["engine"] == "vllm" else ROOM
+        room = share * machine["memory"]
+        chosen, reasons = _fastest_step(found, room)
+        if engine is None or _goes_with(engine, chosen):
+            break
     if chosen:
         settings += _training(found, chosen, room)
     else:
         lines.append(f"# No training step that was measured {reasons}: these settings say nothing of it.")
-    if engine and _goes_with(engine, chosen):
+    if engine:
         settings += _generation(found["generation"], engine)
     width = max((len(f"{key}: {value}") for key, value, _ in settings), default=0)
     return "\n".join([*lines, *(f"{f'{key}: {value}':<{width}}  # {why}" for key, value, why in settings)]) + "\n"
@@ -41,11 +42,11 @@ def _sound(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["error"] is None]
 
 
-def _fastest_engine(rows: Sequence[Row]) -> Row | None:
-    """At the smallest number of rows, which is what a default run samples at once."""
+def _fastest_engines(rows: Sequence[Row]) -> list[Row]:
+    """The fastest first, at the smallest number of rows, which is what a default run samples at once."""
     sound = _sound(rows)
     least = min((row["rows"] for row in sound), default=0)
-    return max((row for row in sound if row["rows"] == least), key=lambda row: row["tokens_per_second"], default=None)
+    return sorted((row for row in sound if row["rows"] == least), key=lambda row: -row["tokens_per_second"])
 
 
 def _fastest_step(found: dict[str, Any], room: float) -> tuple[Row | None, str]:
@@ -57,7 +58,7 @@ def _fastest_step(found: dict[str, Any], room: float) -> tuple[Row | None, str]:
         return None, "succeeded"
     fitting = [row for row in rows if row["peak_bytes"] <= room]
     if not fitting:
-        return None, f"left {1 - ROOM:.0%} of the memory free"
+        return None, f"fitted into {room / 2**30:.1f} GiB"
     return max(fitting, key=lambda row: row["tokens_per_second"]), ""
 
 
@@ -79,13 +80,14 @@ def _training(found: dict[str, Any], chosen: Row, room: float) -> list[tuple[str
     rate, lean = chosen["tokens_per_second"], chosen["trainer"] == "lean"
 
     def rates(key: str) -> str:
-        """The fastest of what differs from the choice in this, by its value."""
-        others: dict[Any, float] = {}
+        """The speed, beside that of the rows that differ in this alone."""
+        others = {}
+        fixed = [one for one in ("trainer", "dtype", "attention", "checkpointing") if one != key]
         for row in _sound(found["training"]):
-            if row["trainer"] == chosen["trainer"] and row[key] != chosen[key]:
-                others[row[key]] = max(others.get(row[key], 0.0), row["tokens_per_second"])
-        shown = ", ".join(f"{_yaml(value)} {speed:,.0f}" for value, speed in others.items())
-        return f"{rate:,.0f} tokens/s{f'; {shown}' if shown else ''}"
+            if all(row[one] == chosen[one] for one in fixed) and row[key] != chosen[key]:
+                others[_yaml(row[key])] = row["tokens_per_second"]
+        shown = "".join(f"; {value} {speed:,.0f}" for value, speed in others.items())
+        return f"{rate:,.0f} tokens/s{shown}"
 
     settings: list[tuple[str, Any, str]] = [
         ("dtype", chosen["dtype"], rates("dtype")),
