@@ -153,8 +153,8 @@ def search_packs(found: dict[str, Any], case: Case, worker: Any, deadline: float
         groups = max(1, round(2 * tokens / (8 * 1.3 * run.get("median_length", 200.0))))
         one = case | {"kind": "training", "run": run | {"pack_tokens": tokens, "batch_size": 8 * groups}}
         row = training_row(one, worker.ask(one, min(left, MOST)), found)
-        keys = ("pack_tokens", "tokens_per_second", "seconds", "peak_bytes", "error")
-        result["tried"].append({key: row[key] for key in keys})
+        left_out = ("name", "trainer", "dtype", "autocast", "attention", "checkpointing")
+        result["tried"].append({key: value for key, value in row.items() if key not in left_out})
         if row["error"]:
             result["ended_by"] = f"{tokens:,}: {row['error']}"
             break
