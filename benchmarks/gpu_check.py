@@ -31,7 +31,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import gpu_machine, measured_run
 from benchmarks.gpu_recipe import recipe
-from benchmarks.gpu_rows import TOLERANCE, WHY, agreement_row, generation_row, training_row
+from benchmarks.gpu_rows import (
+    TOLERANCE,
+    WHY,
+    agreement_row,
+    generation_row,
+    last_lines,
+    machine_lines,
+    table,
+    training_row,
+)  # fmt: skip
 from benchmarks.worker import Case, Worker, serve
 from grpo import UserError
 
@@ -219,75 +228,7 @@ def clean() -> bool:
         return False
 
 
-# --- What is shown
-
-
-def machine_lines(found: dict[str, Any]) -> list[str]:
-    """The machine and its limits."""
-    device, given, limits = found["device"], found["versions"], found["limits"]
-    rates = limits["matrix_flops_per_second"]
-    about = [f"{device['memory'] / 2**30:.1f} GiB", f"bfloat16 {'yes' if device['bf16'] else 'no'}"]
-    if device["type"] == "cuda":
-        about += [f"capability {device['capability']}", f"driver {device['driver'] or 'unknown'}"]
-        about += [f"CUDA {device['cuda']}", f"TF32 {'yes' if device['tf32'] else 'no'}"]
-    model = found["model"]
-    return [
-        f"{device['name']}: {', '.join(about)}",
-        "versions: " + ", ".join(f"{name} {version}" for name, version in given.items() if version),
-        "not installed: " + (", ".join(name for name, version in given.items() if not version) or "nothing"),
-        "attention that works: " + (", ".join(device["attention"]) or "none"),
-        *(f"  not {name}: {reason}" for name, reason in device["missing"].items()),
-        f"model: {model['name']}, {model['parameters']:,} weights",
-        f"limits: copy {limits['copy_bytes_per_second'] / 1e9:,.1f} GB/s (read plus written); matrix product "
-        + ", ".join(f"{name} {rate / 1e12:,.2f} TFLOP/s" for name, rate in rates.items()),
-    ]
-
-
-def table(found: dict[str, Any]) -> Any:
-    from rich.markup import escape
-    from rich.table import Table
-
-    shown = Table(title="Toy size, on a CPU" if found["toy"] else None)
-    for heading in ("run", "tokens/s", "seconds", "peak, GiB", "limit", "share"):
-        shown.add_column(heading, justify="left" if heading == "run" else "right")
-    search = found["largest_pack"]
-    for title, rows in (
-        ("training", found["training"]),
-        (f"packs, {search.get('attention')}", search.get("tried", [])),
-        ("generation", found["generation"]),
-    ):
-        shown.add_section()
-        shown.add_row(f"[bold]{title}[/bold]")
-        for row in rows:
-            name = row.get("name") or f"{row['pack_tokens']:,} tokens"
-            if row["error"]:
-                shown.add_row(f"{name}\n  failed: {escape(row['error'])}")
-                continue
-            cells = [f"{row['tokens_per_second']:,.0f}", f"{row['seconds']:.2f}", f"{row['peak_bytes'] / 2**30:.2f}"]
-            if row.get("share_of_limit"):
-                cells += [f"{row['limit_tokens_per_second']:,.0f}", f"{row['share_of_limit']:.1%}"]
-            shown.add_row(name, *cells)
-    return shown
-
-
-def last_lines(found: dict[str, Any]) -> list[str]:
-    """Agreement, packs, and what was not run."""
-    lines = []
-    for row in found["agreement"]["rows"]:
-        if row["error"]:
-            lines.append(f"gradient, {row['attention']}: failed: {row['error']}")
-            continue
-        verdict = "passes" if row["passes"] else "FAILS"
-        lines.append(
-            f"gradient, {row['attention']}: {verdict}: distance from float32 {row['lean']:.2e} (lean), "
-            f"{row['stock']:.2e} (stock), of both {row['between']:.2e}"
-        )
-    lines += [f"  ({WHY}: {TOLERANCE:g})"] if lines else []
-    if found["largest_pack"]:
-        largest = found["largest_pack"]
-        lines.append(f"largest pack: {largest['pack_tokens'] or 'none'}; ended by {largest['ended_by']}")
-    lines += [f"not run: {one['kind']}, {one['name']}: {one['reason']}" for one in found["not_run"]]
-    return lines
+# --- The command
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:

@@ -17,6 +17,7 @@ def recipe(found: dict[str, Any]) -> str:
     """
     machine, toy = found["device"], found["toy"]
     lines = [f"# Suggested by benchmarks/gpu_check.py on {found['date']} for {machine['name']}."]
+    lines.append(f"# Measured with {found['model']['name']}; give --model_name_or_path for another of about its size.")
     if toy:
         lines.append("# From a toy run on a CPU: it says nothing about a GPU, and little about this machine.")
     settings: list[tuple[str, Any, str]] = []
