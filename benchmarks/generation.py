@@ -33,15 +33,25 @@ from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 def end_by_chance(model: torch.nn.Module, ends: list[int], mean_length: float) -> None:
     """From now on, each token is the first of `ends` with the chance of 1 in `mean_length`, and none of the others."""
+    head = model.get_output_embeddings()
+    # a buffer: it goes where the model goes, and code that was compiled reads it anew
+    head.register_buffer("log_odds", torch.empty((), device=head.weight.device), persistent=False)
+    set_mean_length(model, mean_length)
 
-    def hook(_module: torch.nn.Module, _inputs: tuple, logits: torch.Tensor) -> torch.Tensor:
+    def hook(module: torch.nn.Module, _inputs: tuple, logits: torch.Tensor) -> torch.Tensor:
         others = logits.clone()
-        others[..., ends] = -math.inf
-        chance = others.float().logsumexp(-1) - math.log(mean_length - 1)
+        for end in ends:  # one by one: a list would be copied to the device, which waits for it
+            others[..., end] = -math.inf
+        chance = others.float().logsumexp(-1) - module.log_odds
         others[..., ends[0]] = chance.to(logits.dtype)
         return others
 
-    model.get_output_embeddings().register_forward_hook(hook)
+    head.register_forward_hook(hook)
+
+
+def set_mean_length(model: torch.nn.Module, mean_length: float) -> None:
+    """Another one, after `end_by_chance`."""
+    model.get_output_embeddings().log_odds.fill_(math.log(mean_length - 1))
 
 
 def make_trainer(arguments: argparse.Namespace, tokenizer: object, directory: str, **own: object) -> GRPOTrainer:
@@ -66,19 +76,37 @@ def make_trainer(arguments: argparse.Namespace, tokenizer: object, directory: st
     )
 
 
-def prepare(arguments: argparse.Namespace, tokenizer: object, engine: str) -> Callable[[list[list[int]]], list]:
-    """A function that samples one rollout with this engine; UserError where it cannot be had here."""
+def settings_of(engine: str) -> dict[str, bool]:
+    """What a GRPOConfig has to say for this engine; UserError where it cannot be had here."""
     own = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
     if own.get("use_vllm"):
         vllm_checks.check_installed()
-    with tempfile.TemporaryDirectory() as directory:
-        trainer = make_trainer(arguments, tokenizer, directory, **own)
+    return own
+
+
+def sampler(trainer: GRPOTrainer, engine: str, group: int, rows: int | None = None) -> Callable[[list], list]:
+    """A function from prompts' ids to completions' ids, as the trainer would sample them with this engine.
+
+    Args:
+        group: completions of a prompt, which stand one after another.
+        rows: at once, with lean; None: all.
+
+    Raises:
+        UserError: this model or these settings do not go with it.
+    """
     chosen = rollouts.choose(trainer, engine)
     if chosen is not None:
-        return lambda prompt_ids: chosen(trainer, prompt_ids, arguments.lean_rows)
+        return lambda prompt_ids: chosen(trainer, prompt_ids, rows)
     if engine == "lean" or (engine == "compiled" and trainer.generation_config.disable_compile):
         raise UserError("see the note above")
-    return lambda prompt_ids: trainer._generate_single_turn(prompt_ids, None, {}, arguments.num_generations)[0]
+    return lambda prompt_ids: trainer._generate_single_turn(prompt_ids, None, {}, group)[0]
+
+
+def prepare(arguments: argparse.Namespace, tokenizer: object, engine: str) -> Callable[[list[list[int]]], list]:
+    """A function that samples one rollout with this engine; UserError where it cannot be had here."""
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = make_trainer(arguments, tokenizer, directory, **settings_of(engine))
+    return sampler(trainer, engine, arguments.num_generations, arguments.lean_rows)
 
 
 def main() -> None:
