@@ -9,9 +9,8 @@ import warnings
 from typing import Any
 
 import torch
-from accelerate import PartialState
 
-from . import UserError
+from . import UserError, say
 from .checks import Check
 
 OTHERWISE = "or give --generation auto --use_vllm false"
@@ -157,7 +156,7 @@ class SyncCheck:
             if getattr(args, key)
         ]
         if changed and not self.said:
-            PartialState().print(
+            say(
                 f"note: whether vLLM holds the policy's weights is not verified, because {changed[0]} changes its "
                 "log-probabilities"
             )
