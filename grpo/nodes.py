@@ -14,7 +14,7 @@ from typing import Any
 
 from . import UserError, is_first_process
 
-LOOKS = 20.0  # seconds for which a process looks for a file of the first one's: network file systems may be late
+LOOKS = 10.0  # seconds for which a process looks for a file of the first one's: network file systems may be late
 
 # What gloo, NCCL and the store of torch.distributed say where a process has ended, or does not answer
 GONE = re.compile(
