@@ -82,7 +82,8 @@ def about_server(training: Any, model: str, wait: bool) -> Check:
             time.sleep(2)
     try:
         served = _get(f"{address}/v1/models")["data"][0]["id"]
-        mode = _get(f"{address}/server_info?config_format=json")["vllm_config"]["model_config"]["logprobs_mode"]
+        info = _get(f"{address}/server_info?config_format=json")["vllm_config"]
+        mode, transfer = info["model_config"]["logprobs_mode"], info["weight_transfer_config"]
     except urllib.error.HTTPError as error:
         finding = f"the server at {address} answers {error.code} to {error.url}: it takes no weights"
         return Check("error", "vllm server", finding, f"start it so: {serve}")
@@ -92,6 +93,9 @@ def about_server(training: Any, model: str, wait: bool) -> Check:
     finding = f"{served} at {address}"
     if mode != "processed_logprobs":
         finding += f", whose log-probabilities are {mode}: those before the temperature"
+        return Check("error", "vllm server", finding, f"start it so: {serve}")
+    if transfer is None:
+        finding += ", which was started without --weight-transfer-config: it takes no weights"
         return Check("error", "vllm server", finding, f"start it so: {serve}")
     return Check("ok", "vllm server", finding)
 
