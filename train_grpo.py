@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import UserError, is_first_process, out_of_memory, unsloth_backend
+from grpo import UserError, is_first_process, nodes, out_of_memory, say, unsloth_backend
 from grpo.prompts import THINK, PromptFormat, choose
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
@@ -175,6 +175,7 @@ def build_datasets(
 # The experiment
 
 
+@nodes.readable_errors
 def run(argv: list[str] | None, dataset: Any = None) -> int:
     """Configure, check, then train or evaluate; the exit status."""
     start = time.perf_counter()
@@ -188,8 +189,6 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
     if config.script.merge_only or config.script.ask:  # a saved run is used, and none begins
         return use_saved(config, style)
 
-    from accelerate import PartialState
-
     from grpo import console, loading, preflight, reward_choice, run_directory
     from grpo.checks import stop_at_errors
 
@@ -198,11 +197,11 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
     tokenizer, style = loading.load_tokenizer(config, style)
     data = build_datasets(config, tokenizer, style, dataset)
     checks = preflight.check(config, tokenizer, model_config, peft_config, data, rewards)
-    if PartialState().is_main_process:
+    if is_first_process():
         console.print_checks(checks, preflight.example(config, tokenizer, data))
     stop_at_errors(checks)
     if config.script.dry_run:
-        PartialState().print("Dry run: preflight found no error; nothing was trained or written")
+        say("Dry run: preflight found no error; nothing was trained or written")
         return 0
     if config.script.eval_only:
         return evaluate_alone(config, tokenizer, data, start)
@@ -227,13 +226,11 @@ def use_saved(config: "Config", style: PromptFormat) -> int:
 @out_of_memory.advised
 def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data: "Data", start: float) -> int:
     """`--eval_only`: measure the model as it is."""
-    from accelerate import PartialState
-
     from grpo import console, evaluation, loading, records, report
 
     output = Path(config.training.output_dir)
     summary, answers = evaluation.measure(config, loading.load(config), tokenizer, data)
-    if PartialState().is_main_process:
+    if is_first_process():
         records.begin(output, config, **data.facts())
         evaluation.save(output, "only", summary, answers)
         console.print_evaluations({Path(config.model.model_name_or_path).name: summary})
@@ -275,7 +272,7 @@ def train(
     trainer.checkpoint_facts = facts
     stop = monitoring.attach(trainer, config)  # metrics, alarms, the weights of rewards, signals
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
-    trainer.accelerator.print(f"Run: {training.run_name}, in {output}")
+    say(f"Run: {training.run_name}, in {output}")
     with stop.signals(), disk.readable_errors(output, config.argv):
         learn(config, trainer, tokenizer, data, stop, start)
     # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
@@ -291,7 +288,7 @@ def learn(
     from grpo import comparison, console, evaluation, hub, records, report, saved, sharding
 
     training, output = config.training, Path(config.training.output_dir)
-    say, main_process = trainer.accelerator.print, trainer.is_world_process_zero()
+    main_process = trainer.is_world_process_zero()
     if main_process:
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
         records.begin(output, config, **data.facts())
@@ -339,9 +336,11 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
             os._exit(143)  # its partners may wait for it in vain
         return getattr(error, "status", 130)
     except UserError as error:
-        if not (first := is_first_process()):
+        if not is_first_process():
             time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
-        print("error:" if first else f"error: [process {os.environ['RANK']}]", error, file=sys.stderr)
+        print(nodes.speaker(), error, file=sys.stderr, flush=True)
+        if isinstance(error, nodes.Gone):
+            os._exit(2)  # gloo's threads might wait for the one that is gone
         return 2
 
 

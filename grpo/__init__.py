@@ -32,3 +32,9 @@ class Interrupted(KeyboardInterrupt):
 def is_first_process() -> bool:
     """Whether this is the first of a launcher's processes, or there is no launcher; known before torch is loaded."""
     return "LOCAL_RANK" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def say(text: str) -> None:
+    """Print once for all of a run's processes; accelerate's print does so once on every machine."""
+    if is_first_process():
+        print(text)

@@ -19,7 +19,18 @@ from typing import Any, NoReturn
 
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import UserError, conflicts, continuation, engines, is_first_process, machine, run_directory, stages, strict
+from . import (
+    UserError,
+    conflicts,
+    continuation,
+    engines,
+    is_first_process,
+    machine,
+    nodes,
+    run_directory,
+    stages,
+    strict,
+)
 from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_adaptive, check_values, refuse_secrets
@@ -203,7 +214,8 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     )
     settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
     notes += claim.notes
-    run_directory.refuse_unwritable(Path(settings["output_dir"]))
+    if not nodes.is_other():  # `held` looks whether they have the same directory
+        run_directory.refuse_unwritable(Path(settings["output_dir"]))
     if is_first_process():  # the others would find this process' lock
         run_directory.refuse_in_use(Path(settings["output_dir"]))
     start, output = (Path(settings[key]).resolve() for key in ("model_name_or_path", "output_dir"))
@@ -211,6 +223,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         raise UserError(f"overwrite_run: {settings['output_dir']!r} holds the model to start from; give another name")
     settings["run_name"] = settings["run_name"] or run_name
     settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
+    nodes.meet_on_cpu(settings)
     try:
         script, training, model = parser.parse_dict(settings)
     except (ValueError, TypeError, ImportError, OSError) as error:

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-from . import UserError, strict
+from . import UserError, nodes, strict
 
 # Settings that are dictionaries, as JSON on the command line; some may also name a file
 FILES = ("accelerator_config", "fsdp_config", "deepspeed")
@@ -83,6 +83,10 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
         (
             settings["fsdp"] and world_size == 1,
             f"fsdp: {settings['fsdp']} needs several processes; start it with torchrun, or drop it",
+        ),
+        (
+            settings["save_on_each_node"] and nodes.count() > 1,
+            "save_on_each_node: true would let every machine write the same run; leave it out, and share output_dir",
         ),
         (
             multiple not in (None, "auto") and not re.fullmatch("0*[1-9][0-9]*", str(multiple)),

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import UserError, checkpoints
+from . import UserError, checkpoints, nodes
 from .records import mask, versions, without_nan
 
 # With another value the checkpoint's place in the data, or its optimizer's state, means something else
@@ -48,10 +48,11 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
     sealed = checkpoints.read_seal(checkpoint)
     instead = f"or start a new run from its weights (--model_name_or_path {checkpoint})"
     if sealed.get("world_size", world_size) != world_size:
+        times = "--nnodes times " if nodes.count() > 1 else ""
         raise UserError(
             f"resume_from_checkpoint: {checkpoint} is of {sealed['world_size']} processes, and this run has "
             f"{world_size}: each has its own random numbers and its own part of a rollout; give "
-            f"--nproc_per_node={sealed['world_size']}, {instead}"
+            f"{times}--nproc_per_node={sealed['world_size']}, {instead}"
         )
     then, now = sealed.get("settings") or {}, _plain(settings)
     changed = [key for key in then if key in now and then[key] != now[key]]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from . import UserError, checkpoints
+from .nodes import on_each
 from .records import resume_command
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -38,7 +39,7 @@ def readable_errors(output: Path, argv: list[str]) -> Iterator[None]:
         if last is None:
             kept, then = "no checkpoint was complete", "start again"
         else:
-            kept, then = f"the last complete checkpoint is {last}", f"go on: {resume_command(output, argv)}"
+            kept, then = f"the last complete checkpoint is {last}", f"go on{on_each()}: {resume_command(output, argv)}"
         free = shutil.disk_usage(output).free
         raise UserError(
             f"output_dir: the disk of {str(output)!r} is full ({free / 1e6:,.1f} MB free); {kept}; free some room, or "

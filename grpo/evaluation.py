@@ -26,6 +26,7 @@ from rewards import (
     last_number,
 )
 
+from . import say
 from .continuation import unchanged
 from .generation import Sampling, arithmetic, generate
 from .out_of_memory import EVALUATION, phase
@@ -117,7 +118,7 @@ def measure_before(config: Any, model: Any, tokenizer: Any, data: Any) -> Evalua
     known = broadcast_object_list([found[0] is not None])[0]
     if not known:
         return measure(config, model, tokenizer, data)
-    PartialState().print("Evaluation before training: as the run found it when it began")
+    say("Evaluation before training: as the run found it when it began")
     return found[0] or ({}, [])
 
 

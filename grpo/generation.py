@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from . import say
 from .decoding import Job, obstacle, refilled
 
 Completion = tuple[list[int], bool]  # token ids without the end token, and whether it was cut off
@@ -115,7 +116,7 @@ def generate(
 def _possible(model: Any) -> bool:
     why_not = obstacle(model)
     if why_not:
-        PartialState().print(f"note: evaluation runs on model.generate, because {why_not}")
+        say(f"note: evaluation runs on model.generate, because {why_not}")
     return not why_not
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import UserError
+from . import UserError, checkpoints
 from .geometry import Geometry
 
 SAYS_SO = re.compile(
@@ -140,8 +140,7 @@ def advice(error: OutOfMemory, config: Any) -> str:
     proposed = list(dict.fromkeys(_proposals(error, config)))
     at_once = " or ".join(text for text, resumes in proposed if resumes)
     anew = " or ".join(text for text, resumes in proposed if not resumes)
-    checkpoints = Path(config.training.output_dir).glob("checkpoint-*/trainer_state.json")
-    newest = max((path.parent for path in checkpoints), key=lambda path: int(path.name[11:]), default=None)
+    newest, _ = checkpoints.newest(Path(config.training.output_dir))
     again = "start again" if newest is None else "go on with --resume_from_checkpoint auto"
     weights = f" (--model_name_or_path {newest} takes the weights along)" if newest else ""
     ways = [f"give {at_once} and {again}"] if at_once else []

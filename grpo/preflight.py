@@ -9,7 +9,7 @@ from typing import Any
 
 from rewards import short_name
 
-from . import UserError, attention, estimates, hub, saved, trackers, vllm_checks
+from . import UserError, attention, estimates, hub, is_first_process, saved, trackers, vllm_checks
 from .checks import Check, judge
 from .data import Data, canonical
 from .reward_choice import refuse_collisions
@@ -193,7 +193,7 @@ def about_surroundings(config: Any) -> Iterator[Check]:
             )
             yield Check("ok", "adaptive", f"{finding} their own")
         yield Check("ok", "tracker", trackers.describe(config.training, config.notes))
-        if config.training.use_vllm and config.training.vllm_mode == "server":
+        if config.training.use_vllm and config.training.vllm_mode == "server" and is_first_process():
             name = config.model.model_name_or_path
             yield vllm_checks.about_server(config.training, name, wait=not config.script.dry_run)
         if config.training.push_to_hub:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from . import nodes
 from .checkpoints import step_of, write_whole
 from .masking import MASK, is_secret_name, mask
 from .run_directory import holds_run, recorded
@@ -52,7 +53,7 @@ def command_line(argv: list[str]) -> str:
 
 
 def resume_command(output: Path, argv: list[str]) -> str:
-    """The command that goes on with the run in `output` from its newest checkpoint."""
+    """The command that goes on with the run in `output` from its newest checkpoint, on every machine of it."""
     words = [
         word
         for previous, word in pairwise(["", *argv])
@@ -61,8 +62,7 @@ def resume_command(output: Path, argv: list[str]) -> str:
     words += [RESUME[0], "auto"]
     if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
         words += ["--output_dir", str(output)]
-    processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
-    return f"{f'torchrun --nproc_per_node={processes}' if processes else 'python'} {command_line(words)}"
+    return f"{nodes.launch()} {command_line(words)}"
 
 
 def without_nan(value: Any) -> Any:

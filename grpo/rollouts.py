@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from transformers import CompileConfig
 from trl.extras.profiling import profiling_context
 
-from . import UserError, engines, sharding
+from . import UserError, engines, say, sharding
 from .decoding import obstacle, refilled
 from .generation import Sampling
 
@@ -90,7 +89,7 @@ def choose(trainer: Any, generation: str = "auto") -> Lean | None:
         return None
     why_not = _why_not_compiled(trainer) if chosen == "compiled" else _why_not_lean(trainer)
     if why_not:
-        PartialState().print(f"note: rollouts are sampled by model.generate, not {chosen}, because {why_not}")
+        say(f"note: rollouts are sampled by model.generate, not {chosen}, because {why_not}")
     elif chosen == "compiled":
         compile_decoding(trainer)
     return Lean(trainer) if chosen == "lean" and not why_not else None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-from . import UserError, checkpoints, is_first_process
+from . import UserError, checkpoints, is_first_process, nodes
 
 LOCK = "run.lock"
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system that has none
@@ -74,8 +74,18 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrit
         overwrite: whether a given directory that holds a run may be written.
 
     Raises:
-        UserError: there is nothing to go on from, or what a run has written would be lost.
+        UserError: there is nothing to go on from, or what a run has written would be lost; not on other machines than
+            the first process', which would wait for this one in vain: `held` tells all of them.
     """
+    try:
+        return _claim(output_dir, default_dir, resume, overwrite)
+    except UserError:
+        if not nodes.is_other():
+            raise
+        return Claim(output_dir or default_dir)
+
+
+def _claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> Claim:
     try:
         os.lstat(output_dir or default_dir)
     except (FileNotFoundError, NotADirectoryError):
@@ -132,6 +142,8 @@ def _newest(run: Path) -> Claim:
             f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint ({'; '.join(skipped)}); start the run "
             "again with --overwrite_run true"
         )
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):  # torchrun starts this command again where it fails
+        return Claim(str(run), None, (f"note: {run} holds no checkpoint yet: the run starts from its beginning",))
     raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
 
 
@@ -181,6 +193,7 @@ def held(directory: Path, claimed: tuple[int, int] | EllipsisType | None = ...) 
         UserError: another process holds it, or has written it meanwhile.
     """
     if not is_first_process():
+        nodes.check_shared(directory)
         yield
         return
     made = (directory / "completions", directory, *directory.parents)  # innermost first; TRL makes completions
@@ -192,6 +205,7 @@ def held(directory: Path, claimed: tuple[int, int] | EllipsisType | None = ...) 
                 raise UserError(
                     f"output_dir: {str(directory)!r} was written by another run since this one began; {WAYS_OUT}"
                 )
+            nodes.check_shared(directory)
             yield
     finally:
         if directory in new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from transformers import TrainerCallback
 
-from . import Interrupted, checkpoints, is_first_process, records
+from . import Interrupted, UserError, checkpoints, is_first_process, nodes, records
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TORCHRUN_WAITS = 30  # seconds, unless it is told otherwise
@@ -43,7 +43,7 @@ class Stopping(TrainerCallback):
         self._took = 0.0  # seconds of the last step
         self.reason, self.status = "", 0
         self._save = True
-        self._training = False
+        self._training = self._trained = False  # now, and at any time
         self._signal = 0  # that this process has got
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
         self._process, self._first = os.getpid(), 0.0  # when the first one came
@@ -80,7 +80,10 @@ class Stopping(TrainerCallback):
             self._note(f"interrupted by {error.args[0]}")
             raise Interrupted(f" by {error.args[0]}. {self.way_on()}", error.status) from None
         except Exception as error:
-            self._note(f"failed: {next(iter(str(error).splitlines()), type(error).__name__)}")
+            reason = "" if isinstance(error, UserError) else nodes.reason_gone(error)
+            self._note(f"failed: {reason or next(iter(str(error).splitlines()), type(error).__name__)}")
+            if reason:
+                raise nodes.gone(reason, self._what_is_left()) from error
             raise
         finally:
             for number, handler in self._taken.items():
@@ -124,15 +127,21 @@ class Stopping(TrainerCallback):
         output = Path(self.trainer.args.output_dir)
         command = records.resume_command(output, self.argv)
         if checkpoints.newest(output)[0]:
-            return f"To go on: {command}"
+            return f"To go on{nodes.on_each()}: {command}"
         if not self.reason and any(output.glob("*.safetensors")):
             return f"Training had ended, and its weights are in {output} (--eval_only true measures them)"
         if self.reason:
             return "There is no checkpoint to go on from: start a new run"
-        return f"Nothing was trained yet. To start again: {command}"
+        lost = "No checkpoint was complete" if self._trained else "Nothing was trained yet"
+        return f"{lost}. To start again{nodes.on_each()}: {command}"
+
+    def _what_is_left(self) -> str:
+        """`way_on` where the run has broken off, with the checkpoint that it would go on from."""
+        last, _ = checkpoints.newest(Path(self.trainer.args.output_dir))
+        return f"The newest complete checkpoint is {last}. {self.way_on()}" if last else self.way_on()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._training = True
+        self._training = self._trained = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = False

@@ -20,7 +20,7 @@ import torch
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
-from . import attention, machine, packable, packing, rollouts, schedule
+from . import attention, machine, packable, packing, rollouts, say, schedule
 from .durable import DurableGRPOTrainer
 from .schedule import Batch, Plan
 from .vllm_checks import SyncCheck
@@ -67,7 +67,7 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
             reason = packable.misfit(self)
         if reason is not None:
             self.backend = self.pack_tokens = None
-            self.accelerator.print(f"note: the training step is TRL's own, with its padding: {reason}")
+            say(f"note: the training step is TRL's own, with its padding: {reason}")
             return
         known = self.loss_type in schedule.KNOWN
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
@@ -77,7 +77,7 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
         self._block = 1 if self.loss_type in schedule.TOKEN_MEANS else together
         self._drops = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
-        self.accelerator.print(f"Training step: packs of {self.pack_tokens:,} tokens, {self.backend.name}{whole}")
+        say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.backend.name}{whole}")
 
     # One batch on its way
 

@@ -9,9 +9,8 @@ import warnings
 from typing import Any
 
 import torch
-from accelerate import PartialState
 
-from . import UserError
+from . import UserError, say
 from .checks import Check
 
 OTHERWISE = "or give --generation auto --use_vllm false"
@@ -83,7 +82,8 @@ def about_server(training: Any, model: str, wait: bool) -> Check:
             time.sleep(2)
     try:
         served = _get(f"{address}/v1/models")["data"][0]["id"]
-        mode = _get(f"{address}/server_info?config_format=json")["vllm_config"]["model_config"]["logprobs_mode"]
+        info = _get(f"{address}/server_info?config_format=json")["vllm_config"]
+        mode, transfer = info["model_config"]["logprobs_mode"], info["weight_transfer_config"]
     except urllib.error.HTTPError as error:
         finding = f"the server at {address} answers {error.code} to {error.url}: it takes no weights"
         return Check("error", "vllm server", finding, f"start it so: {serve}")
@@ -93,6 +93,9 @@ def about_server(training: Any, model: str, wait: bool) -> Check:
     finding = f"{served} at {address}"
     if mode != "processed_logprobs":
         finding += f", whose log-probabilities are {mode}: those before the temperature"
+        return Check("error", "vllm server", finding, f"start it so: {serve}")
+    if transfer is None:
+        finding += ", which was started without --weight-transfer-config: it takes no weights"
         return Check("error", "vllm server", finding, f"start it so: {serve}")
     return Check("ok", "vllm server", finding)
 
@@ -157,7 +160,7 @@ class SyncCheck:
             if getattr(args, key)
         ]
         if changed and not self.said:
-            PartialState().print(
+            say(
                 f"note: whether vLLM holds the policy's weights is not verified, because {changed[0]} changes its "
                 "log-probabilities"
             )

@@ -23,6 +23,7 @@ import torch
 import yaml
 from conftest import DEMO, ROOT
 from test_estimates import QWEN_15B
+from torch.distributed import run as torchrun
 from transformers.training_args import OptimizerNames
 
 import rewards
@@ -40,6 +41,8 @@ NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU ref
 REFUSED = {"push_to_hub": "push_to_hub: the Hub does not take the model"}  # there is no Hub: as far as this line
 OTHER_FLAGS = {  # argparse's, the X-ray's, torchrun's, pip's, …
     *("help", "config", "json", "nproc_per_node", "shutdown-timeout", "no-build-isolation", "rounds"),
+    *("nnodes", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts"),
+    *("nodes", "ntasks-per-node", "gpus-per-node", "weight-transfer-config", "logprobs-mode", "host", "port"),
 }
 OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, reward, metric or recipe
     "my_rewards",
@@ -204,10 +207,19 @@ def run(command, monkeypatch, capfd):
         main = {"xray": xray.main, "report": report.main}[words[2].partition(".")[2]]
         assert main(words[3:]) == 0, capfd.readouterr().err
     else:
-        processes = int(words[1].partition("=")[2]) if words[0] == "torchrun" else 1
+        processes = launched(words) if words[0] == "torchrun" else 1
         assert words[0] == "python" or processes > 1
-        assert words.index("train_grpo.py") == (1 if words[0] == "python" else 2)
+        assert words[0] == "torchrun" or words.index("train_grpo.py") == 1
         train(words[words.index("train_grpo.py") + 1 :], capfd, processes)
+
+
+def launched(words):
+    """The processes that a torchrun line starts on all machines; torchrun itself reads its options."""
+    options = torchrun.parse_args(words[1:])
+    machines = int(options.nnodes.partition(":")[0])
+    assert options.training_script == "train_grpo.py" and 0 <= options.node_rank < machines
+    assert machines == 1 or options.rdzv_endpoint or options.master_addr != "127.0.0.1"
+    return machines * int(options.nproc_per_node)
 
 
 def train(argv, capfd, processes=1):

@@ -13,8 +13,10 @@ from conftest import DEMO
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
+from trl.generation import vllm_client, vllm_generation
 
 from grpo import UserError, vllm_checks
+from grpo.trainer import LeanGRPOTrainer
 
 
 def installed(monkeypatch, version, requires=()):
@@ -78,8 +80,9 @@ def serve():
         server.server_close()
 
 
-def info(mode="processed_logprobs"):
-    return {"vllm_config": {"model_config": {"logprobs_mode": mode}}}
+def info(mode="processed_logprobs", transfer="nccl"):
+    transfer = transfer and {"backend": transfer}
+    return {"vllm_config": {"model_config": {"logprobs_mode": mode}, "weight_transfer_config": transfer}}
 
 
 UP = {"/health": "", "/v1/models": {"data": [{"id": "some/model"}]}, "/server_info": info()}
@@ -93,6 +96,11 @@ UP = {"/health": "", "/v1/models": {"data": [{"id": "some/model"}]}, "/server_in
         ({**UP, "/health": "<html>"}, "error", "no vLLM server answers"),
         ({**UP, "/server_info": 404}, "error", "answers 404 to .*server_info.*takes no weights"),
         ({**UP, "/server_info": info("raw_logprobs")}, "error", "raw_logprobs: those before the temperature"),
+        (
+            {**UP, "/server_info": info(transfer=None)},
+            "error",
+            "without --weight-transfer-config: it takes no weights",
+        ),
         ({**UP, "/v1/models": {"data": []}}, "error", "is no vLLM server"),
     ],
 )
@@ -121,7 +129,7 @@ def test_a_server_that_is_not_there_is_waited_for_where_training_begins(serve, m
 class FakeVLLM:
     """In the place of TRL's VLLMGeneration: samples with a copy of the model, which `sync_weights` may renew."""
 
-    syncing, noise = True, 0.0
+    syncing, noise, unknown = True, 0.0, True
 
     def __init__(self, model, temperature, max_completion_length, processing_class, **settings):
         self.trained, self.copy, self.syncs = (
@@ -152,7 +160,8 @@ class FakeVLLM:
             ids = ids[: ids.index(self.eos) + 1] if self.eos in ids else ids
             completions.append(ids)
             logps.append([[scores[row, place, token].item()] for place, token in enumerate(ids)])
-        logps[0][0] = [None]  # what vLLM has for a NaN
+        if self.unknown:
+            logps[0][0] = [None]  # what TRL makes of a NaN of vLLM's
         return prompts, completions, logps, None
 
 
@@ -208,6 +217,99 @@ def test_weights_that_stay_behind_end_the_run_after_the_first_step(correction, t
 def test_another_model_ends_the_run_in_the_first_rollout(train):
     with pytest.raises(UserError, match="weights: in the first rollout"):
         train(syncing=False, noise=1.0)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The routes of a vLLM server that TRL asks for text and for weights, over a model of its own."""
+
+    def do_GET(self):
+        self.answer({**UP, "/get_world_size": {"world_size": 1}}[self.path.partition("?")[0]])
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
+        self.server.posted.append((self.path, asked))
+        self.answer(self.complete(asked) if self.path == "/v1/completions" else {"success": True})
+
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def complete(self, asked):
+        prompts = [ids for ids in asked["prompt"] for _ in range(asked["n"])]
+        sampler = self.server.sampler
+        sampler.temperature, sampler.limit = asked["temperature"], asked["max_tokens"]
+        _, completions, logps, _ = sampler.generate(prompts, None, 1, None)
+        return {"choices": [
+            {
+                "prompt_token_ids": prompt, "token_ids": ids,
+                "logprobs": {
+                    "tokens": [f"token_id:{token}" for token in ids],
+                    "token_logprobs": [value for (value,) in logp],
+                    "top_logprobs": [None] * len(ids),
+                },
+            }
+            for prompt, ids, logp in zip(prompts, completions, logps, strict=True)
+        ]}  # fmt: skip
+
+    def log_message(self, *args):
+        pass
+
+
+class Client(vllm_client.VLLMClient):
+    """TRL's, whose tensors travel without NCCL."""
+
+    server = None
+
+    def init_communicator(self, device=0):
+        assert self.get_server_info()["weight_transfer_config"] == {"backend": "nccl"} and self.get_world_size() == 1
+
+    def update_named_params(self, metadata, named_params):
+        self._post(f"{self.base_url}/update_weights", json={"names": [name for name, *_ in metadata]})
+        self.server.sampler.copy.load_state_dict(dict(named_params) if self.server.listens else {}, strict=False)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_the_lean_trainer_samples_from_a_server_by_trls_own_requests(listens, monkeypatch, tmp_path):
+    for module in (vllm_client, vllm_generation):
+        monkeypatch.setattr(module, "is_vllm_available", lambda *_, **__: True)
+    monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    monkeypatch.setattr(FakeVLLM, "unknown", False)  # JSON has no NaN
+    monkeypatch.setattr(FakeVLLM, "noise", 1.0)  # what it was started with is not the policy
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.sampler, server.posted, server.listens = FakeVLLM(model, 1.0, 8, tokenizer), [], listens
+    monkeypatch.setattr(Client, "server", server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", use_vllm=True, vllm_mode="server",
+        vllm_server_host="127.0.0.1", vllm_server_port=server.server_port, max_steps=2, max_completion_length=8,
+        per_device_train_batch_size=8, num_generations=4, learning_rate=2e-3, gradient_checkpointing=False,
+        save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    try:
+        trainer = LeanGRPOTrainer(
+            model,
+            lambda completions, **_: [float(len(str(text)) % 7) for text in completions],
+            config,
+            Dataset.from_list([{"prompt": [{"role": "user", "content": f"What is 3 + {n}?"}]} for n in range(8)]),
+            processing_class=tokenizer,
+        )
+        if not listens:
+            with pytest.raises(UserError, match="does not hold the policy's weights: in the first rollout"):
+                trainer.train()
+            return
+        trainer.train()
+    finally:
+        server.shutdown()
+        server.server_close()
+    paths = [path for path, _ in server.posted]
+    assert paths == 2 * ["/update_weights", "/reset_prefix_cache", "/v1/completions"]
+    asked = server.posted[2][1]
+    assert (len(asked["prompt"]), asked["n"], asked["max_tokens"]) == (2, 4, 8)  # each prompt once
 
 
 def test_log_probabilities_of_a_part_of_the_tokens_are_not_compared_and_a_line_says_so(train, capsys):
