@@ -115,7 +115,7 @@ def memory(
     Training, the optimizer's step and generation take turns, and generation finds no gradients; the largest counts.
     Within 3 % of the tensors that are alive in a training step of Qwen2.5-1.5B's shape (benchmarks/memory.py); not yet
     held against a GPU. Not in it: the CUDA context, what an allocator keeps unused, eager attention's scores. On a CPU
-    a small model takes two to three times as much, since each completion there has its own copy of its prompt's keys.
+    the demo's model takes 1.6 to 3 times as much; probably since each completion there copies its prompt's keys.
 
     Args:
         training, model: the GRPOConfig and ModelConfig.
