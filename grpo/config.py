@@ -178,19 +178,25 @@ def _parse(hyperparameters: dict[str, Any], argv: list[str]) -> tuple[dict[str, 
     return {key: getattr(namespace, key) for key in parser.keys}, given, parser
 
 
-def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> Config:
-    """The configuration of this run; raises UserError for the first thing that is wrong.
+@dataclass
+class Merged:
+    """The settings before they are fitted to a machine: all that can be said of a run on another one."""
 
-    Args:
-        hyperparameters: the inline block of train_grpo.py.
-        argv: the command line without the program's name; None reads sys.argv.
-    """
-    argv = sys.argv[1:] if argv is None else argv
+    settings: dict[str, Any]
+    given: set[str]  # what the command line gave itself
+    parser: _Parser
+    geometry: Geometry
+    stages: list[Stage]
+    notes: list[str]
+    rollout_given: str | None
+
+
+def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> Merged:
+    """The settings of so many processes, each checked, but for what depends on this machine; raises UserError."""
     settings, given, parser = _parse(hyperparameters, argv)
     check_values(settings)
     conflicts.read_dictionaries(settings)
     refuse_secrets(settings)
-    world_size = machine.world_size()
     geometry = Geometry.solve(settings, world_size)
     rollout_given = next((key for key in ("generation_batch_size", "steps_per_generation") if settings[key]), None)
     in_stages, notes = stages.read(settings, given, geometry.steps_per_rollout)
@@ -200,6 +206,19 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
         settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
     conflicts.check_together(settings, world_size)
     engines.settle(settings, given)
+    return Merged(settings, given, parser, geometry, in_stages, notes, rollout_given)
+
+
+def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> Config:
+    """The configuration of this run; raises UserError for the first thing that is wrong.
+
+    Args:
+        hyperparameters: the inline block of train_grpo.py.
+        argv: the command line without the program's name; None reads sys.argv.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    merged = merge(hyperparameters, argv, machine.world_size())
+    settings, given, parser, notes = merged.settings, merged.given, merged.parser, merged.notes
     notes += machine.fit_to_machine(settings, given)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     inline = {**_parse(hyperparameters, [])[0], "output_dir": None, "run_name": None}
@@ -234,7 +253,9 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
     seen = run_directory.written(Path(claim.output_dir))
-    config = Config(script, training, model, geometry, notes, changed, argv, in_stages, rollout_given, seen)
+    config = Config(
+        script, training, model, merged.geometry, notes, changed, argv, merged.stages, merged.rollout_given, seen
+    )
     if claim.checkpoint:
-        notes += continuation.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)
+        notes += continuation.compare(Path(claim.checkpoint), config.settings(), merged.geometry.world_size)
     return config

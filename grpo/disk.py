@@ -1,4 +1,4 @@
-"""A disk that fills up in the middle of a run: what is said, and what is left."""
+"""The disk: whether a run has room, and what is said and left when it fills up in the middle of one."""
 
 import errno
 import re
@@ -6,8 +6,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from . import UserError, checkpoints
+from . import UserError, checkpoints, estimates
+from .checks import Check, judge
+from .estimates import in_words
 from .nodes import on_each
 from .records import resume_command
 
@@ -45,3 +48,20 @@ def readable_errors(output: Path, argv: list[str]) -> Iterator[None]:
             f"output_dir: the disk of {str(output)!r} is full ({free / 1e6:,.1f} MB free); {kept}; free some room, or "
             f"lower save_total_limit, then {then}"
         ) from error
+
+
+def about(config: Any, shape: estimates.Shape) -> Check:
+    """Whether checkpoints and model have room, as a line of preflight's table."""
+    training, output = config.training, Path(config.training.output_dir)
+    checkpoint, final = estimates.disk(shape, training, config.model)
+    kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
+    needed = kept * checkpoint + final
+    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    finding = f"about {in_words(needed)}: "
+    finding += (
+        f"{kept} checkpoints of {in_words(checkpoint)} and the model; " if kept else "the model, no checkpoints; "
+    )
+    remedy = "free some room, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
+    status = "error" if free < final + bool(kept) * checkpoint else "warning"
+    return judge(free < needed, "disk", f"{finding}{in_words(free)} free in {existing}", remedy, status)

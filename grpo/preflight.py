@@ -1,24 +1,19 @@
 """Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
 
 import re
-import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
 from rewards import short_name
 
-from . import UserError, attention, estimates, hub, is_first_process, saved, trackers, vllm_checks
+from . import UserError, attention, disk, estimates, hub, is_first_process, saved, trackers, vllm_checks
 from .checks import Check, judge
 from .data import Data, canonical
+from .estimates import in_words
 from .reward_choice import refuse_collisions
 from .reward_trial import Rewards, about_rewards, try_rewards
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
-
 
 # --- Data ---------------------------------------------------------------------------------------------------------
 
@@ -147,11 +142,11 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     at_once = attention.budget(config.script, model.attn_implementation, training.device)
     parts = estimates.memory(shape, training, model, per_device, longest, at_once)
     free, where = _free_memory(training.device)
-    finding = f"at least about {_size(sum(parts.values()))} at the peak, {_size(free)} free on {where} ("
-    finding += ", ".join(f"{part} {_size(size)}" for part, size in parts.items() if size) + ")"
+    finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
+    finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
     yield judge(sum(parts.values()) > free, "memory", finding, remedy)
-    yield _about_disk(config, shape)
+    yield disk.about(config, shape)
 
 
 def _free_memory(device: Any) -> tuple[float, str]:
@@ -162,20 +157,6 @@ def _free_memory(device: Any) -> tuple[float, str]:
     import psutil
 
     return psutil.virtual_memory().available, "this machine"
-
-
-def _about_disk(config: Any, shape: estimates.Shape) -> Check:
-    training, output = config.training, Path(config.training.output_dir)
-    checkpoint, final = estimates.disk(shape, training, config.model)
-    kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
-    needed = kept * checkpoint + final
-    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    finding = f"about {_size(needed)}: "
-    finding += f"{kept} checkpoints of {_size(checkpoint)} and the model; " if kept else "the model, no checkpoints; "
-    remedy = "free some room, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
-    status = "error" if free < final + bool(kept) * checkpoint else "warning"
-    return judge(free < needed, "disk", f"{finding}{_size(free)} free in {existing}", remedy, status)
 
 
 def about_surroundings(config: Any) -> Iterator[Check]:
@@ -247,3 +228,9 @@ def example(config: Any, tokenizer: Any, data: Data) -> str:
     if not data.style.chat:
         return prompt
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **kwargs)
+
+
+if __name__ == "__main__":
+    from .plan import main
+
+    sys.exit(main())

@@ -28,7 +28,7 @@ from transformers.training_args import OptimizerNames
 
 import rewards
 import train_grpo
-from grpo import attention, estimates, report, reward_choice, xray
+from grpo import attention, estimates, plan, report, reward_choice, xray
 from grpo import config as configuration
 from grpo.alarms import ALARMS
 
@@ -43,6 +43,18 @@ OTHER_FLAGS = {  # argparse's, the X-ray's, torchrun's, pip's, …
     *("help", "config", "json", "nproc_per_node", "shutdown-timeout", "no-build-isolation", "rounds"),
     *("nnodes", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts"),
     *("nodes", "ntasks-per-node", "gpus-per-node", "weight-transfer-config", "logprobs-mode", "host", "port"),
+    *(
+        "plan",
+        "model_size",
+        "gpu",
+        "devices",
+        "sharding",
+        "price",
+        "mean_completion_length",
+        "live_groups",
+        "measured",
+    ),
+    *("config_file", "num_processes"),  # accelerate launch's
 }
 OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, reward, metric or recipe
     "my_rewards",
@@ -203,8 +215,8 @@ def run(command, monkeypatch, capfd):
     if words[:2] == ["pip", "install"]:
         files = [word for word, before in zip(words[1:], words, strict=False) if before == "-r"]
         assert files and all((ROOT / file).is_file() for file in files)
-    elif words[:3] in (["python", "-m", "grpo.xray"], ["python", "-m", "grpo.report"]):
-        main = {"xray": xray.main, "report": report.main}[words[2].partition(".")[2]]
+    elif words[:3] in [["python", "-m", f"grpo.{name}"] for name in ("xray", "report", "preflight")]:
+        main = {"xray": xray.main, "report": report.main, "preflight": plan.main}[words[2].partition(".")[2]]
         assert main(words[3:]) == 0, capfd.readouterr().err
     else:
         processes = launched(words) if words[0] == "torchrun" else 1

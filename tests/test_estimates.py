@@ -46,7 +46,8 @@ def test_weights_optimizer_and_checkpoint_of_the_default_run():
     training, model = settings()
     training.bf16, model.dtype = True, "bfloat16"
     shape = estimates.shape(QWEN_15B)
-    parts = estimates.memory(shape, training, model, rollout_per_device=64, prompt_length=256)
+    training.use_cpu = False
+    parts = estimates.memory(shape, training, model, rollout_per_device=64, prompt_length=256, pack_tokens=8192)
     assert parts["weights"] == parts["gradients"] == 2 * shape.parameters and parts["reference model"] == 0
     assert parts["optimizer"] == 6 * shape.parameters  # two moments and the compensation, in bfloat16
     checkpoint, final = estimates.disk(shape, training, model)
@@ -67,17 +68,46 @@ def test_longer_completions_and_larger_batches_take_more():
     assert peak("--use_peft", "true") < peak()
 
 
+def on_a_gpu(*flags):
+    training, model = settings(*flags)
+    training.use_cpu, training.bf16, model.dtype, model.attn_implementation = (
+        False,
+        True,
+        "bfloat16",
+        "flash_attention_2",
+    )
+    return training, model
+
+
+def test_a_training_step_without_checkpointing_is_its_layers_its_ends_and_the_head():
+    training, model = on_a_gpu("--gradient_checkpointing", "false")
+    layers = 28 * 8192 * (16 * 1536 + 4 * (1536 + 256) + 8 * 8960)
+    ends, tiles = 8192 * 1536 * 10, 4096 * 32768 * 2
+    head = 151936 * 1536 * (4 + 2) + 8192 * 1536 * 4  # the head's gradients, and that of what it reads
+    assert estimates.training_step(estimates.shape(QWEN_15B), training, model, 8192) == layers + ends + tiles + head
+
+
 def test_packs_bound_what_a_step_computes_at_once_by_the_budget_or_the_longest_completion():
-    training, model = settings("--gradient_checkpointing", "false", "--max_completion_length", "1000")
+    training, model = on_a_gpu("--gradient_checkpointing", "false", "--max_completion_length", "1000")
     shape = estimates.shape(QWEN_15B)
 
-    def activations(**packs):
-        return estimates.memory(shape, training, model, 1, 250, **packs)["activations or generation"]
+    def step(tokens):
+        return estimates.memory(shape, training, model, 1, 250, pack_tokens=tokens)["training step"]
 
-    micro_batch = training.per_device_train_batch_size * 1250
-    assert activations(pack_tokens=5000) == pytest.approx(activations() * 5000 / micro_batch)
-    assert activations(pack_tokens=100) == pytest.approx(activations() * 1250 / micro_batch)
-    assert activations(pack_tokens=10**6) == activations()
+    for given, computed in ((5000, 5000), (100, 1250), (10**6, training.per_device_train_batch_size * 1250)):
+        assert step(given) == estimates.training_step(shape, training, model, computed)
+
+
+def test_sharding_divides_what_is_shared():
+    training, model = on_a_gpu()
+    shape = estimates.shape(QWEN_15B)
+    one = estimates.memory(shape, training, model, 64, 256, 8192)
+    for sharding, divided in (("zero2", ("gradients", "optimizer")), ("fsdp2", ("gradients", "optimizer"))):
+        eight = estimates.memory(shape, training, model, 64, 256, 8192, devices=8, sharding=sharding)
+        assert all(eight[part] == one[part] / 8 for part in divided)
+        assert (eight["weights"] < one["weights"]) == (sharding == "fsdp2")
+    both = estimates.memory(shape, training, model, 64, 256, 8192, devices=2)
+    assert both["gradients"] == 2 * one["gradients"]  # and DDP's buckets
 
 
 def test_what_is_said_of_the_disk_is_what_a_run_writes(tiny_run):
