@@ -27,3 +27,7 @@ def stop_at_errors(checks: Sequence[Check]) -> None:
     if errors:
         more = f" (and {len(errors) - 1} more, see the table)" if len(errors) > 1 else ""
         raise UserError(f"{errors[0].name}: {errors[0].finding}; {errors[0].remedy}{more}")
+
+
+def in_words(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import UserError, checkpoints, estimates
-from .checks import Check, judge
-from .estimates import in_words
+from .checks import Check, in_words, judge
 from .nodes import on_each
 from .records import resume_command
 

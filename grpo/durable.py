@@ -35,6 +35,7 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         self.checkpoint_facts: dict[str, Any] = {}
         self._resumed_from: Path | None = None
         super().__init__(*args, **kwargs)
+        sharding.check(self)
         self.add_callback(_GoOn(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:

@@ -92,11 +92,19 @@ def shape(model_config: Any, peft_config: Any = None, trust_remote_code: bool = 
     )
 
 
-def _bytes(shape: Shape, model: Any, optim: str) -> tuple[float, float, float]:
-    """Bytes of all weights, of the trained ones, and of their optimizer state."""
+def _bytes(shape: Shape, model: Any, optim: str, mixed: str = "none") -> tuple[float, float, float]:
+    """Bytes of all weights, of the trained ones, and of their optimizer state.
+
+    `mixed` divides the weights of a run with bf16: FSDP2 makes them float32, DeepSpeed keeps float32 ones beside.
+    """
     held = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else BYTES.get(str(model.dtype), 4)
     trained = 4 if shape.adapter else BYTES.get(str(model.dtype), 4)  # an adapter is float32
-    per_weight = next((rule(trained) for name, rule in STATE_BYTES if name in optim), 2.0 * trained)
+    if mixed == "fsdp2":
+        held, trained = held if shape.adapter else 4, 4
+    moments = 4 if mixed.startswith("zero") else trained
+    per_weight = next((rule(moments) for name, rule in STATE_BYTES if name in optim), 2.0 * moments)
+    if mixed.startswith("zero"):
+        held, trained, per_weight = min(held, 2), 2, per_weight + 4
     adapter = shape.trained * trained if shape.adapter else 0
     return shape.parameters * held + adapter, shape.trained * trained, shape.trained * per_weight
 
@@ -128,7 +136,8 @@ def memory(
             zero2 (gradients and optimizer).
         device_memory: bytes of the device, of which vLLM beside the trainer reserves its share.
     """
-    weights, trained, state = _bytes(shape, model, training.optim.value)
+    half = training.bf16 or training.fp16
+    weights, trained, state = _bytes(shape, model, training.optim.value, sharding if half and devices > 1 else "none")
     length = prompt_length + training.max_completion_length
     tokens = training.per_device_train_batch_size * length
     if pack_tokens:
@@ -136,12 +145,14 @@ def memory(
     step = training_step(shape, training, model, tokens, packed=bool(pack_tokens))
     of_weights, of_gradients, of_state = SHARED[sharding]
     reference = weights if training.beta and not shape.adapter else 0.0
-    gathered = 0.0
+    gathered = whole = 0.0
     if of_weights and devices > 1:  # a layer and the next, and the whole head, are put together to be used
+        number = 2 if half else BYTES.get(str(model.dtype), 4)
         layer = (shape.parameters - shape.heads * shape.embedding) / max(shape.layers, 1)
-        gathered = (shape.embedding + 2 * layer) * BYTES.get(str(model.dtype), 4)
+        gathered = (shape.embedding + 2 * layer) * number
+        whole = 0.0 if training.use_vllm else shape.parameters * number  # to sample with: sharding.whole
     resident = {
-        "weights": weights / (devices if of_weights else 1) + gathered,
+        "weights": weights / (devices if of_weights else 1),
         "reference model": reference / (devices if of_weights else 1),
         "optimizer": state / (devices if of_state else 1),
     }
@@ -151,9 +162,12 @@ def memory(
     if devices > 1 and sharding == "none":
         gradients += trained  # DDP reduces them in buckets, a copy
     alone = {
-        "training step": {"gradients": gradients, "training step": step},
+        "training step": {"gradients": gradients, "training step": step + gathered},
         "optimizer step": {"gradients": gradients, "optimizer step": _optimizer_step(shape, training, trained)},
-        "generation": {"generation": _generation(shape, training, model, rollout_per_device, prompt_length)},
+        "generation": {
+            "weights gathered": whole,
+            "generation": _generation(shape, training, model, rollout_per_device, prompt_length),
+        },
     }
     most = max(alone.values(), key=lambda parts: sum(parts.values()))
     return {**resident, "gradients": 0.0, **most}
@@ -234,7 +248,3 @@ def disk(shape: Shape, training: Any, model: Any) -> tuple[float, float]:
     _, trained, state = _bytes(shape, model, training.optim.value)
     final = trained if shape.adapter else shape.parameters * BYTES.get(str(model.dtype), 4)
     return final + (0.0 if training.save_only_model else state), final
-
-
-def in_words(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

@@ -9,9 +9,8 @@ from typing import Any
 from rewards import short_name
 
 from . import UserError, attention, disk, estimates, hub, is_first_process, saved, trackers, vllm_checks
-from .checks import Check, judge
+from .checks import Check, in_words, judge
 from .data import Data, canonical
-from .estimates import in_words
 from .reward_choice import refuse_collisions
 from .reward_trial import Rewards, about_rewards, try_rewards
 

@@ -113,11 +113,6 @@ def _why_not_compiled(trainer: Any) -> str | None:
     attention = model.config._attn_implementation
     if attention not in ("sdpa", "eager"):
         return f"a static cache does not go with attention {attention}"
-    return _sharded(trainer)
-
-
-def _sharded(trainer: Any) -> str | None:
-    """Sharded weights are gathered layer by layer, by all processes at the same time: their steps must be the same."""
     return "the weights are sharded" if trainer._dist.is_fsdp or trainer._dist.is_zero3 else None
 
 

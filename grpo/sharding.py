@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from transformers.integrations import deepspeed
 
+from . import UserError, say
+
 
 @contextlib.contextmanager
 def whole(trainer: Any) -> Iterator[Any]:
@@ -81,3 +83,27 @@ def saved_whole(accelerator: Any) -> Iterator[None]:
         yield
     finally:
         plugin.set_state_dict_type(kind)
+
+
+def check(trainer: Any) -> None:
+    """Say what a launcher's settings do that nobody may expect.
+
+    Raises:
+        UserError: they would leave a run without its weights.
+    """
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and not trainer.is_fsdp_enabled:
+        say("note: Accelerate divides weights by FSDP on GPUs only; here every process holds all of them (DDP)")
+    if not trainer.is_deepspeed_enabled:
+        return
+    plugin = trainer.accelerator.state.deepspeed_plugin
+    zero = plugin.deepspeed_config.get("zero_optimization", {})
+    if plugin.zero_stage == 3 and not zero.get("stage3_gather_16bit_weights_on_model_save"):
+        raise UserError(
+            "zero3_save_16bit_model: false would leave the run without a model that can be loaded; set it to true, as "
+            "accelerate/zero3.yaml does (in DeepSpeed's own words stage3_gather_16bit_weights_on_model_save)"
+        )
+    if "stable_adamw" in trainer.args.optim:
+        say(
+            "note: DeepSpeed gives its optimizer flat float32 vectors, so that stable_adamw scales its steps by these "
+            "instead of by matrices, and has no rounding to make up for; --optim adamw_torch is meant for that"
+        )

@@ -98,16 +98,34 @@ def test_packs_bound_what_a_step_computes_at_once_by_the_budget_or_the_longest_c
         assert step(given) == estimates.training_step(shape, training, model, computed)
 
 
-def test_sharding_divides_what_is_shared():
+def test_sharding_divides_what_is_shared_and_keeps_float32_weights_under_bf16():
     training, model = on_a_gpu()
+    training.use_vllm = True  # so that training is the largest phase
     shape = estimates.shape(QWEN_15B)
-    one = estimates.memory(shape, training, model, 64, 256, 8192)
-    for sharding, divided in (("zero2", ("gradients", "optimizer")), ("fsdp2", ("gradients", "optimizer"))):
+    weights, one = shape.parameters, estimates.memory(shape, training, model, 64, 256, 8192)
+    expected = {  # bytes of a weight: held, gradient, optimizer
+        "zero2": (2, 2 / 8, (4 + 4 + 4) / 8),
+        "zero3": (2 / 8, 2 / 8, (4 + 4 + 4) / 8),
+        "fsdp2": (4 / 8, 4 / 8, (4 + 4) / 8),
+    }
+    for sharding, (held, gradient, state) in expected.items():
         eight = estimates.memory(shape, training, model, 64, 256, 8192, devices=8, sharding=sharding)
-        assert all(eight[part] == one[part] / 8 for part in divided)
-        assert (eight["weights"] < one["weights"]) == (sharding == "fsdp2")
+        found = [eight[part] / weights for part in ("weights", "gradients", "optimizer")]
+        assert found == pytest.approx([held, gradient, state]), sharding
     both = estimates.memory(shape, training, model, 64, 256, 8192, devices=2)
     assert both["gradients"] == 2 * one["gradients"]  # and DDP's buckets
+
+
+def test_divided_weights_are_gathered_to_sample_with_and_not_for_vllm():
+    training, model = on_a_gpu()
+    shape = estimates.shape(QWEN_15B)
+    training.max_completion_length = 30_000  # so that generation is the largest phase
+    parts = estimates.memory(shape, training, model, 64, 256, 8192, devices=8, sharding="fsdp2")
+    assert parts["weights gathered"] == 2 * shape.parameters and parts["gradients"] == 0
+    training.use_vllm = True
+    assert "weights gathered" not in estimates.memory(
+        shape, training, model, 64, 256, 8192, devices=8, sharding="fsdp2"
+    )
 
 
 def test_what_is_said_of_the_disk_is_what_a_run_writes(tiny_run):

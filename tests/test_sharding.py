@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from test_durable import EPOCHS, assert_same, interrupted, state_of
 from test_trainer import no_group_lives, trained
 from trl import GRPOTrainer
 
-from grpo import checkpoints
+from grpo import UserError, checkpoints, sharding
 
 TESTS = Path(__file__).parent
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="DeepSpeed compiles a file for CPUs")
@@ -51,8 +52,6 @@ def from_the_prompts(prompt_ids, *args, **kwargs):
 
 def displaced(trainer_class, model, tmp_path, batch, **settings):
     """The trained weights after a step, by name; on every process the whole of them."""
-    from grpo import sharding
-
     torch.manual_seed(0)  # of the adapter
     settings |= {"learning_rate": RATE, "per_device_train_batch_size": batch}
     if trainer_class is not GRPOTrainer:
@@ -74,6 +73,7 @@ def distance(found, expected):
 SHARDED = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 sys.path[:0] = [{root!r}, {tests!r}]
 import torch
 from accelerate import PartialState
@@ -151,3 +151,60 @@ def test_a_run_is_resumed_as_if_it_had_not_stopped_and_saves_all_its_weights(tin
     done = launch(settings, ROOT / "train_grpo.py", *argv, "--output_dir", "again", "--resume_from_checkpoint", "auto")
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same(state_of(Path("again")), state_of(whole))
+
+
+def test_fsdp_that_accelerate_leaves_out_is_said(capsys, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    sharding.check(SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False))
+    assert capsys.readouterr().out.startswith("note: Accelerate divides weights by FSDP on GPUs only")
+    sharding.check(SimpleNamespace(is_fsdp_enabled=True, is_deepspeed_enabled=False))
+    assert capsys.readouterr().out == ""
+
+
+def under_zero(stage, optim="adamw_torch", **zero):
+    plugin = SimpleNamespace(zero_stage=stage, deepspeed_config={"zero_optimization": {"stage": stage, **zero}})
+    accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+    args = SimpleNamespace(optim=optim)
+    return SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=True, accelerator=accelerator, args=args)
+
+
+def test_zero_3_that_would_save_no_weights_is_refused(capsys):
+    with pytest.raises(UserError, match="zero3_save_16bit_model: false would leave the run without a model"):
+        sharding.check(under_zero(3))
+    sharding.check(under_zero(3, stage3_gather_16bit_weights_on_model_save=True))
+    sharding.check(under_zero(2))
+    assert capsys.readouterr().out == ""
+
+
+def test_an_optimizer_that_deepspeed_changes_is_said(capsys):
+    sharding.check(under_zero(2, optim="stable_adamw"))
+    assert "--optim adamw_torch is meant for that" in capsys.readouterr().out
+
+
+def test_what_is_loaded_is_whole_whatever_a_launcher_says(monkeypatch):
+    from transformers.integrations import deepspeed
+
+    class Config:
+        def is_zero3(self):
+            return True
+
+    zero = Config()
+    deepspeed.set_hf_deepspeed_config(zero)
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "true")
+    try:
+        with sharding.loaded_whole():
+            assert not deepspeed.is_deepspeed_zero3_enabled()
+            assert os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "false"
+        assert deepspeed.is_deepspeed_zero3_enabled()
+        assert os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
+    finally:
+        deepspeed.unset_hf_deepspeed_config()
+
+
+def test_a_launchers_files_are_ones_that_accelerate_can_read():
+    """And leave the number format to the script, whose bf16 would otherwise have two owners."""
+    from accelerate.commands.config import load_config_from_file
+
+    for path in sorted((ROOT / "accelerate").iterdir()):
+        found = load_config_from_file(str(path))
+        assert found.mixed_precision == "no" and found.use_cpu is False, path
