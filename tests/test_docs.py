@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from accelerate.commands.launch import launch_command_parser
 from conftest import DEMO, ROOT
 from test_estimates import QWEN_15B
 from torch.distributed import run as torchrun
@@ -219,14 +220,17 @@ def run(command, monkeypatch, capfd):
         main = {"xray": xray.main, "report": report.main, "preflight": plan.main}[words[2].partition(".")[2]]
         assert main(words[3:]) == 0, capfd.readouterr().err
     else:
-        processes = launched(words) if words[0] == "torchrun" else 1
-        assert words[0] == "python" or processes > 1
-        assert words[0] == "torchrun" or words.index("train_grpo.py") == 1
+        processes = launched(words) if words[0] in ("torchrun", "accelerate") else 1
+        assert words[:2] == ["python", "train_grpo.py"] or processes > 1
         train(words[words.index("train_grpo.py") + 1 :], capfd, processes)
 
 
 def launched(words):
-    """The processes that a torchrun line starts on all machines; torchrun itself reads its options."""
+    """The processes that a launcher's line starts on all machines; the launcher itself reads its options."""
+    if words[:2] == ["accelerate", "launch"]:
+        options = launch_command_parser().parse_args(words[2:])
+        assert (ROOT / options.config_file).is_file() and options.training_script == "train_grpo.py"
+        return options.num_processes
     options = torchrun.parse_args(words[1:])
     machines = int(options.nnodes.partition(":")[0])
     assert options.training_script == "train_grpo.py" and 0 <= options.node_rank < machines
