@@ -135,6 +135,7 @@ def test_the_table_on_paper_is_what_the_command_prints(monkeypatch):
         assert f"about {size} GB of {device} GB on each device: {fits} (" in lines["memory"]
 
 
+@pytest.mark.slow
 def test_the_command_as_a_user_gives_it():
     command = [sys.executable, "-m", "grpo.preflight", "--plan", "--model_name_or_path", str(DEMO / "model")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
