@@ -15,6 +15,7 @@ from transformers import Trainer
 from trl import GRPOConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from grpo.machine import use_no_triton
 from train_grpo import HYPERPARAMETERS
 
 INLINE = ("learning_rate", "adam_beta1", "adam_beta2", "weight_decay")
@@ -30,6 +31,7 @@ def displacement(optim: str, dtype: torch.dtype, sparse_gradients: bool = False,
     args = GRPOConfig(output_dir="unused", optim=optim, use_cpu=True, bf16=False, **settings)
     optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
     optimizer = optimizer_class([weights], **{"weight_decay": args.weight_decay, **options})
+    use_no_triton(optimizer)
     drift = torch.randn(SIZE, generator=generator)
     for _ in range(STEPS):
         noise = torch.randn(SIZE, generator=generator)

@@ -16,7 +16,7 @@ import torch
 from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
 
-from . import UserError, checkpoints, sharding
+from . import UserError, checkpoints, machine, sharding
 from .guarded import GuardedGRPOTrainer
 from .out_of_memory import CHECKPOINT, phase
 from .records import without_nan
@@ -68,6 +68,13 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         if self.state.global_step < self.state.max_steps:
             return super()._run_epoch(*args, **kwargs)
         self.control.should_training_stop = True  # transformers would do a step more than a finished run has
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers', but stable_adamw without its Triton kernel where that cannot work."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.accelerator.device.type == "cpu" or self.is_fsdp_enabled:
+            machine.use_no_triton(optimizer)
+        return optimizer
 
     # Writing
 

@@ -144,6 +144,17 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(mmap, 2**30) and mallopt(trim, most))
 
 
+def use_no_triton(optimizer: Any) -> None:
+    """Let an optimizer of torch-optimi compute with torch alone, on CPUs and on weights that FSDP has divided.
+
+    optimi 0.3 chooses its Triton kernel wherever Triton is installed, which torch from PyPI brings along, and fails
+    there in the first step: it looks at a list of weights that is still empty.
+    """
+    for group in optimizer.param_groups:
+        if "triton" in group:
+            group["triton"] = False
+
+
 def _check_unsloth(settings: dict[str, Any]) -> None:
     if settings["use_cpu"]:
         raise UserError("use_unsloth: Unsloth needs a CUDA GPU; add --use_unsloth false")

@@ -1,14 +1,16 @@
 """The inline optimizer really moves bfloat16 weights at the inline learning rate."""
 
+import importlib
 import sys
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import LEARNS, ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from bf16_updates import displacement
 
+import train_grpo
 from train_grpo import HYPERPARAMETERS
 
 
@@ -18,6 +20,14 @@ def test_bf16_weights_move_as_far_as_float32_weights(sparse):
     moved = displacement(HYPERPARAMETERS["optim"], torch.bfloat16, sparse)
     assert moved.abs().mean().item() == pytest.approx(reference.abs().mean().item(), rel=0.10)
     assert torch.nn.functional.cosine_similarity(moved, reference, dim=0) > 0.99
+
+
+@pytest.mark.parametrize("optim", ["stable_adamw", "adamw_torch"])
+def test_a_cpu_trains_where_triton_is_installed(optim, tiny_run, monkeypatch):
+    """As it is with torch from PyPI; optimi would take its kernel for GPUs, which has none to run on."""
+    module = importlib.import_module("optimi.stableadamw")  # optimi's own name of that is the function
+    monkeypatch.setattr(module, "_default_to_triton", lambda params: True)
+    assert train_grpo.main(tiny_run(**LEARNS, max_steps="1", optim=optim)) == 0
 
 
 def test_plain_adamw_would_lose_most_of_the_updates():
