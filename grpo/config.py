@@ -19,22 +19,11 @@ from typing import Any, NoReturn
 
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from . import (
-    UserError,
-    conflicts,
-    continuation,
-    engines,
-    is_first_process,
-    machine,
-    nodes,
-    run_directory,
-    stages,
-    strict,
-)
+from . import UserError, conflicts, continuation, engines, is_first_process, machine, nodes, run_directory, stages
 from .arguments import ScriptArguments
 from .geometry import Geometry
 from .limits import check_adaptive, check_values, refuse_secrets
-from .stages import Stage
+from .strict import from_yaml
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
@@ -51,7 +40,7 @@ class Config:
     notes: list[str]  # one line for each setting that was adjusted
     changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
     argv: list[str]
-    stages: list[Stage]  # none: the same rewards all the time
+    stages: list[stages.Stage]  # none: the same rewards all the time
     # generation_batch_size or steps_per_generation, where one of them was given; TRL's config then holds both
     rollout_given: str | None = None
     claimed: tuple[int, int] | None = None  # what was in the run's directory when it was chosen
@@ -115,7 +104,7 @@ def _read_recipe(path: str, parser: _Parser) -> dict[str, Any]:
     if not path.strip() or path.startswith("--"):
         raise UserError("config: no recipe is named; give one of recipes/*.yaml")
     try:
-        recipe = strict.from_yaml(Path(path).read_text(encoding="utf-8-sig"))
+        recipe = from_yaml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"config: cannot read {path!r} ({error.strerror}); recipes are in recipes/*.yaml") from None
     except UnicodeDecodeError as error:
@@ -186,7 +175,7 @@ class Merged:
     given: set[str]  # what the command line gave itself
     parser: _Parser
     geometry: Geometry
-    stages: list[Stage]
+    stages: list[stages.Stage]
     notes: list[str]
     rollout_given: str | None
 
