@@ -69,6 +69,10 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
             return super()._run_epoch(*args, **kwargs)
         self.control.should_training_stop = True  # transformers would do a step more than a finished run has
 
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        sharding.keep_precision(self.accelerator)
+
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """As transformers', but stable_adamw without its Triton kernel where that cannot work."""
         optimizer = super().create_optimizer(*args, **kwargs)

@@ -150,7 +150,7 @@ def memory(
         number = 2 if half else BYTES.get(str(model.dtype), 4)
         layer = (shape.parameters - shape.heads * shape.embedding) / max(shape.layers, 1)
         gathered = (shape.embedding + 2 * layer) * number
-        whole = 0.0 if training.use_vllm else shape.parameters * number  # to sample with: sharding.whole
+        whole = shape.parameters * number  # to sample and to evaluate with: sharding.whole
     resident = {
         "weights": weights / (devices if of_weights else 1),
         "reference model": reference / (devices if of_weights else 1),
@@ -158,16 +158,16 @@ def memory(
     }
     if training.use_vllm and training.vllm_mode == "colocate":
         resident["vLLM"] = training.vllm_gpu_memory_utilization * device_memory
-    gradients = trained / (devices if of_gradients else 1)
-    if devices > 1 and sharding == "none":
-        gradients += trained  # DDP reduces them in buckets, a copy
+    buckets = trained if devices > 1 and sharding == "none" else 0.0  # DDP reduces gradients in a copy
+    gradients = trained / (devices if of_gradients else 1) + buckets
+    sampling = _generation(shape, training, model, rollout_per_device, prompt_length)
+    update = _optimizer_step(shape, training, trained) / (devices if of_state else 1)
+    start = 4.0 * shape.trained if sharding == "fsdp2" and half and devices > 1 else 0.0
     alone = {
+        "start": {"float32 weights, before they are divided": start},
         "training step": {"gradients": gradients, "training step": step + gathered},
-        "optimizer step": {"gradients": gradients, "optimizer step": _optimizer_step(shape, training, trained)},
-        "generation": {
-            "weights gathered": whole,
-            "generation": _generation(shape, training, model, rollout_per_device, prompt_length),
-        },
+        "optimizer step": {"gradients": gradients, "optimizer step": update},
+        "generation": {"weights gathered": whole, "generation": sampling},
     }
     most = max(alone.values(), key=lambda parts: sum(parts.values()))
     return {**resident, "gradients": 0.0, **most}

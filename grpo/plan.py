@@ -152,7 +152,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Work, rates.Gpu, dict[str
     work = Work(
         settings, merged.geometry, shape, backend and (settings.pack_tokens or backend.pack_tokens),
         bool(backend and backend.shares_prompts), min(settings.max_samples or rates.ROWS, rates.ROWS - rates.DROPPED),
-        min(ours.mean_completion_length, settings.max_completion_length), ours.live_groups,
+        min(ours.mean_completion_length, settings.max_completion_length), ours.live_groups, sharding=ours.sharding,
     )  # fmt: skip
     return ours, work, _gpu(ours.gpu, found, settings), found
 
@@ -184,7 +184,7 @@ def lines(ours: argparse.Namespace, work: Work, gpu: rates.Gpu, found: dict[str,
     launch, eager = (
         [1e3 * shape.layers * getattr(pace, key) for pace in (best, worst)] for key in ("launch", "launch_eager")
     )
-    parts = planning.memory(work, gpu, ours.sharding)
+    parts = planning.memory(work, gpu)
     peak, count = sum(parts.values()), planning.steps(work)
     one, other = planning.time(work, gpu, best), planning.time(work, gpu, worst)
     rows = geometry.rollout // geometry.world_size

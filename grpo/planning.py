@@ -53,6 +53,7 @@ class Work:
     mean: float  # tokens of a completion
     live: float  # share of completions whose group has a signal
     prompt: float = rates.PROMPT
+    sharding: str = "none"
 
     @property
     def engine(self) -> str:
@@ -87,10 +88,11 @@ def training_operations(work: Work, tokens: float) -> float:
 
 
 def optimizer_bytes(work: Work) -> float:
-    """Bytes that the update and the clipping read and write."""
-    s = work.settings
-    _, trained, state = estimates._bytes(work.shape, s, s.optim.value)
-    return 2 * trained + 3 * trained + 2 * state
+    """Bytes that the update and the clipping read and write on a device."""
+    s, devices = work.settings, work.geometry.world_size
+    mixed = work.sharding if (s.bf16 or s.fp16) and devices > 1 else "none"
+    _, trained, state = estimates._bytes(work.shape, s, s.optim.value, mixed)
+    return (2 * trained + 3 * trained + 2 * state) / (devices if estimates.SHARED[work.sharding][2] else 1)
 
 
 def decoding(work: Work, gpu: rates.Gpu, rows: float, launch: float, reading: float) -> float:
@@ -142,12 +144,12 @@ def time(work: Work, gpu: rates.Gpu, pace: Pace) -> Seconds:
     )
 
 
-def memory(work: Work, gpu: rates.Gpu, sharding: str) -> dict[str, float]:
+def memory(work: Work, gpu: rates.Gpu) -> dict[str, float]:
     """estimates.memory, and on a GPU what is assumed for CUDA and its allocator."""
     s, geometry = work.settings, work.geometry
     parts = estimates.memory(
         work.shape, s, s, geometry.rollout // geometry.world_size, s.max_prompt_length or round(2.5 * work.prompt),
-        work.pack_tokens, geometry.world_size, sharding, gpu.memory,
+        work.pack_tokens, geometry.world_size, work.sharding, gpu.memory,
     )  # fmt: skip
     live = sum(size for part, size in parts.items() if part != "vLLM")
     return parts | {"allocator": (FRAGMENTATION - 1) * live, "CUDA context": CONTEXT}

@@ -81,6 +81,8 @@ def choose(trainer: Any, generation: str = "auto") -> Lean | None:
     if chosen in ("vllm", "continuous"):
         if not (trainer.use_vllm if chosen == "vllm" else trainer.use_transformers_continuous_batching):
             raise UserError(f"generation: {chosen} needs {engines.SWITCH_OF[chosen]}=True in the GRPOConfig")
+        if chosen == "continuous" and trainer._dist.is_fsdp:
+            raise UserError("generation: continuous would convert weights that FSDP has divided; give lean or hf")
         return None
     automatic = chosen == "auto"
     if automatic:

@@ -5,6 +5,7 @@ end at different lengths would wait for each other for ever. Gathered once befor
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -25,10 +26,12 @@ def whole(trainer: Any) -> Iterator[Any]:
     from torch.distributed.fsdp import FSDPModule
     from trl.models.utils import unwrap_model_for_generation
 
-    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     spread = [module for module in trainer.model.modules() if isinstance(module, FSDPModule)]
+    groups = [group for module in spread for group in _groups(module)]
+    kept = [group.post_forward_mesh_info for group in groups]  # None: stays gathered after a forward
+    for group in groups:
+        group.post_forward_mesh_info = None
     for module in spread:
-        module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
     kwargs = trainer.args.gradient_checkpointing_kwargs
     try:
@@ -37,10 +40,29 @@ def whole(trainer: Any) -> Iterator[Any]:
         ) as model:
             yield model
     finally:
-        for number, module in enumerate(spread):
+        for group, mesh in zip(groups, kept, strict=True):
+            group.post_forward_mesh_info = mesh
+        for module in spread:
             module.reshard()
-            # the outermost stays gathered between forward and backward, as torch has it: backward begins with it
-            module.set_reshard_after_forward(bool(number and plugin.reshard_after_forward), recurse=False)
+
+
+def _groups(module: Any) -> list[Any]:
+    """The weights that FSDP2 gathers together for this module. Private names: no public one tells the setting."""
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)  # torch 2.11 has one at most
+    return [group for group in groups or [getattr(state, "_fsdp_param_group", None)] if group is not None]
+
+
+def keep_precision(accelerator: Any) -> None:
+    """Before a model is divided: log-probabilities stay float32 under bf16, and gradients are summed in float32.
+
+    Accelerate lets FSDP2 turn a model's outputs and its gradients into 16-bit numbers, which DDP does not do.
+    """
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    policy = getattr(plugin, "mixed_precision_policy", None)
+    if getattr(plugin, "fsdp_version", 1) == 2 and policy is not None:
+        policy = dataclasses.replace(policy, output_dtype=None, reduce_dtype=torch.float32)
+        plugin.mixed_precision_policy = policy
 
 
 def part(weight: torch.Tensor) -> torch.Tensor:

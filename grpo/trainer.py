@@ -20,7 +20,7 @@ import torch
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
-from . import attention, machine, packable, packing, rollouts, say, schedule
+from . import attention, machine, packable, packing, rollouts, say, schedule, sharding
 from .durable import DurableGRPOTrainer
 from .schedule import Batch, Plan
 from .vllm_checks import SyncCheck
@@ -192,7 +192,9 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
         if self._engine is None or images is not None:
-            return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
+            apart = self._dist.is_fsdp and not self.use_vllm  # TRL would gather every layer anew for each token
+            with sharding.whole(self) if apart else contextlib.nullcontext():
+                return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
         return self._engine(self, prompt_ids), None
 
     def _generate_and_score_completions(self, inputs: Any) -> Batch:

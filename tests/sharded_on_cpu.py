@@ -20,7 +20,7 @@ def _init(self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, **kwargs:
     plugin = fsdp_plugin or self.__dict__.get("fsdp_plugin")
     if plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
         self.distributed_type = DistributedType.FSDP
-        if self._mixed_precision != "no":
+        if self._mixed_precision != "no" and "fsdp_plugin" not in self.__dict__:  # once, as on GPUs
             plugin.set_mixed_precision(self._mixed_precision)
         self.fsdp_plugin = plugin
 

@@ -100,32 +100,36 @@ def test_packs_bound_what_a_step_computes_at_once_by_the_budget_or_the_longest_c
 
 def test_sharding_divides_what_is_shared_and_keeps_float32_weights_under_bf16():
     training, model = on_a_gpu()
-    training.use_vllm = True  # so that training is the largest phase
+    training.use_vllm, training.per_device_train_batch_size = True, 256  # so that training is the largest phase
     shape = estimates.shape(QWEN_15B)
-    weights, one = shape.parameters, estimates.memory(shape, training, model, 64, 256, 8192)
+    weights, one = shape.parameters, estimates.memory(shape, training, model, 64, 256, 2**17)
     expected = {  # bytes of a weight: held, gradient, optimizer
         "zero2": (2, 2 / 8, (4 + 4 + 4) / 8),
         "zero3": (2 / 8, 2 / 8, (4 + 4 + 4) / 8),
         "fsdp2": (4 / 8, 4 / 8, (4 + 4) / 8),
     }
     for sharding, (held, gradient, state) in expected.items():
-        eight = estimates.memory(shape, training, model, 64, 256, 8192, devices=8, sharding=sharding)
+        eight = estimates.memory(shape, training, model, 64, 256, 2**17, devices=8, sharding=sharding)
         found = [eight[part] / weights for part in ("weights", "gradients", "optimizer")]
         assert found == pytest.approx([held, gradient, state]), sharding
-    both = estimates.memory(shape, training, model, 64, 256, 8192, devices=2)
+    both = estimates.memory(shape, training, model, 64, 256, 2**17, devices=2)
     assert both["gradients"] == 2 * one["gradients"]  # and DDP's buckets
 
 
-def test_divided_weights_are_gathered_to_sample_with_and_not_for_vllm():
+def test_divided_weights_are_gathered_to_sample_with():
     training, model = on_a_gpu()
     shape = estimates.shape(QWEN_15B)
     training.max_completion_length = 30_000  # so that generation is the largest phase
-    parts = estimates.memory(shape, training, model, 64, 256, 8192, devices=8, sharding="fsdp2")
+    parts = estimates.memory(shape, training, model, 64, 256, 8192, devices=8, sharding="zero3")
     assert parts["weights gathered"] == 2 * shape.parameters and parts["gradients"] == 0
-    training.use_vllm = True
-    assert "weights gathered" not in estimates.memory(
-        shape, training, model, 64, 256, 8192, devices=8, sharding="fsdp2"
-    )
+
+
+def test_what_fsdp_makes_float32_is_whole_on_each_device_before_it_is_divided():
+    training, model = on_a_gpu()
+    shape, part = estimates.shape(QWEN_15B), "float32 weights, before they are divided"
+    training.max_completion_length, training.use_vllm = 16, True
+    assert estimates.memory(shape, training, model, 8, 16, 512, 8, "fsdp2")[part] == 4 * shape.parameters
+    assert part not in estimates.memory(shape, training, model, 8, 16, 512, 8, "zero3")
 
 
 def test_what_is_said_of_the_disk_is_what_a_run_writes(tiny_run):
