@@ -55,7 +55,8 @@ def training_row(case: Case, answer: Row, found: dict[str, Any]) -> Row:
 
 
 def generation_row(case: Case, answer: Row, found: dict[str, Any]) -> Row:
-    keys = ("tokens_per_second", "seconds", "peak_bytes", "mean_length", "limit_tokens_per_second", "share_of_limit")
+    keys = ("tokens_per_second", "seconds", "steps", "peak_bytes", "mean_length")
+    keys += ("limit_tokens_per_second", "share_of_limit")
     row = {"name": case["name"], "engine": case["engine"], "rows": case["rows"], **dict.fromkeys(keys)}
     row["error"] = answer.get("error")
     if row["error"]:
@@ -68,6 +69,7 @@ def generation_row(case: Case, answer: Row, found: dict[str, Any]) -> Row:
     return row | {
         "tokens_per_second": speed,
         "seconds": one["seconds"],
+        "steps": one["steps"],  # of the longest completion
         "peak_bytes": one["memory"],
         "mean_length": mean,
         "limit_tokens_per_second": limit,

@@ -343,7 +343,9 @@ def sample(
         found = complete(prompts)
         synchronize(device)
         seconds = time.perf_counter() - start
-    return {"seconds": seconds, "tokens": sum(map(len, found)), "rows": len(found), "memory": peak(device) - before}
+    lengths = [len(one) for one in found]
+    memory = peak(device) - before
+    return {"seconds": seconds, "tokens": sum(lengths), "steps": max(lengths), "rows": len(found), "memory": memory}
 
 
 def agreement(run: Run) -> dict[str, float]:

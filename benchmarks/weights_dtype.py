@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train_grpo
+from benchmarks.measured_run import clean
 from grpo import UserError
 
 SIDES = (  # weights, optimizer
@@ -34,7 +35,6 @@ SIDES = (  # weights, optimizer
 
 def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
     """One run: its summaries before and after, the mean of its last rewards, its weights' way, its seconds a step."""
-    import torch
     from transformers import AutoModelForCausalLM
 
     from grpo import evaluation, loading, reward_choice
@@ -71,8 +71,6 @@ def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
         ended = [weight.detach().float().cpu() for weight in model.parameters()]
         moved = sum((one - other).abs().sum() for one, other in zip(ended, began, strict=True))
         rewarded = [log["reward"] for log in trainer.state.log_history if "reward" in log]
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
     last = rewarded[-max(1, len(rewarded) // 10) :]
     return {"before": before, "after": after, "reward": fmean(last), "moved": moved.item(), "seconds": seconds}
 
@@ -83,6 +81,7 @@ def share(summary: dict[str, Any], key: str) -> str:
 
 
 def main(argv: list[str]) -> int:
+    import torch
     from rich.console import Console
     from rich.table import Table
 
@@ -96,6 +95,7 @@ def main(argv: list[str]) -> int:
     try:
         for dtype, optim in SIDES:
             found = measure(argv, dtype, optim)
+            clean("cuda" if torch.cuda.is_available() else "cpu")
             if reference is None:
                 reference = found["moved"]
                 whole = found["before"]

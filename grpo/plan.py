@@ -89,27 +89,34 @@ def _share(entry: dict[str, Any]) -> float | None:
 def paces(work: Work, found: dict[str, Any] | None) -> tuple[tuple[Pace, Pace], dict[str, str]]:
     """Best and worst pace, and where each of their parts comes from."""
     best, worst = planning.assumed(work.engine)
-    source = dict.fromkeys(("training", "reading"), "assumed")
+    source = dict.fromkeys(("training", "reading", "launch"), "assumed")
     if found is None:
         return (best, worst), source
-    checkpointing, dtype = bool(work.settings.gradient_checkpointing), str(work.settings.dtype)
-    training = [
+    settings, backend = work.settings, str(work.settings.attn_implementation)
+    alike = [
         entry for entry in found.get("training", [])
-        if _share(entry) and str(entry.get("dtype")) == dtype and bool(entry.get("checkpointing")) == checkpointing
+        if _share(entry) and str(entry.get("dtype")) == str(settings.dtype)
+        and bool(entry.get("checkpointing")) == bool(settings.gradient_checkpointing)
         and (str(entry.get("trainer")) == "stock") != bool(work.pack_tokens)
     ]  # fmt: skip
-    if training:
-        shares = [_share(entry) for entry in training]
+    same = [entry for entry in alike if str(entry.get("attention")) == backend]
+    if alike:
+        shares = [_share(entry) for entry in same or alike]
         best, worst = (dataclasses.replace(pace, training=share) for pace, share in (
             (best, max(shares)), (worst, min(shares)),
         ))  # fmt: skip
-        source["training"] = "measured: " + ", ".join(str(entry.get("name")) for entry in training)
-    sampled = [entry for entry in found.get("generation", []) if _share(entry) and entry.get("engine") == work.engine]
-    if sampled:  # its launches are in it
-        shares = [_share(entry) for entry in sampled]
-        best = dataclasses.replace(best, reading=max(shares), launch=0.0)
-        worst = dataclasses.replace(worst, reading=min(shares), launch=0.0)
-        source["reading"] = f"measured with {work.engine}"
+        source["training"] = "measured: " + ", ".join(str(entry.get("name")) for entry in same or alike)
+        source["training"] += "" if same else f" (not with {backend})"
+    steps = [
+        float(entry["seconds"]) / float(entry["steps"]) for entry in found.get("generation", [])
+        if _share(entry) and entry.get("engine") == work.engine and entry.get("steps")
+    ]  # fmt: skip
+    if steps:  # as many layers take as many launches
+        layers = float(found.get("model", {}).get("layers") or work.shape.layers)
+        best = dataclasses.replace(best, reading=1.0, launch=min(steps) / layers)
+        worst = dataclasses.replace(worst, reading=1.0, launch=max(steps) / layers)
+        source["launch"] = f"measured with {work.engine}"
+        source["reading"] = "at most, the measured step is longer or as long"
     return (best, worst), source
 
 
@@ -164,14 +171,12 @@ def _gpu(name: str | None, found: dict[str, Any] | None, settings: Any) -> rates
     kind = "bfloat16" if settings.bf16 or settings.dtype == "bfloat16" else "float32"
     try:
         device = found["device"]
-        told = rates.Gpu(
-            str(device["name"]), float(device["memory"]), bandwidth, float(rate[kind]), "measured", "measured"
-        )
+        told = rates.Gpu(str(device["name"]), float(device["memory"]), bandwidth, float(rate[kind]), *["measured"] * 3)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"measured: it lacks {error}; benchmarks/gpu_check.py writes it") from None
-    return (
-        told if name is None else dataclasses.replace(told, name=rates.gpu(name).name, memory=rates.gpu(name).memory)
-    )
+    if name is not None:
+        raise UserError(f"gpu: measured is of {told.name}, so that nothing is to be said of {name}; drop one of them")
+    return told
 
 
 # --- What is said ------------------------------------------------------------------------------------------------
@@ -213,13 +218,12 @@ def lines(ours: argparse.Namespace, work: Work, gpu: rates.Gpu, found: dict[str,
         f"optimizer   {two(planning.optimizer_bytes(work) / 1e9)} GB / {two(gpu.bandwidth / 1e12)} TB/s = "
         f"{two(1e3 * one.optimizer / count)} ms a step",
         "It rests on:",
-        f"- memory {gpu.memory / 1e9:.0f} GB: data sheet; bandwidth {gpu.bandwidth / 1e12:.2f} TB/s: "
+        f"- memory {gpu.memory / 1e9:.0f} GB: {gpu.memory_source}; bandwidth {gpu.bandwidth / 1e12:.2f} TB/s: "
         f"{gpu.bandwidth_source}; matrix products {gpu.rate / 1e12:,.1f} TFLOP/s: {gpu.rate_source}",
         f"- training at {between(best.training, worst.training)} of the matrix rate: {source['training']}",
         f"- decoding at {between(best.reading, worst.reading)} of the bandwidth: {source['reading']}",
-        f"- launches of a decoding step {between(*launch)} ms in rollouts"
-        + (": assumed" if worst.launch else ": in the measured share")
-        + f", {between(*eager)} ms in evaluations: assumed, from another program's eager 1.5B",
+        f"- a decoding step of {between(*launch)} ms at least in rollouts: {source['launch']}; "
+        f"{between(*eager)} ms in evaluations: assumed, from another program's eager 1.5B",
         f"- prompts of {work.prompt:.0f} tokens on average: measured on GSM8K with SmolLM2's tokenizer",
         f"- completions of {work.mean:.0f} tokens on average, lognormal: assumed (--mean_completion_length)",
         f"- {work.live:.0%} of the groups have a signal: assumed (--live_groups)",

@@ -18,6 +18,7 @@ class Gpu:
     rate: float
     bandwidth_source: str = SHEET
     rate_source: str = SHEET
+    memory_source: str = SHEET
 
 
 GPUS = {

@@ -77,7 +77,7 @@ def test_float32_without_autocast_is_held_against_the_float32_rate():
 
 def test_a_generation_row_counts_the_cache_at_its_mean_length():
     case = {"name": "hf", "engine": "hf", "rows": 64, "prompt": 150}
-    found = {"tokens": 6400, "rows": 64, "seconds": 2.0, "memory": 7}
+    found = {"tokens": 6400, "steps": 256, "rows": 64, "seconds": 2.0, "memory": 7}
     row = gpu_rows.generation_row(case, {"found": found}, measured())
     cache = 200 * 2 * 10 * 256 * 2  # 150 of the prompt and half of 100; keys and values; layers; width; bytes
     assert row["limit_tokens_per_second"] == pytest.approx(64 * 2e12 / (2e9 + 64 * cache))
@@ -180,7 +180,7 @@ class Fake:
         if case["kind"] == "agreement":
             return {"found": {"stock": 0.01, "lean": 0.01, "between": 0.01}}
         if case["kind"] == "generation":
-            return {"found": {"tokens": 6400, "rows": case["rows"], "seconds": 2.0, "memory": GIB}}
+            return {"found": {"tokens": 6400, "steps": 90, "rows": case["rows"], "seconds": 2.0, "memory": GIB}}
         size = case["run"].get("pack_tokens") or 4096
         if size > 16384:
             return {"error": "out of memory"}

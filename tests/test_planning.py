@@ -99,15 +99,23 @@ def test_measured_rates_replace_assumed_ones(tmp_path):
             {"name": "stock", "trainer": "stock", "dtype": "bfloat16", "checkpointing": True, "share_of_limit": 0.1},
             {"name": "full", "trainer": "lean", "dtype": "bfloat16", "checkpointing": True, "error": "out of memory"},
         ],
-        "generation": [{"engine": "hf", "rows": 64, "share_of_limit": 0.05, "tokens_per_second": 3000.0}],
+        "generation": [{"engine": "hf", "share_of_limit": 0.05, "seconds": 8.0, "steps": 256}],
+        "model": {"layers": 28},
     }
     file.write_text(json.dumps(check))
     _, work, gpu, found = planned("--measured", file)
     (best, worst), source = plan.paces(work, found)
     assert (gpu.name, gpu.rate, gpu.bandwidth, gpu.memory) == ("A GPU", 1e14, 1e12, 5e10)
-    assert best.training == worst.training == 0.5 and best.reading == worst.reading == 0.05
-    assert source == {"training": "measured: lean", "reading": "measured with hf"}
-    assert planned("--measured", file, "--gpu", "H100")[2].memory == 80e9
+    assert best.training == worst.training == 0.5
+    assert source["training"] == "measured: lean (not with flash_attention_2)"
+    # the rollout of 256 steps in 8 seconds: each rollout takes its longest completion's steps at that pace
+    assert source["launch"] == "measured with hf" and 28 * best.launch == pytest.approx(8 / 256)
+    assert planning.decoding(work, gpu, 64, best.launch, best.reading) == pytest.approx(8 / 256)
+    check["training"][0]["attention"] = "flash_attention_2"
+    file.write_text(json.dumps(check))
+    assert plan.paces(work, planned("--measured", file)[3])[1]["training"] == "measured: lean"
+    with pytest.raises(UserError, match="gpu: measured is of A GPU, so that nothing is to be said of H100"):
+        planned("--measured", file, "--gpu", "H100")
     file.write_text("{}")
     with pytest.raises(UserError, match=r"is no gpu_check\.json"):
         planned("--measured", file)
