@@ -60,10 +60,7 @@ def displaced(trainer_class, model, tmp_path, batch, **settings):
     torch.manual_seed(0)  # of the adapter
     settings |= {"learning_rate": RATE, "per_device_train_batch_size": batch}
     if trainer_class is not GRPOTrainer:
-        settings["own"] = {
-            "pack_tokens": 60,
-            **settings.get("own", {}),
-        }  # unequal numbers
+        settings["own"] = {"pack_tokens": 60}  # so that processes have unequal numbers of packs
     _, _, trainer = trained(trainer_class, model, tmp_path, lengths=from_the_prompts, **settings)
     with sharding.whole(trainer) as policy:
         named = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
@@ -79,6 +76,7 @@ def distance(found, expected):
 
 
 SHARDED = """
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,24 +87,27 @@ from test_sharding import DISPLACED, displaced, distance
 from trl import GRPOTrainer
 from grpo.trainer import LeanGRPOTrainer
 
+def say(line):
+    os.write(1, f"{{line}}\\n".encode())  # at once: processes that print write into each other's lines
+
 model, out = {model!r}, Path("out")
 for name, settings in DISPLACED.items():
     expected = torch.load(f"{out}/{{name}}.pt")
     for trainer_class in (GRPOTrainer, LeanGRPOTrainer) if name == "dapo" else (LeanGRPOTrainer,):
         found, trainer = displaced(trainer_class, model, out, 8, **settings)
         wrong = distance(found, expected)
-        print(trainer.accelerator.distributed_type.value, trainer_class.__name__, name, wrong, flush=True)
+        say(f"{{trainer.accelerator.distributed_type.value}} {{trainer_class.__name__}} {{name}} {{wrong}}")
         assert wrong < 1e-5, (trainer_class, name, wrong)
 # bfloat16 rounds, in shapes of its own; what the head gives stays float32, and gradients are added in float32
 found, _ = displaced(LeanGRPOTrainer, model, out, 8, bf16=True)
 wrong = distance(found, torch.load(f"{out}/dapo.pt"))
-print("under bf16", wrong, flush=True)
+say(f"under bf16 {{wrong}}")
 assert 1e-4 < wrong < 0.03
 displaced(LeanGRPOTrainer, model, out, 8, beta=0.1, bf16=True)  # the reference model is divided, too
 # its mean is over a micro-batch's tokens, so that one process has another one
 stock, lean = (displaced(kind, model, out, 8, loss_type="bnpo")[0] for kind in (GRPOTrainer, LeanGRPOTrainer))
 assert distance(lean, {{key: (expected[key][0], weight) for key, weight in stock.items()}}) < 1e-5
-print("all equal", flush=True)
+say("all equal")
 PartialState().wait_for_everyone()
 trainer.accelerator.end_training()
 """
