@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from grpo import estimates  # noqa: E402
 
+PACK = 512  # tokens at once of the small model, whose packs this fills
 LORA = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"]
 # layers, tokens, dtype of the weights, autocast, checkpointing, adapter
 CASES = [
@@ -47,16 +48,23 @@ CASES = [
 
 
 class Counter(TorchDispatchMode):
-    """Counts the bytes of the storages that operations make, while they live."""
+    """Counts the bytes of the storages that operations make, while they live.
 
-    def __init__(self) -> None:
+    `written`: the columns that are used of TRL's buffer for tiles of the head, which is 32,768 wide; a CPU gives the
+    rest no memory.
+    """
+
+    def __init__(self, written: int = 32768) -> None:
         super().__init__()
+        self.written = written
         self.now = self.peak = 0
         self.alive: dict[int, weakref.ref] = {}
 
     def add(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
+        if tensor.dim() == 2 and tensor.shape[1] == 32768:
+            size = size * self.written // 32768
         if key in self.alive:
             return
 
@@ -195,8 +203,9 @@ def trained(**changes: Any) -> tuple[float, float]:
         max_steps=2, optim="adamw_torch", use_cpu=True, bf16=False, report_to="none", save_strategy="no",
         disable_tqdm=True, gradient_checkpointing=False, gradient_accumulation_steps=1, beta=0.0,
     ) | changes  # fmt: skip
-    args, counter = GRPOConfig(**settings), Counter()
+    args = GRPOConfig(**settings)
     model = AutoModelForCausalLM.from_pretrained(source, dtype="float32", attn_implementation="sdpa")
+    counter = Counter(written=model.config.vocab_size)
     for weight in model.parameters():
         counter.add(weight)
 
@@ -207,13 +216,13 @@ def trained(**changes: Any) -> tuple[float, float]:
         tokenizer = AutoTokenizer.from_pretrained(source)
         trainer = LeanGRPOTrainer(
             model=model, args=args, reward_funcs=reward,
-            train_dataset=Dataset.from_list(rows), processing_class=tokenizer, pack_tokens=2048, generation="lean",
+            train_dataset=Dataset.from_list(rows), processing_class=tokenizer, pack_tokens=PACK, generation="lean",
         )  # fmt: skip
         trainer.train()
     longest = max(len(ids) for ids in tokenizer([row["prompt"] for row in rows])["input_ids"])
     shape = estimates.shape(AutoConfig.from_pretrained(source))
     model_config = ModelConfig(dtype="float32", attn_implementation="sdpa")
-    parts = estimates.memory(shape, args, model_config, args.per_device_train_batch_size, longest, 2048)
+    parts = estimates.memory(shape, args, model_config, args.per_device_train_batch_size, longest, PACK)
     return sum(parts.values()), counter.peak
 
 

@@ -206,10 +206,11 @@ def training_step(shape: Shape, training: Any, model: Any, tokens: int, packed: 
     if not training.use_cpu and packed and model.attn_implementation == "sdpa":  # the block mask, and as numbers
         kept += tokens**2 * (3 + a * (1 if checkpointing else shape.layers))
     ends = tokens * hidden * (10 if w == 2 else 20)  # the embedding, the last norm
-    area = min(tokens, 4096) * min(shape.vocabulary, 32768)  # a tile of TRL's head
-    tiles = area * (a + 20 if training.use_cpu else a)  # torch folds it in five float32 copies, Triton in place
+    wide = min(shape.vocabulary, 32768)  # a tile of TRL's head; its buffer is 32,768 wide, also for fewer words
+    # A CPU gives memory to what is written only, and torch folds that in five float32 copies; Triton in place
+    tiles = min(tokens, 4096) * (wide * (a + 20) if training.use_cpu else 32768 * a)
     if a < w:
-        tiles += min(shape.vocabulary, 32768) * hidden * a
+        tiles += wide * hidden * a
     held = 0.0 if shape.adapter else shape.embedding * (4.0 if w == 4 else 4.0 + w)
     pending = 0.0 if shape.adapter else shape.embedding * float(w)
     moments = (
