@@ -275,9 +275,7 @@ def train(
     say(f"Run: {training.run_name}, in {output}")
     with stop.signals(), disk.readable_errors(output, config.argv):
         learn(config, trainer, tokenizer, data, stop, start)
-    # Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want
-    trainer.accelerator.wait_for_everyone()
-    trainer.accelerator.end_training()
+    nodes.leave(trainer.accelerator)
     return stop.status if trainer.is_world_process_zero() else 0  # torchrun ends all at the first one's failure
 
 
@@ -333,6 +331,7 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
     except KeyboardInterrupt as error:
         print(f"Interrupted{error}", file=sys.stderr, flush=True)
         if "LOCAL_RANK" in os.environ:
+            sys.stdout.flush()
             os._exit(143)  # its partners may wait for it in vain
         return getattr(error, "status", 130)
     except UserError as error:
@@ -340,6 +339,7 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
             time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
         print(nodes.speaker(), error, file=sys.stderr, flush=True)
         if isinstance(error, nodes.Gone):
+            sys.stdout.flush()
             os._exit(2)  # gloo's threads might wait for the one that is gone
         return 2
 

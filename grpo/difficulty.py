@@ -16,7 +16,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
-from . import UserError
+from . import UserError, say
 from .data import Data
 from .evaluation import is_right
 from .generation import Sampling, arithmetic, generate
@@ -80,7 +80,7 @@ def apply(config: Any, model: Any, tokenizer: Any, data: Data) -> Data:
     bounds, easy_first = config.script.filter_pass_rate, config.script.curriculum
     if bounds is None and not easy_first:
         return data
-    k, rows, say = config.script.filter_num_samples, len(data.train), PartialState().print
+    k, rows = config.script.filter_num_samples, len(data.train)
     say(f"Difficulty: {k} samples of each of {rows} training questions")
     rates = pass_rates(config, model, tokenizer, data)
     data = select(data, rates, bounds, easy_first)

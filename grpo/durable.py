@@ -52,6 +52,8 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         elif resume_from_checkpoint and (reason := checkpoints.why_not(Path(resume_from_checkpoint))):
             raise UserError(f"resume_from_checkpoint: {resume_from_checkpoint!r} cannot be gone on from: {reason}")
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        if self._resumed_from:
+            sharding.check_checkpoint(self._resumed_from, self.accelerator)
         on_start = self.args.eval_on_start
         self.args.eval_on_start = on_start and not resume_from_checkpoint  # the run has done it when it began
         try:
@@ -102,7 +104,8 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
             self._save_unlogged(directory)
             accelerator.wait_for_everyone()
             if self.args.should_save:
-                checkpoints.seal(directory, accelerator.num_processes, **self.checkpoint_facts)
+                divided_by = sharding.kind(accelerator)
+                checkpoints.seal(directory, accelerator.num_processes, divided_by=divided_by, **self.checkpoint_facts)
         except Exception:
             shutil.rmtree(directory, ignore_errors=True)  # to give room
             raise

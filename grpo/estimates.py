@@ -124,8 +124,8 @@ def memory(
 
     Training, the optimizer's step and generation take turns, and generation finds no gradients; the largest counts.
     Within 3 % of the tensors that are alive in a training step of Qwen2.5-1.5B's shape (benchmarks/memory.py); not yet
-    held against a GPU. Not in it: the CUDA context, what an allocator keeps unused, eager attention's scores. On a CPU
-    the demo's model takes 1.6 to 3 times as much; probably since each completion there copies its prompt's keys.
+    held against a GPU. For the demo's model on a CPU 0.88 to 1.2 times what is counted. Not in it: the CUDA context,
+    what an allocator keeps unused, eager attention's scores.
 
     Args:
         training, model: the GRPOConfig and ModelConfig.
@@ -151,26 +151,23 @@ def memory(
         layer = (shape.parameters - shape.heads * shape.embedding) / max(shape.layers, 1)
         gathered = (shape.embedding + 2 * layer) * number
         whole = shape.parameters * number  # to sample and to evaluate with: sharding.whole
-    resident = {
-        "weights": weights / (devices if of_weights else 1),
-        "reference model": reference / (devices if of_weights else 1),
-        "optimizer": state / (devices if of_state else 1),
-    }
+    beside = {"reference model": reference / (devices if of_weights else 1)}
     if training.use_vllm and training.vllm_mode == "colocate":
-        resident["vLLM"] = training.vllm_gpu_memory_utilization * device_memory
+        beside["vLLM"] = training.vllm_gpu_memory_utilization * device_memory
+    resident = {"weights": weights / (devices if of_weights else 1), **beside}
+    resident["optimizer"] = state / (devices if of_state else 1)
     buckets = trained if devices > 1 and sharding == "none" else 0.0  # DDP reduces gradients in a copy
     gradients = trained / (devices if of_gradients else 1) + buckets
     sampling = _generation(shape, training, model, rollout_per_device, prompt_length)
     update = _optimizer_step(shape, training, trained) / (devices if of_state else 1)
-    start = 4.0 * shape.trained if sharding == "fsdp2" and half and devices > 1 else 0.0
-    alone = {
-        "start": {"float32 weights, before they are divided": start},
-        "training step": {"gradients": gradients, "training step": step + gathered},
-        "optimizer step": {"gradients": gradients, "optimizer step": update},
-        "generation": {"weights gathered": whole, "generation": sampling},
-    }
-    most = max(alone.values(), key=lambda parts: sum(parts.values()))
-    return {**resident, "gradients": 0.0, **most}
+    start = weights if of_weights and devices > 1 else 0.0
+    moments = (
+        {**beside, "weights, before they are divided": start},
+        {**resident, "gradients": gradients, "training step": step + gathered},
+        {**resident, "gradients": gradients, "optimizer step": update},
+        {**resident, "weights gathered": whole, "generation": sampling},
+    )
+    return max(moments, key=lambda parts: sum(parts.values()))
 
 
 def training_step(shape: Shape, training: Any, model: Any, tokens: int, packed: bool = True) -> float:

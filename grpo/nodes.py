@@ -6,6 +6,8 @@ import functools
 import os
 import platform
 import re
+import shlex
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -23,6 +25,7 @@ GONE = re.compile(
     r"|Connection (reset|closed) by (peer|remote)|Failed to recv, got 0 bytes"
 )
 NETWORK = ("DistNetworkError", "DistStoreError")  # of torch, which need not be loaded to know their names
+LAUNCHER = re.compile(r"accelerate(-launch|[./]commands[./]launch(\.py)?)?$")
 TIMEOUT = re.compile(r"[Tt]imed out|[Tt]imeout")
 
 
@@ -44,6 +47,8 @@ def launch() -> str:
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     if not processes:
         return "python"
+    if _is_divided():
+        return _accelerates() or "accelerate launch [its options when this run was started]"
     if count() == 1:
         return f"torchrun --nproc_per_node={processes}"
     endpoint = f"{os.environ.get('MASTER_ADDR', 'localhost')}:{os.environ.get('MASTER_PORT', '29500')}"
@@ -51,9 +56,28 @@ def launch() -> str:
     return f"torchrun --nnodes={count()} --nproc_per_node={processes} {rendezvous}"
 
 
+def _is_divided() -> bool:
+    """Whether Accelerate's launcher asks for FSDP or DeepSpeed, which no other launcher would do."""
+    return "true" in {os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() for kind in ("FSDP", "DEEPSPEED")}
+
+
+def _accelerates() -> str:
+    """The launcher's own words before the script, as its settings' file is in no variable; empty if not to be seen."""
+    import psutil
+
+    try:
+        words = psutil.Process().parent().cmdline()  # type: ignore[union-attr]
+        start = next(at for at, word in enumerate(words) if LAUNCHER.search(word))
+        options = words[start + 1 : words.index(sys.argv[0])]
+    except (psutil.Error, AttributeError, StopIteration, ValueError):
+        return ""
+    return shlex.join(["accelerate", "launch", *options[options[:1] == ["launch"] :]])
+
+
 def on_each() -> str:
     """What is to be said before a command that has to be started more than once."""
-    return f", on each of the {count()} machines" if count() > 1 else ""
+    own = " (with its own --machine_rank)" if _is_divided() else ""
+    return f", on each of the {count()} machines{own}" if count() > 1 else ""
 
 
 def speaker() -> str:
@@ -155,6 +179,23 @@ def gone(reason: str, then: str) -> Gone:
     else:
         what = f"another process of this run is gone ({reason})"
     return Gone(f"{what}; what it printed, on whichever machine, says why. {then}")
+
+
+def leave(accelerator: Any) -> None:
+    """The end of a run, for all processes at once.
+
+    Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want.
+
+    Raises:
+        Gone: another process has ended before its part of the run was done.
+    """
+    try:
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+    except Exception as error:
+        if reason := reason_gone(error):
+            raise gone(reason, "Here the run had come to its end, and what it has saved is complete") from error
+        raise
 
 
 def readable_errors(function: Callable[..., int]) -> Callable[..., int]:

@@ -5,7 +5,6 @@ Nothing is loaded but the settings. Every rate is printed with where it comes fr
 
 import argparse
 import ast
-import dataclasses
 import math
 import sys
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any, NoReturn
 
 import rewards
 
-from . import UserError, estimates, planning, rates, strict
-from .planning import Pace, Work, between, two
+from . import UserError, estimates, measured, planning, rates
+from .planning import Work, between, two
 
 INLINE = Path(__file__).resolve().parent.parent / "train_grpo.py"
 USAGE = "usage: python -m grpo.preflight --plan [--model_size 1.5B] [--gpu H100] [--flag value ...]"
@@ -60,7 +59,8 @@ def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--plan", action="store_true")
     for flag, kind, default in (
         ("model_size", str, None), ("gpu", str, None), ("devices", int, 1), ("price", _positive, 2.5),
-        ("mean_completion_length", _positive, 200.0), ("live_groups", _positive, 1.0), ("measured", str, None),
+        ("mean_completion_length", _positive, 200.0), ("mean_prompt_length", _positive, rates.PROMPT),
+        ("live_groups", _positive, 1.0), ("measured", str, None),
     ):  # fmt: skip
         parser.add_argument(f"--{flag}", type=kind, default=default)
     parser.add_argument("--sharding", choices=list(estimates.SHARED), default="none")
@@ -68,56 +68,6 @@ def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if ours.devices < 1 or ours.live_groups > 1:
         raise UserError("devices: give at least 1" if ours.devices < 1 else "live_groups: a share; give at most 1")
     return ours, others
-
-
-def read_measured(path: str) -> dict[str, Any]:
-    try:
-        found = strict.from_json(Path(path).read_text(encoding="utf-8"))
-        limits = found["limits"]
-        return found | {"limits": (float(limits["copy_bytes_per_second"]), limits["matrix_flops_per_second"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"measured: {path!r} is no gpu_check.json ({error}); benchmarks/gpu_check.py writes one"
-        ) from None
-
-
-def _share(entry: dict[str, Any]) -> float | None:
-    share = None if entry.get("error") else entry.get("share_of_limit")
-    return float(share) if share else None
-
-
-def paces(work: Work, found: dict[str, Any] | None) -> tuple[tuple[Pace, Pace], dict[str, str]]:
-    """Best and worst pace, and where each of their parts comes from."""
-    best, worst = planning.assumed(work.engine)
-    source = dict.fromkeys(("training", "reading", "launch"), "assumed")
-    if found is None:
-        return (best, worst), source
-    settings, backend = work.settings, str(work.settings.attn_implementation)
-    alike = [
-        entry for entry in found.get("training", [])
-        if _share(entry) and str(entry.get("dtype")) == str(settings.dtype)
-        and bool(entry.get("checkpointing")) == bool(settings.gradient_checkpointing)
-        and (str(entry.get("trainer")) == "stock") != bool(work.pack_tokens)
-    ]  # fmt: skip
-    same = [entry for entry in alike if str(entry.get("attention")) == backend]
-    if alike:
-        shares = [_share(entry) for entry in same or alike]
-        best, worst = (dataclasses.replace(pace, training=share) for pace, share in (
-            (best, max(shares)), (worst, min(shares)),
-        ))  # fmt: skip
-        source["training"] = "measured: " + ", ".join(str(entry.get("name")) for entry in same or alike)
-        source["training"] += "" if same else f" (not with {backend})"
-    steps = [
-        float(entry["seconds"]) / float(entry["steps"]) for entry in found.get("generation", [])
-        if _share(entry) and entry.get("engine") == work.engine and entry.get("steps")
-    ]  # fmt: skip
-    if steps:  # as many layers take as many launches
-        layers = float(found.get("model", {}).get("layers") or work.shape.layers)
-        best = dataclasses.replace(best, reading=1.0, launch=min(steps) / layers)
-        worst = dataclasses.replace(worst, reading=1.0, launch=max(steps) / layers)
-        source["launch"] = f"measured with {work.engine}"
-        source["reading"] = "at most, the measured step is longer or as long"
-    return (best, worst), source
 
 
 def read(argv: list[str]) -> tuple[argparse.Namespace, Work, rates.Gpu, dict[str, Any] | None]:
@@ -149,7 +99,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Work, rates.Gpu, dict[str
         raise UserError(f"model_name_or_path: {name!r} cannot be planned: {error}") from None
     if not shape.layers:
         raise UserError(f"model_name_or_path: the config.json of {name!r} does not say its layers' sizes")
-    found = read_measured(ours.measured) if ours.measured else None
+    found = measured.read(ours.measured) if ours.measured else None
     device = torch.device("cpu" if settings.use_cpu else "cuda")
     if settings.use_cpu:
         settings.bf16 = settings.fp16 = False
@@ -159,24 +109,22 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Work, rates.Gpu, dict[str
     work = Work(
         settings, merged.geometry, shape, backend and (settings.pack_tokens or backend.pack_tokens),
         bool(backend and backend.shares_prompts), min(settings.max_samples or rates.ROWS, rates.ROWS - rates.DROPPED),
-        min(ours.mean_completion_length, settings.max_completion_length), ours.live_groups, sharding=ours.sharding,
+        min(ours.mean_completion_length, settings.max_completion_length), ours.live_groups,
+        ours.mean_prompt_length, ours.sharding,
     )  # fmt: skip
-    return ours, work, _gpu(ours.gpu, found, settings), found
+    return ours, work, _device(ours.gpu, found, settings), found
 
 
-def _gpu(name: str | None, found: dict[str, Any] | None, settings: Any) -> rates.Gpu:
-    if found is None:
-        return rates.gpu(name or "H100")
-    bandwidth, rate = found["limits"]
-    kind = "bfloat16" if settings.bf16 or settings.dtype == "bfloat16" else "float32"
-    try:
-        device = found["device"]
-        told = rates.Gpu(str(device["name"]), float(device["memory"]), bandwidth, float(rate[kind]), *["measured"] * 3)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"measured: it lacks {error}; benchmarks/gpu_check.py writes it") from None
-    if name is not None:
-        raise UserError(f"gpu: measured is of {told.name}, so that nothing is to be said of {name}; drop one of them")
-    return told
+def _device(name: str | None, found: dict[str, Any] | None, settings: Any) -> rates.Gpu:
+    sixteen = settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16")
+    if found is not None and name is not None:
+        raise UserError(f"gpu: measured is of another device than {name} may be; drop one of them")
+    if found is not None:
+        return measured.gpu(found, sixteen)
+    if settings.use_cpu or not sixteen:
+        key = "use_cpu: no CPU is" if settings.use_cpu else "bf16: false computes in float32, whose rates are not"
+        raise UserError(f"{key} in the table of GPUs; measure one (benchmarks/gpu_check.py) and give --measured")
+    return rates.gpu(name or "H100")
 
 
 # --- What is said ------------------------------------------------------------------------------------------------
@@ -184,7 +132,7 @@ def _gpu(name: str | None, found: dict[str, Any] | None, settings: Any) -> rates
 
 def lines(ours: argparse.Namespace, work: Work, gpu: rates.Gpu, found: dict[str, Any] | None) -> list[str]:
     """The plan as text: the answer, its arithmetic and what it rests on."""
-    (best, worst), source = paces(work, found)
+    (best, worst), source = measured.paces(work, found)
     geometry, shape = work.geometry, work.shape
     launch, eager = (
         [1e3 * shape.layers * getattr(pace, key) for pace in (best, worst)] for key in ("launch", "launch_eager")
@@ -193,9 +141,10 @@ def lines(ours: argparse.Namespace, work: Work, gpu: rates.Gpu, found: dict[str,
     peak, count = sum(parts.values()), planning.steps(work)
     one, other = planning.time(work, gpu, best), planning.time(work, gpu, worst)
     rows = geometry.rollout // geometry.world_size
-    tokens, longest = planning.training_tokens(work), work.longest(rows)
-    operations = planning.training_operations(work, tokens)
+    tokens, longest = planning.training_tokens(work, best.counted), work.longest(rows)
+    operations = planning.training_operations(work, tokens, best.counted)
     slow, fast = (planning.decoding(work, gpu, rows, pace.launch, pace.reading) for pace in (worst, best))
+    sampled = "the samples of filter_pass_rate, " if work.settings.filter_pass_rate or work.settings.curriculum else ""
     phases = ("generation", "training", "optimizer", "evaluation")
     hours = {key: between(getattr(one, key) / 3600, getattr(other, key) / 3600) for key in (*phases, "total")}
     cost = between(*(time.total / 3600 * ours.devices * ours.price for time in (one, other)))
@@ -223,13 +172,13 @@ def lines(ours: argparse.Namespace, work: Work, gpu: rates.Gpu, found: dict[str,
         f"- training at {between(best.training, worst.training)} of the matrix rate: {source['training']}",
         f"- decoding at {between(best.reading, worst.reading)} of the bandwidth: {source['reading']}",
         f"- a decoding step of {between(*launch)} ms at least in rollouts: {source['launch']}; "
-        f"{between(*eager)} ms in evaluations: assumed, from another program's eager 1.5B",
-        f"- prompts of {work.prompt:.0f} tokens on average: measured on GSM8K with SmolLM2's tokenizer",
+        f"{between(*eager)} ms in evaluations: {source['launch_eager']} (where assumed, another program's eager 1.5B)",
+        f"- prompts of {work.prompt:.0f} tokens on average (--mean_prompt_length): unless given, measured on GSM8K "
+        "with SmolLM2's tokenizer and no exemplars",
         f"- completions of {work.mean:.0f} tokens on average, lognormal: assumed (--mean_completion_length)",
         f"- {work.live:.0%} of the groups have a signal: assumed (--live_groups)",
-        f"- {planning.CONTEXT / 1e9:g} GB for CUDA, {planning.FRAGMENTATION - 1:.0%} of live tensors "
-        "that the allocator keeps unused: assumed",
-        "- not in it: start-up, rewards, checkpoints, what devices tell each other",
+        *planning.overheads(work),
+        f"- not in it: start-up, {sampled}rewards, checkpoints, what devices tell each other",
     ]
 
 

@@ -13,6 +13,7 @@ from . import estimates, rates
 
 SPREAD = 0.728  # of the lengths' logarithm, as in benchmarks/train_step.py
 CONTEXT, FRAGMENTATION = 0.8e9, 1.1  # bytes of CUDA and its libraries; what an allocator holds beyond live tensors
+LIBRARIES = 0.9e9  # bytes of a process on a CPU that has loaded no model
 # Seconds a layer that one decoding step takes at least, to launch its kernels: best and worst
 LAUNCH = {"vllm": (2e-3 / 28, 5e-3 / 28), "compiled": (3e-3 / 28, 7e-3 / 28)}
 EAGER = (20e-3 / 28, 35e-3 / 28)
@@ -24,11 +25,13 @@ class Pace:
 
     Attributes:
         training: share of the matrix rate.
+        counted: whether that share is gpu_check's, which counts completions and each prompt once, and no attention.
         reading: share of the bandwidth that decoding reaches where it is not its launches that take the time.
         launch, launch_eager: seconds a layer and decoding step of the rollout's engine, and of the evaluation's.
     """
 
     training: float
+    counted: bool
     reading: float
     launch: float
     launch_eager: float
@@ -37,7 +40,7 @@ class Pace:
 def assumed(engine: str) -> tuple[Pace, Pace]:
     """Best and worst, where nothing was measured."""
     launch = LAUNCH.get(engine, EAGER)
-    return Pace(0.45, 0.8, launch[0], EAGER[0]), Pace(0.3, 0.5, launch[1], EAGER[1])
+    return Pace(0.45, False, 0.8, launch[0], EAGER[0]), Pace(0.3, False, 0.5, launch[1], EAGER[1])
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Work:
     rows: int
     mean: float  # tokens of a completion
     live: float  # share of completions whose group has a signal
-    prompt: float = rates.PROMPT
+    prompt: float  # tokens of a prompt
     sharding: str = "none"
 
     @property
@@ -66,22 +69,29 @@ class Work:
         return min(self.settings.max_completion_length, max(self.mean, median * math.exp(SPREAD * at)))
 
 
-def training_tokens(work: Work) -> float:
-    """Tokens that a device computes for an optimizer step."""
+def training_tokens(work: Work, counted: bool = False) -> float:
+    """Tokens that a device computes for an optimizer step, or (`counted`) those that gpu_check counts of them."""
     s, completions = work.settings, work.geometry.per_step / work.geometry.world_size
+    live = work.live if work.pack_tokens and s.beta == 0 else 1.0
+    if counted:
+        return live * completions * (work.prompt / s.num_generations + work.mean)
     if not work.pack_tokens:
         return completions * (1.4 * work.prompt + work.longest(s.per_device_train_batch_size))
-    live = work.live if s.beta == 0 else 1.0
     prompts = completions / s.num_generations if work.shares_prompts else completions
     return live * (prompts * (work.prompt - 1) + completions * work.mean)
 
 
-def training_operations(work: Work, tokens: float) -> float:
+def training_operations(work: Work, tokens: float, counted: bool = False) -> float:
     """Floating-point operations of forward and backward: of the weights, and of attention's own products."""
     s, shape = work.settings, work.shape
     weights = shape.parameters - (shape.heads - 1) * shape.embedding  # an embedding is looked up
     passes = (2 if shape.adapter else 3) + (1 if s.gradient_checkpointing else 0)  # in forwards, of 2 a weight
-    others = int(bool(s.beta)) + int(s.use_vllm and s.vllm_importance_sampling_correction)  # reference, old
+    # The reference model, and the policy as it sampled, where TRL computes that again
+    again = s.gradient_accumulation_steps % (work.geometry.steps_per_generation * s.num_iterations) != 0
+    again |= bool(s.use_vllm and s.vllm_importance_sampling_correction)
+    others = int(bool(s.beta)) + again / s.num_iterations
+    if counted:
+        return tokens * 2 * weights * (passes + others)
     seen = work.prompt + work.mean / 2
     attention = 4 * shape.layers * shape.query * seen
     return tokens * (2 * weights * (passes + others) + attention * (3 + bool(s.gradient_checkpointing) + others))
@@ -133,9 +143,10 @@ def time(work: Work, gpu: rates.Gpu, pace: Pace) -> Seconds:
     kept = 1.0 if work.engine in ("hf", "compiled") else work.mean / longest  # vLLM and lean let go what has ended
     prefill = rows * work.prompt * 2 * work.shape.parameters / (gpu.rate * pace.training)
     at_once = s.per_device_eval_batch_size
-    questions = (s.eval_samples or rates.TEST_ROWS) / work.geometry.world_size
+    answers = 1 + s.eval_num_samples * (s.eval_num_samples > 1)  # greedy, and the samples besides
+    questions = (s.eval_samples or rates.TEST_ROWS) * answers / work.geometry.world_size
     evaluating = 2 * (work.longest(at_once) + questions * work.mean / at_once)  # decoding steps, before and after
-    operations = training_operations(work, training_tokens(work))
+    operations = training_operations(work, training_tokens(work, pace.counted), pace.counted)
     return Seconds(
         generation=rollouts * (prefill + longest * decoding(work, gpu, rows * kept, pace.launch, pace.reading)),
         training=count * operations / (gpu.rate * pace.training),
@@ -145,14 +156,26 @@ def time(work: Work, gpu: rates.Gpu, pace: Pace) -> Seconds:
 
 
 def memory(work: Work, gpu: rates.Gpu) -> dict[str, float]:
-    """estimates.memory, and on a GPU what is assumed for CUDA and its allocator."""
+    """estimates.memory, and what is assumed for libraries and, on a GPU, for CUDA and its allocator."""
     s, geometry = work.settings, work.geometry
     parts = estimates.memory(
         work.shape, s, s, geometry.rollout // geometry.world_size, s.max_prompt_length or round(2.5 * work.prompt),
         work.pack_tokens, geometry.world_size, work.sharding, gpu.memory,
     )  # fmt: skip
+    if s.use_cpu:
+        return parts | {"libraries": LIBRARIES}
     live = sum(size for part, size in parts.items() if part != "vLLM")
     return parts | {"allocator": (FRAGMENTATION - 1) * live, "CUDA context": CONTEXT}
+
+
+def overheads(work: Work) -> list[str]:
+    """What `memory` assumes beside live tensors, in words."""
+    if work.settings.use_cpu:
+        return [f"- {LIBRARIES / 1e9:g} GB for Python and the libraries: measured on Linux"]
+    return [
+        f"- {CONTEXT / 1e9:g} GB for CUDA, {FRAGMENTATION - 1:.0%} of live tensors that the allocator keeps unused: "
+        "assumed"
+    ]
 
 
 def two(value: float) -> str:

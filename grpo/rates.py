@@ -51,7 +51,7 @@ MODELS = [*_QWEN, *_LLAMA]
 # splits numbers into digits as Qwen2.5's does
 TEST_ROWS = 1319  # of the test split
 ROWS, DROPPED = 7473, 1  # rows, and those whose prompts are above 256 tokens (none is above 512)
-PROMPT, SOLUTION = 105.0, 111.0  # mean tokens of a prompt, and of a gold solution in the answer format
+PROMPT = 105.0  # mean tokens of a prompt
 
 
 def gpu(name: str) -> Gpu:

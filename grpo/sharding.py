@@ -8,12 +8,14 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.integrations import deepspeed
 
 from . import UserError, say
+from .checkpoints import read_seal
 
 
 @contextlib.contextmanager
@@ -107,12 +109,34 @@ def saved_whole(accelerator: Any) -> Iterator[None]:
         plugin.set_state_dict_type(kind)
 
 
+def kind(accelerator: Any) -> str:
+    """What divides a run's state among its processes, and so decides in which files a checkpoint holds it."""
+    if accelerator.distributed_type == "DEEPSPEED":
+        return f"DeepSpeed's ZeRO-{accelerator.state.deepspeed_plugin.zero_stage}"
+    return "FSDP" if accelerator.distributed_type == "FSDP" else "nothing"
+
+
+def check_checkpoint(checkpoint: Path, accelerator: Any) -> None:
+    """UserError where a checkpoint's state is divided otherwise than that of this run: its optimizer would be lost."""
+    here = kind(accelerator)
+    if (then := read_seal(checkpoint).get("divided_by", here)) != here:
+        raise UserError(
+            f"resume_from_checkpoint: the state in {checkpoint} is divided by {then}, that of this run by {here}; "
+            "start it as it began, by torchrun or by accelerate launch with the same --config_file"
+        )
+
+
 def check(trainer: Any) -> None:
     """Say what a launcher's settings do that nobody may expect.
 
     Raises:
-        UserError: they would leave a run without its weights.
+        UserError: they would leave a run without its weights, or waiting for ever.
     """
+    if trainer.is_fsdp_enabled and getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
+        raise UserError(
+            "fsdp_version: 1 cannot gather all weights for a rollout; give fsdp_version: 2 in the launcher's "
+            "settings, as accelerate/fsdp2.yaml does"
+        )
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and not trainer.is_fsdp_enabled:
         say("note: Accelerate divides weights by FSDP on GPUs only; here every process holds all of them (DDP)")
     if not trainer.is_deepspeed_enabled:

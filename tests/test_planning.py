@@ -1,15 +1,17 @@
-"""grpo/plan.py, grpo/planning.py, grpo/rates.py: a run on paper."""
+"""grpo/plan.py, grpo/planning.py, grpo/measured.py, grpo/rates.py: a run on paper."""
 
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import DEMO, ROOT
 
 import train_grpo
-from grpo import UserError, estimates, plan, planning, rates
+from benchmarks import gpu_rows
+from grpo import UserError, estimates, measured, plan, planning, rates
 
 
 def planned(*flags):
@@ -59,10 +61,13 @@ def test_more_work_takes_longer_and_a_share_of_live_groups_less():
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").iterdir()), ids=lambda path: path.stem)
-def test_every_recipe_can_be_planned(path, monkeypatch, capsys):
+def test_every_recipe_can_be_planned(path, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(ROOT)
     known = path.stem not in ("notebook_gpt2", "unsloth")
     flags = [] if known else ["--model_size", "SmolLM2-135M"]  # neither is in the table
+    if "use_cpu: true" in path.read_text():
+        (tmp_path / "gpu_check.json").write_text(json.dumps(CHECK))
+        flags += ["--measured", str(tmp_path / "gpu_check.json")]
     assert plan.main(["--plan", "--config", str(path), *flags]) == 0
     assert "hours: generation" in capsys.readouterr().out
 
@@ -89,36 +94,86 @@ def test_mistakes_are_one_line_and_status_2(flags, problem, capsys):
     assert problem in error and error.count("\n") == 1
 
 
-def test_measured_rates_replace_assumed_ones(tmp_path):
-    file = tmp_path / "gpu_check.json"
-    check = {
-        "device": {"name": "A GPU", "memory": 5e10},
-        "limits": {"copy_bytes_per_second": 1e12, "matrix_flops_per_second": {"bfloat16": 1e14, "float32": 1e13}},
-        "training": [
-            {"name": "lean", "trainer": "lean", "dtype": "bfloat16", "checkpointing": True, "share_of_limit": 0.5},
-            {"name": "stock", "trainer": "stock", "dtype": "bfloat16", "checkpointing": True, "share_of_limit": 0.1},
-            {"name": "full", "trainer": "lean", "dtype": "bfloat16", "checkpointing": True, "error": "out of memory"},
-        ],
-        "generation": [{"engine": "hf", "share_of_limit": 0.05, "seconds": 8.0, "steps": 256}],
-        "model": {"layers": 28},
-    }
-    file.write_text(json.dumps(check))
-    _, work, gpu, found = planned("--measured", file)
-    (best, worst), source = plan.paces(work, found)
+ROW = {"dtype": "bfloat16", "checkpointing": True}
+CHECK = {  # as much of a gpu_check.json as a plan reads
+    "device": {"name": "A GPU", "memory": 5e10},
+    "limits": {"copy_bytes_per_second": 1e12, "matrix_flops_per_second": {"bfloat16": 1e14, "float32": 1e13}},
+    "training": [
+        {**ROW, "name": "lean", "trainer": "lean", "share_of_limit": 0.5},
+        {**ROW, "name": "stock", "trainer": "stock", "share_of_limit": 0.1},
+        {**ROW, "name": "full", "trainer": "lean", "error": "out of memory"},
+    ],
+    "generation": [{"engine": "hf", "share_of_limit": 0.05, "seconds": 8.0, "steps": 256}],
+    "model": {"layers": 28},
+}
+
+
+def checked(**changes):
+    Path("gpu_check.json").write_text(json.dumps({**CHECK, **changes}))
+    return "--measured", "gpu_check.json"
+
+
+def test_measured_rates_replace_assumed_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, work, gpu, found = planned(*checked())
+    (best, worst), source = measured.paces(work, found)
     assert (gpu.name, gpu.rate, gpu.bandwidth, gpu.memory) == ("A GPU", 1e14, 1e12, 5e10)
     assert best.training == worst.training == 0.5
     assert source["training"] == "measured: lean (not with flash_attention_2)"
     # the rollout of 256 steps in 8 seconds: each rollout takes its longest completion's steps at that pace
     assert source["launch"] == "measured with hf" and 28 * best.launch == pytest.approx(8 / 256)
+    assert source["launch_eager"] == "assumed"  # evaluations decode as lean does, which was not measured
     assert planning.decoding(work, gpu, 64, best.launch, best.reading) == pytest.approx(8 / 256)
-    check["training"][0]["attention"] = "flash_attention_2"
-    file.write_text(json.dumps(check))
-    assert plan.paces(work, planned("--measured", file)[3])[1]["training"] == "measured: lean"
-    with pytest.raises(UserError, match="gpu: measured is of A GPU, so that nothing is to be said of H100"):
-        planned("--measured", file, "--gpu", "H100")
-    file.write_text("{}")
+    flash = [{**CHECK["training"][0], "attention": "flash_attention_2"}]
+    assert measured.paces(work, planned(*checked(training=flash))[3])[1]["training"] == "measured: lean"
+    with pytest.raises(UserError, match="gpu: measured is of another device than H100 may be; drop one"):
+        planned(*checked(), "--gpu", "H100")
+    Path("gpu_check.json").write_text("{}")
     with pytest.raises(UserError, match=r"is no gpu_check\.json"):
-        planned("--measured", file)
+        planned("--measured", "gpu_check.json")
+
+
+@pytest.mark.parametrize("side", ["lean", "stock"])
+def test_a_step_is_planned_at_the_pace_that_was_measured(tmp_path, monkeypatch, side):
+    """Of a row's own completions and prompts: with repeated prompts and padding, it was as fast as it was."""
+    monkeypatch.chdir(tmp_path)
+    parameters, rate, speed = 1_543_714_304, 1e14, 4_000.0  # of the row: counted tokens a second
+    row = {
+        **ROW,
+        "name": side,
+        "trainer": side,
+        "share_of_limit": speed / gpu_rows.training_limit(parameters, rate, True),
+    }
+    _, work, gpu, found = planned(*checked(training=[row]), "--packed", str(side == "lean").lower())
+    (pace, _), _ = measured.paces(work, found)
+    tokens = 64 * (rates.PROMPT / 16 + 200)
+    assert planning.time(work, gpu, pace).training / planning.steps(work) == pytest.approx(tokens / speed)
+
+
+def test_a_cpu_is_planned_by_what_was_measured_on_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--plan", "--model_name_or_path", str(DEMO / "model")]
+    for more in (["--use_cpu", "true"], ["--bf16", "false", "--dtype", "float32"]):
+        assert plan.main([*flags, *more]) == 2
+        assert "measure one (benchmarks/gpu_check.py) and give --measured" in capsys.readouterr().err
+        assert plan.main([*flags, *more, *checked()]) == 0
+        assert "matrix products 10.0 TFLOP/s: measured" in capsys.readouterr().out
+    _, work, gpu, _ = planned(*flags[1:], "--use_cpu", "true", *checked())
+    assert "CUDA context" not in planning.memory(work, gpu)
+
+
+def test_what_is_sampled_and_computed_besides_is_in_the_plan():
+    def seconds(*flags):
+        _, work, gpu, _ = planned(*flags)
+        return planning.time(work, gpu, planning.assumed("hf")[0])
+
+    once, twice = seconds(), seconds("--num_iterations", 2)
+    assert twice.generation == pytest.approx(once.generation)
+    assert 2 < twice.training / once.training < 2.4  # with the policy's probabilities as it sampled, once a rollout
+    assert seconds("--eval_num_samples", 4).evaluation > 4 * once.evaluation
+    assert seconds("--mean_prompt_length", 200).training > once.training
+    assert "the samples of filter_pass_rate" in "".join(plan.lines(*planned("--filter_pass_rate", 0.1, 0.9)))
+    assert "the samples of" not in "".join(plan.lines(*planned()))
 
 
 def test_the_table_on_paper_is_what_the_command_prints(monkeypatch):
