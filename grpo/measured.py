@@ -1,4 +1,4 @@
-"""What benchmarks/gpu_check.py has measured of a device, as a plan takes it: limits, and how near to them runs come."""
+"""What benchmarks/gpu_check.py has measured of a device, as a plan takes it: limits, and how near runs come."""
 
 import dataclasses
 from pathlib import Path
