@@ -44,11 +44,11 @@ def count() -> int:
 
 def launch() -> str:
     """The words before `train_grpo.py` that start as many processes as there are, the same on every machine."""
+    if words := _accelerates():
+        return words
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     if not processes:
         return "python"
-    if _is_divided():
-        return _accelerates() or "accelerate launch [its options when this run was started]"
     if count() == 1:
         return f"torchrun --nproc_per_node={processes}"
     endpoint = f"{os.environ.get('MASTER_ADDR', 'localhost')}:{os.environ.get('MASTER_PORT', '29500')}"
@@ -56,13 +56,8 @@ def launch() -> str:
     return f"torchrun --nnodes={count()} --nproc_per_node={processes} {rendezvous}"
 
 
-def _is_divided() -> bool:
-    """Whether Accelerate's launcher asks for FSDP or DeepSpeed, which no other launcher would do."""
-    return "true" in {os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() for kind in ("FSDP", "DEEPSPEED")}
-
-
 def _accelerates() -> str:
-    """The launcher's own words before the script, as its settings' file is in no variable; empty if not to be seen."""
+    """The words of Accelerate's launcher, whose settings file no variable names; empty if another started this."""
     import psutil
 
     try:
@@ -76,7 +71,7 @@ def _accelerates() -> str:
 
 def on_each() -> str:
     """What is to be said before a command that has to be started more than once."""
-    own = " (with its own --machine_rank)" if _is_divided() else ""
+    own = " (with its own --machine_rank)" if "--machine_rank" in launch() else ""
     return f", on each of the {count()} machines{own}" if count() > 1 else ""
 
 

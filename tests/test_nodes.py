@@ -101,6 +101,17 @@ def test_the_command_is_the_same_on_every_machine_and_names_their_number(second,
     assert (nodes.launch(), nodes.on_each()) == ("torchrun --nproc_per_node=2", "")
 
 
+@pytest.mark.slow
+def test_a_run_that_accelerate_has_started_is_started_by_it_again(tmp_path):
+    """With its settings' file, without which what FSDP or DeepSpeed has divided would be read as if it were not."""
+    script = tmp_path / "show.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom grpo import nodes; print(nodes.launch())")
+    options = ["--config_file", str(ROOT / "accelerate" / "fsdp2.yaml"), "--num_processes", "2"]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0", *options, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert shlex.join(["accelerate", "launch", "--main_process_port", "0", *options]) in done.stdout, done.stderr
+
+
 def test_another_machine_leaves_it_to_the_first_to_say_what_a_run_may_write(second, monkeypatch):
     """Before they have met, the first would wait for it in vain; a directory that differs is found afterwards."""
     assert run_directory.claim("run", "unused", "auto", False) == ("run", None, ())

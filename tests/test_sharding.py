@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import ROOT
 from peft import LoraConfig
+from test_checkpoints import make
 from test_durable import EPOCHS, assert_same, interrupted, state_of
 from test_trainer import no_group_lives, trained
 from trl import GRPOTrainer
@@ -170,7 +171,19 @@ def test_a_run_is_resumed_as_if_it_had_not_stopped_and_saves_all_its_weights(tin
     last = checkpoints.newest(whole)[0]
     assert (whole / "model.safetensors").read_bytes() == (last / "model.safetensors").read_bytes()
     interrupted("whole", 1)
-    done = launch(settings, ROOT / "train_grpo.py", *argv, "--output_dir", "again", "--resume_from_checkpoint", "auto")
+    again = [*argv, "--output_dir", "again", "--resume_from_checkpoint", "auto"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        str(ROOT / "train_grpo.py"),
+        *again,
+    ]
+    done = subprocess.run(torchrun, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    by = "FSDP" if settings == "fsdp2" else "DeepSpeed's ZeRO-3"
+    assert done.returncode and f"checkpoint-1 is divided by {by}, that of this run by nothing" in done.stderr
+    done = launch(settings, ROOT / "train_grpo.py", *again)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same(state_of(Path("again")), state_of(whole))
 
@@ -179,8 +192,29 @@ def test_fsdp_that_accelerate_leaves_out_is_said(capsys, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     sharding.check(SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False))
     assert capsys.readouterr().out.startswith("note: Accelerate divides weights by FSDP on GPUs only")
-    sharding.check(SimpleNamespace(is_fsdp_enabled=True, is_deepspeed_enabled=False))
+    monkeypatch.delenv("ACCELERATE_USE_FSDP")
+    sharding.check(SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False))
     assert capsys.readouterr().out == ""
+
+
+def test_what_was_divided_otherwise_is_refused_before_its_optimizer_would_be_lost(tmp_path):
+    one, fsdp = SimpleNamespace(distributed_type="NO"), SimpleNamespace(distributed_type="FSDP")
+    directory = make(tmp_path / "run", 4, sealed=False)
+    checkpoints.seal(directory, 1)  # of a version that did not say
+    sharding.check_checkpoint(directory, fsdp)
+    checkpoints.seal(directory, 1, divided_by=sharding.kind(fsdp))
+    sharding.check_checkpoint(directory, fsdp)
+    with pytest.raises(UserError, match="is divided by FSDP, that of this run by nothing; start it as it began"):
+        sharding.check_checkpoint(directory, one)
+
+
+def test_the_first_fsdp_is_refused_as_it_cannot_gather_weights_for_a_rollout():
+    accelerator = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=1)))
+    trainer = SimpleNamespace(is_fsdp_enabled=True, is_deepspeed_enabled=False, accelerator=accelerator)
+    with pytest.raises(UserError, match="fsdp_version: 1 cannot gather"):
+        sharding.check(trainer)
+    accelerator.state.fsdp_plugin.fsdp_version = 2
+    sharding.check(trainer)
 
 
 def under_zero(stage, optim="adamw_torch", **zero):
