@@ -158,6 +158,36 @@ def test_a_case_that_kills_its_process_costs_one_row(worker, what, line):
     assert worker.ask({"do": "answer"}, 60)["found"] != first
 
 
+SERVING = """
+import os, sys
+from benchmarks.worker import serve
+lost = []
+def answer(case):
+    if case["do"] == "lose":
+        lost.append(case)
+    if case["do"] == "fail":
+        raise ValueError("this one does not work")
+    return os.getpid()
+sys.exit(serve({"any": answer}, lambda: not lost))
+"""
+
+
+def test_a_lost_device_does_not_cost_the_next_case(tmp_path, monkeypatch):
+    """The case that loses it has an answer; then the worker leaves, and the next case finds another one."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    worker = Worker(log, [sys.executable, "-c", SERVING])
+    try:
+        asked = [worker.ask({"kind": "any", "do": what}, 60) for what in ("go", "fail", "lose", "go", "go")]
+    finally:
+        worker.stop()
+    assert asked[1] == {"error": "ValueError: this one does not work"}
+    first, lose, *others = (answer["found"] for answer in (asked[0], *asked[2:]))
+    assert first == lose and others[0] == others[1] != first
+    assert all(list(answer) == ["found"] for answer in asked if "error" not in answer)
+
+
 def test_a_group_has_a_process_to_itself(worker):
     asked = [worker.ask({"do": "answer", "group": group}, 60)["found"] for group in ("main", "main", "vllm 64")]
     assert asked[0] == asked[1] != asked[2]
