@@ -55,7 +55,7 @@ def device() -> dict[str, Any]:
         "driver": driver(),
         "capability": f"{properties.major}.{properties.minor}",
         "tf32": is_torch_tf32_available(),
-        "bf16": torch.cuda.is_bf16_supported(),
+        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
     }
 
 
