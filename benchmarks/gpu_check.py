@@ -242,6 +242,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         raise UserError(f"--model: {given.model} holds no config.json; give the directory of a model, or leave it out")
     if given.minutes is not None and not 0 < given.minutes < 1e4:
         raise UserError(f"--minutes: {given.minutes:g} is out of range; give a number above 0")
+    if given.output.suffix != ".json":
+        raise UserError(
+            f"--output: {given.output} does not end in .json; the recipe (.yaml) and the log (.log) stand beside it"
+        )
     return given
 
 
@@ -249,6 +253,7 @@ def save(found: dict[str, Any], path: Path) -> None:
     """The JSON, with the recipe that follows from what is known by now: a run that is killed has left both."""
     found["recipe"] = recipe(found)
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".yaml").write_text(found["recipe"], encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -301,7 +306,6 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         worker.stop()
     save(found, given.output)
-    given.output.with_suffix(".yaml").write_text(found["recipe"], encoding="utf-8")
     console.print(table(found))
     for line in last_lines(found):
         say(line)
