@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.measured_run import synchronize
+from benchmarks.measured_run import float32_products, synchronize
 
 PACKAGES = (
     "torch", "transformers", "trl", "peft", "accelerate", "torch-optimi", "triton", "flash-attn", "flash-attn-3",
@@ -143,14 +143,10 @@ def kernels(device: str) -> tuple[list[str], dict[str, str]]:
 
 def limits(device: str, tf32: bool) -> dict[str, Any]:
     """The two rates that nothing on this machine can be faster than."""
-    import torch
-
     rates = {"bfloat16": matrix_rate(device, "bfloat16"), "float32": matrix_rate(device, "float32")}
     if tf32:
-        # the API that transformers uses; asking by the old one would then raise
-        torch.backends.fp32_precision = "tf32"
-        rates["tf32"] = matrix_rate(device, "float32")
-        torch.backends.fp32_precision = "ieee"
+        with float32_products(True):
+            rates["tf32"] = matrix_rate(device, "float32")
     return {"copy_bytes_per_second": copy_rate(device), "matrix_flops_per_second": rates}
 
 

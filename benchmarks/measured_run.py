@@ -48,7 +48,7 @@ class Run:
         dtype: of the weights; `autocast` computes in bfloat16 whatever they are.
         group: completions of a prompt.
         dead: the share of groups whose rewards are all the same.
-        tf32: None leaves the process as it is.
+        tf32: in what is float32; None leaves the process as it is.
     """
 
     side: str
@@ -85,6 +85,24 @@ def synchronize(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def float32_products(tf32: bool | None) -> Iterator[None]:
+    """Let a GPU round the factors of float32 products to TF32's 10 bits, or not; None leaves it as it is.
+
+    GRPOConfig's tf32 sets the same switch, but through a function that transformers caches: for an answer that was
+    given before in this process it does nothing.
+    """
+    import torch
+
+    before = torch.backends.fp32_precision
+    if tf32 is not None:
+        torch.backends.fp32_precision = "tf32" if tf32 else "ieee"
+    try:
+        yield
+    finally:
+        torch.backends.fp32_precision = before
 
 
 def peak(device: str) -> int:
@@ -180,6 +198,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
+    from grpo import machine
     from grpo.trainer import LeanGRPOTrainer
 
     before = memory_now(run.device)
@@ -215,6 +234,10 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     generating = started = 0.0
 
     class Steps(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **kwargs: Any) -> None:
+            if run.device == "cpu":  # LeanGRPOTrainer does it itself
+                machine.use_no_triton(optimizer)
+
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             nonlocal started
             if state.global_step == 0 and on_gradients is not None:
@@ -227,7 +250,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
             synchronize(run.device)
             optimizer_seconds.append(time.perf_counter() - started)
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, float32_products(run.tf32):
         trainer = (GRPOTrainer if run.side == "stock" else LeanGRPOTrainer)(
             model=model,
             reward_funcs=reward,
@@ -235,7 +258,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
                 run.device, directory, per_device_train_batch_size=run.batch_size, num_generations=run.group,
                 gradient_accumulation_steps=run.accumulation, max_completion_length=run.max_completion_length,
                 max_steps=run.steps, loss_type=run.loss_type, beta=run.beta, optim=run.optim, seed=run.seed,
-                gradient_checkpointing=run.checkpointing, bf16=run.autocast, tf32=run.tf32, shuffle_dataset=False,
+                gradient_checkpointing=run.checkpointing, bf16=run.autocast, shuffle_dataset=False,
             ),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
@@ -374,8 +397,7 @@ def agreement(run: Run) -> dict[str, float]:
     plain = Run(**settings | {"side": "stock", "attention": "sdpa", "checkpointing": False})
     exact = load_model(run.model, run.device, run.dtype, "sdpa").float()
     exact.config.dtype = torch.float32
-    tf32 = False if run.device == "cuda" else None
-    train(Run(**vars(plain) | {"dtype": "float32", "autocast": False, "tf32": tf32}), exact, keep(reference))
+    train(Run(**vars(plain) | {"dtype": "float32", "autocast": False, "tf32": False}), exact, keep(reference))
     del exact
     clean(run.device)
     train(plain, on_gradients=keep(of_stock))

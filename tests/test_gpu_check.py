@@ -1,5 +1,6 @@
 """benchmarks/gpu_check.py: limits, rows, the budget of minutes, cases that fail, and the recipe."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from conftest import DEMO, ROOT
 
-from benchmarks import gpu_check, gpu_recipe, gpu_rows
+from benchmarks import gpu_check, gpu_recipe, gpu_rows, measured_run
 from benchmarks.worker import Worker, respond
 
 GIB = 2**30
@@ -98,6 +99,33 @@ def test_a_failed_case_is_a_row_with_one_line():
     ):
         assert row["error"] == "out of memory"
         assert row.get("tokens_per_second") is None and row.get("passes") is None
+
+
+# --- What is measured
+
+TINY = dict(model=str(DEMO / "model"), group=2, batch_size=4, accumulation=1, steps=1, median_length=5.0)
+TINY |= dict(max_completion_length=8, prompt_words=(2, 4))
+
+
+@pytest.mark.parametrize("side", ["stock", "lean"])
+def test_a_cpu_is_measured_where_triton_is_installed(side, monkeypatch):
+    """As it is with torch from PyPI; optimi would take its kernel for GPUs, which has none to run on."""
+    module = importlib.import_module("optimi.stableadamw")  # optimi's own name of that is the function
+    monkeypatch.setattr(module, "_default_to_triton", lambda params: True)
+    found = measured_run.train(measured_run.Run(side=side, optim="stable_adamw", **TINY))
+    assert len(found["optimizer_seconds"]) == 1
+
+
+def test_float32_products_are_as_each_run_asks_and_afterwards_as_before():
+    """Also where another run has asked before: transformers sets TF32 once in a process for each answer."""
+    import torch
+
+    before, seen = torch.backends.fp32_precision, []
+    for tf32 in (True, False, True, None):
+        run = measured_run.Run(side="stock", tf32=tf32, optim="sgd", **TINY)
+        measured_run.train(run, on_gradients=lambda gradients: seen.append(torch.backends.fp32_precision))
+        assert torch.backends.fp32_precision == before
+    assert seen == ["tf32", "ieee", "tf32", before]
 
 
 # --- The worker
