@@ -324,7 +324,7 @@ def sample(
     """Complete `rows` prompts of `prompt` tokens, in groups of 8, through the engine that the trainer would use.
 
     The first rollout, which compiles and starts what there is to start, is not timed; there every completion ends
-    after a few tokens. vLLM does not see what ends them: with random weights all of its completions run to the limit.
+    after a few tokens. Lengths are geometric around `mean_length`, cut at `limit`, with every engine.
     """
     import torch
     from datasets import Dataset
@@ -341,6 +341,10 @@ def sample(
         if engine == "vllm":  # reads its weights from a directory
             own |= {"vllm_mode": "colocate", "vllm_max_model_length": prompt + limit}
             if model in SHAPES:
+                # A random 1.5B samples 151,936 ids, of which the demo's tokenizer knows 512, and vLLM would look up
+                # text for each. Nothing here reads the text; without it vLLM uses no tokenizer. allowed_token_ids
+                # would do, too, but adds a mask to every step.
+                own["generation_kwargs"] = {"detokenize": False}
                 policy.save_pretrained(directory)
                 tokenizer.save_pretrained(directory)
                 policy = load_model(directory, device, dtype, "sdpa")
@@ -355,6 +359,8 @@ def sample(
             Dataset.from_list([{"prompt": "1 + 1"}] * rows),
             processing_class=tokenizer,
         )  # fmt: skip
+        if engine == "vllm":
+            generation.end_vllm_by_chance(trainer)
         complete = generation.sampler(trainer, engine, 8)
         ids = [[chance.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(rows // 8)]
         prompts = [one for one in ids for _ in range(8)]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -23,8 +24,9 @@ def training(trainer="lean", speed=1000.0, peak=20 * GIB, error=None, **own):
     return row | {"tokens_per_second": speed, "peak_bytes": peak, "error": error} | own
 
 
-def generation(engine, speed, rows=64, error=None):
-    return {"name": engine, "engine": engine, "rows": rows, "tokens_per_second": speed, "error": error}
+def generation(engine, speed, rows=64, error=None, seconds=None):
+    row = {"name": engine, "engine": engine, "rows": rows, "tokens_per_second": speed, "error": error}
+    return row | {"seconds": 1e4 / speed if seconds is None else seconds}
 
 
 def measured(**own):
@@ -126,6 +128,31 @@ def test_float32_products_are_as_each_run_asks_and_afterwards_as_before():
         measured_run.train(run, on_gradients=lambda gradients: seen.append(torch.backends.fp32_precision))
         assert torch.backends.fp32_precision == before
     assert seen == ["tf32", "ieee", "tf32", before]
+
+
+def test_vllm_is_given_lengths_of_the_distribution_that_ends_the_other_engines():
+    import torch
+
+    from benchmarks import generation
+
+    asked = []
+    llm = SimpleNamespace(generate=lambda prompts, sampling_params, **kwargs: asked.append((sampling_params, kwargs)))
+    head = torch.nn.Linear(2, 5)
+    model = SimpleNamespace(get_output_embeddings=lambda: head)
+    generation.end_by_chance(model, [1], 100.0)
+    generation.end_vllm_by_chance(SimpleNamespace(model=model, vllm_generation=SimpleNamespace(llm=llm)))
+    torch.manual_seed(0)
+    given = SimpleNamespace(max_tokens=10**6, ignore_eos=False, temperature=0.5)
+    llm.generate([{}] * 4000, sampling_params=given, use_tqdm=False)
+    generation.set_mean_length(model, 2.0)
+    given.max_tokens = 3
+    llm.generate([{}] * 4000, sampling_params=given, use_tqdm=False)
+    (first, kwargs), (second, _) = asked
+    lengths, cut = ([one.max_tokens for one in each] for each in (first, second))
+    assert sum(lengths) / 4000 == pytest.approx(100, rel=0.05) and min(lengths) == 1
+    assert set(cut) == {1, 2, 3} and cut.count(1) / 4000 == pytest.approx(0.5, rel=0.05)
+    assert all(one.ignore_eos and one.temperature == 0.5 for one in first) and kwargs == {"use_tqdm": False}
+    assert given.max_tokens == 3 and not given.ignore_eos
 
 
 # --- The worker
@@ -349,6 +376,13 @@ def test_the_smallest_pack_that_is_about_as_fast_as_the_fastest_that_fits():
 def test_an_engine_that_does_not_go_with_the_training_is_passed_over(engine, row):
     engines = [generation(engine, 9000.0), generation("hf", 10.0)]
     assert settings(measured(training=[training(**row)], generation=engines))["generation"] == "hf"
+
+
+def test_engines_are_ranked_by_the_seconds_that_training_waits_for_a_rollout():
+    engines = [generation("hf", 9000.0, seconds=3.0), generation("lean", 5000.0, seconds=2.0)]
+    text = gpu_recipe.recipe(measured(training=[training()], generation=engines))
+    assert yaml.safe_load(text)["generation"] == "lean"
+    assert "# 2.00 s for a rollout of 64 rows (5,000 tokens/s); hf 3.00" in text
 
 
 def test_vllm_takes_its_share_of_the_memory():
