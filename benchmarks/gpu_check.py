@@ -113,7 +113,7 @@ def check(
     """Run the cases that there is time for, and write into `found` what came of them.
 
     Args:
-        model: a directory, or a name in measured_run.SHAPES.
+        model: a directory, or a name in measured_run.RANDOM.
         worker: something with `ask(case, seconds)`, as a Worker.
         deadline: on time.monotonic's clock.
     """
@@ -186,7 +186,7 @@ def look(case: Case) -> dict[str, Any]:
     kind = device["type"]
     path = case["path"] or ("1.5B" if kind == "cuda" else str(measured_run.DEMO))
     shape = estimates.shape(measured_run.model_config(path))
-    named = f"a random Qwen2 of {path} parameters" if path in measured_run.SHAPES else Path(path).resolve().name
+    named = f"a random Qwen2 of {path} parameters" if path in measured_run.RANDOM else Path(path).resolve().name
     named = "the demo's model" if Path(path) == measured_run.DEMO else named
     sizes = {key: getattr(shape, key) for key in ("parameters", "layers", "hidden", "key_value", "vocabulary")}
     return {

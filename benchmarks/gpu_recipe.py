@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.gpu_rows import Row
+
 ROOM = 0.8  # of the memory may be used at the peak: longer completions, fragments and the CUDA context take the rest
 VLLM_SHARE = 0.3  # of the memory, where vLLM samples on the same device
 SIMILAR = 0.97  # a smaller pack that is so fast, relative to the fastest, leaves more memory for nothing
-Row = dict[str, Any]
 
 
 def recipe(found: dict[str, Any]) -> str:

@@ -21,19 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 DEMO = ROOT / "assets" / "demo" / "model"
-SPREAD = 0.728  # of the lengths' logarithm: 3 % of 200 × e^(0.728 z) are above 786
-# Randomly initialised Qwen2 models by name: speed needs no trained weights
-SHAPES: dict[str, dict[str, Any]] = {
-    "9M": dict(
-        vocab_size=512, hidden_size=384, intermediate_size=1024, num_hidden_layers=5, num_attention_heads=6,
-        num_key_value_heads=2,
-    ),
-    "1.5B": dict(
-        vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
-        num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-    ),
-}  # fmt: skip
-
+RANDOM = ("9M", "1.5B")  # Qwen2 models of random weights, by name: speed needs no trained ones
 
 Gradients = Iterator[tuple[str, Any]]  # names of parameters, and tensors
 
@@ -44,7 +32,7 @@ class Run:
 
     Attributes:
         side: stock (TRL's GRPOTrainer) or lean.
-        model: a local directory, a Hub id, or a name in SHAPES.
+        model: a local directory, a Hub id, or a name in RANDOM.
         dtype: of the weights; `autocast` computes in bfloat16 whatever they are.
         group: completions of a prompt.
         dead: the share of groups whose rewards are all the same.
@@ -76,6 +64,8 @@ class Run:
 
 def lengths(chance: random.Random, count: int, median: float, limit: int) -> list[int]:
     """Lognormal around a median; with the defaults, 3 % run into the limit."""
+    from grpo.planning import SPREAD
+
     return [min(max(1, int(chance.lognormvariate(0, SPREAD) * median)), limit) for _ in range(count)]
 
 
@@ -140,7 +130,7 @@ def clean(device: str) -> None:
 def load_tokenizer(model: str) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(DEMO if model in SHAPES else model, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(DEMO if model in RANDOM else model, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
 
@@ -148,11 +138,20 @@ def load_tokenizer(model: str) -> Any:
 def model_config(model: str) -> Any:
     from transformers import AutoConfig, Qwen2Config
 
-    if model not in SHAPES:
+    from grpo import rates
+
+    if model not in RANDOM:
         return AutoConfig.from_pretrained(model)
+    if model == "9M":
+        config = Qwen2Config(
+            vocab_size=512, hidden_size=384, intermediate_size=1024, num_hidden_layers=5, num_attention_heads=6,
+            num_key_value_heads=2, tie_word_embeddings=True,
+        )  # fmt: skip
+    else:
+        config = rates.model_config(model)
     tokenizer = load_tokenizer(model)
-    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    return Qwen2Config(**SHAPES[model], **ends, tie_word_embeddings=True)
+    config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return config
 
 
 def load_model(model: str, device: str, dtype: str, attention: str) -> Any:
@@ -161,7 +160,7 @@ def load_model(model: str, device: str, dtype: str, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    if model not in SHAPES:
+    if model not in RANDOM:
         return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention).to(device)
     with torch.device(device):  # drawn there, in its own type: 1.5B weights take minutes on a CPU
         return AutoModelForCausalLM.from_config(
@@ -340,7 +339,7 @@ def sample(
         policy = load_model(model, device, dtype, "sdpa")
         if engine == "vllm":  # reads its weights from a directory
             own |= {"vllm_mode": "colocate", "vllm_max_model_length": prompt + limit}
-            if model in SHAPES:
+            if model in RANDOM:
                 # A random 1.5B samples 151,936 ids, of which the demo's tokenizer knows 512, and vLLM would look up
                 # text for each. Nothing here reads the text; without it vLLM uses no tokenizer. allowed_token_ids
                 # would do, too, but adds a mask to every step.
