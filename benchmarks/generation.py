@@ -57,9 +57,9 @@ def set_mean_length(model: torch.nn.Module, mean_length: float) -> None:
 
 
 def end_vllm_by_chance(trainer: GRPOTrainer) -> None:
-    """The same for vLLM, whose copy of the weights has no hook: each request is told its length, drawn alike.
+    """As `end_by_chance`, which comes before it, for vLLM's own copy of the model, where there is no hook to hang on.
 
-    Call it after `end_by_chance`, whose mean length holds here, too.
+    Each request is told its length, drawn from the same distribution.
     """
     llm, head = trainer.vllm_generation.llm, trainer.model.get_output_embeddings()
     generate = llm.generate

@@ -46,7 +46,7 @@ def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         config = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--output_dir", directory, "--report_to", "none"])
         if config.model.use_peft:
-            raise UserError("use_peft: True trains an adapter, and the formats of all weights are compared here; drop it")
+            raise UserError("use_peft: True trains an adapter, and here formats of all weights are compared; drop it")
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
         rewards = reward_choice.of_run(config, style)
         tokenizer, style = loading.load_tokenizer(config, style)

@@ -10,5 +10,5 @@ def test_an_adapter_is_refused_since_all_weights_are_trained(capsys):
     argv += ["--dataset_name", str(DEMO / "train.jsonl"), "--eval_dataset_name", str(DEMO / "test.jsonl")]
     assert weights_dtype.main([*argv, "--use_peft", "true"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "error: use_peft: True trains an adapter, and the formats of all weights are compared here; drop it"
+        "error: use_peft: True trains an adapter, and here formats of all weights are compared; drop it"
     )
