@@ -107,6 +107,21 @@ def cases(toy: bool, attention: list[str], engines: list[str], settings: dict[st
     ]
 
 
+def kernels(worker: Any, device: str) -> dict[str, Any]:
+    """The `attention` that gives a gradient on this device, and of what is `missing` the reason, in one line each.
+
+    One case for each: a kernel that loses the device, or whose compiler hangs, is not to cost the others.
+    """
+    found: dict[str, Any] = {"attention": [], "missing": {}}
+    for name in gpu_machine.KERNELS:
+        answer = worker.ask({"kind": "kernel", "group": "main", "name": name, "device": device}, 90)
+        if "error" in answer:
+            found["missing"][name] = answer["error"][:200]
+        else:
+            found["attention"].append(name)
+    return found
+
+
 def check(
     found: dict[str, Any], model: str, worker: Any, deadline: float, show: Callable[[str], None] = print
 ) -> None:
@@ -209,7 +224,7 @@ def sample(case: Case) -> dict[str, Any]:
 
 KINDS: dict[str, Callable[[Case], Any]] = {
     "machine": look,
-    "kernels": lambda case: gpu_machine.kernels(case["device"]),
+    "kernel": lambda case: gpu_machine.attend(case["name"], case["device"]),
     "training": train,
     "generation": sample,
     "agreement": lambda case: measured_run.agreement(measured_run.Run(**case["run"])),
@@ -288,10 +303,7 @@ def main(argv: list[str] | None = None) -> int:
         model = answer["found"].pop("path")
         found |= answer["found"]
         found["toy"] = toy = found["device"]["type"] == "cpu"
-        asked = {"kind": "kernels", "group": "main", "device": found["device"]["type"]}
-        answer = worker.ask(asked, 90)
-        working, missing = answer.get("found", ([], {"attention": answer.get("error")}))
-        found["device"] |= {"attention": working, "missing": missing}
+        found["device"] |= kernels(worker, found["device"]["type"])
         if toy:
             say("No GPU: this is a toy-size run on a CPU, and says nothing of a GPU.")
         for line in machine_lines(found):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import DEMO, ROOT
 
-from benchmarks import gpu_check, gpu_recipe, gpu_rows, measured_run
+from benchmarks import gpu_check, gpu_machine, gpu_recipe, gpu_rows, measured_run
 from benchmarks.worker import Worker, respond
 
 GIB = 2**30
@@ -128,6 +128,19 @@ def test_float32_products_are_as_each_run_asks_and_afterwards_as_before():
         measured_run.train(run, on_gradients=lambda gradients: seen.append(torch.backends.fp32_precision))
         assert torch.backends.fp32_precision == before
     assert seen == ["tf32", "ieee", "tf32", before]
+
+
+def test_a_kernel_that_fails_costs_no_other_kernel():
+    errors = {"sdpa/cudnn": "AcceleratorError: CUDA error", "flex_attention": "not done after 90 s"}
+    worker = SimpleNamespace(
+        ask=lambda case, seconds: (
+            {"error": errors[case["name"]]} if case["name"] in errors else respond(gpu_check.KINDS, case)
+        )
+    )
+    found = gpu_check.kernels(worker, "cpu")
+    assert {"sdpa/math", "sdpa/flash"} <= set(found["attention"]) and errors.items() <= found["missing"].items()
+    assert found["missing"]["flash_attention_2"].startswith("ImportError: flash-attn is not installed")
+    assert {*found["attention"], *found["missing"]} == set(gpu_machine.KERNELS)
 
 
 def test_vllm_is_given_lengths_of_the_distribution_that_ends_the_other_engines():
