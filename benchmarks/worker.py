@@ -41,7 +41,7 @@ class Worker:
             return {"error": f"not done after {seconds:.0f} s"}
         if answer is not None:
             found = json.loads(answer)
-            if found.pop("lost", False):  # it leaves now, and the next case is not to be told to it
+            if found.pop("lost", False):  # it leaves now: the next case is for another one
                 self.stop()
             return found
         status = self.process.wait()
@@ -92,7 +92,7 @@ def serve(kinds: dict[str, Callable[[Case], Any]], clean: Callable[[], bool]) ->
     for line in sys.stdin:
         answer = respond(kinds, json.loads(line))
         lost = not clean()
-        print(json.dumps(answer | ({"lost": True} if lost else {})), file=answers, flush=True)
+        print(json.dumps(answer | {"lost": lost}), file=answers, flush=True)
         if lost:
             return 1
     return 0
