@@ -9,6 +9,7 @@ other lengths, they are compared by tokens per second; by CPU time, too, which a
 """
 
 import argparse
+import copy
 import math
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -52,6 +54,26 @@ def end_by_chance(model: torch.nn.Module, ends: list[int], mean_length: float) -
 def set_mean_length(model: torch.nn.Module, mean_length: float) -> None:
     """Another one, after `end_by_chance`."""
     model.get_output_embeddings().log_odds.fill_(math.log(mean_length - 1))
+
+
+def end_vllm_by_chance(trainer: GRPOTrainer) -> None:
+    """As `end_by_chance`, which comes before it, for vLLM's own copy of the model, where there is no hook to hang on.
+
+    Each request is told its length, drawn from the same distribution.
+    """
+    llm, head = trainer.vllm_generation.llm, trainer.model.get_output_embeddings()
+    generate = llm.generate
+
+    def with_lengths(prompts: list, sampling_params: Any, **kwargs: Any) -> list:
+        drawn = torch.empty(len(prompts)).geometric_(torch.sigmoid(-head.log_odds).item())
+        each = []
+        for length in drawn.long().tolist():
+            each.append(copy.copy(sampling_params))
+            each[-1].max_tokens = min(length, sampling_params.max_tokens)
+            each[-1].ignore_eos = True
+        return generate(prompts, sampling_params=each, **kwargs)
+
+    llm.generate = with_lengths
 
 
 def make_trainer(arguments: argparse.Namespace, tokenizer: object, directory: str, **own: object) -> GRPOTrainer:
@@ -106,6 +128,8 @@ def prepare(arguments: argparse.Namespace, tokenizer: object, engine: str) -> Ca
     """A function that samples one rollout with this engine; UserError where it cannot be had here."""
     with tempfile.TemporaryDirectory() as directory:
         trainer = make_trainer(arguments, tokenizer, directory, **settings_of(engine))
+    if engine == "vllm" and arguments.mean_length:
+        end_vllm_by_chance(trainer)
     return sampler(trainer, engine, arguments.num_generations, arguments.lean_rows)
 
 

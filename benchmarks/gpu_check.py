@@ -107,13 +107,28 @@ def cases(toy: bool, attention: list[str], engines: list[str], settings: dict[st
     ]
 
 
+def kernels(worker: Any, device: str) -> dict[str, Any]:
+    """The `attention` that gives a gradient on this device, and of what is `missing` the reason, in one line each.
+
+    One case for each: a kernel that loses the device, or whose compiler hangs, is not to cost the others.
+    """
+    found: dict[str, Any] = {"attention": [], "missing": {}}
+    for name in gpu_machine.KERNELS:
+        answer = worker.ask({"kind": "kernel", "group": "main", "name": name, "device": device}, 90)
+        if "error" in answer:
+            found["missing"][name] = answer["error"][:200]
+        else:
+            found["attention"].append(name)
+    return found
+
+
 def check(
     found: dict[str, Any], model: str, worker: Any, deadline: float, show: Callable[[str], None] = print
 ) -> None:
     """Run the cases that there is time for, and write into `found` what came of them.
 
     Args:
-        model: a directory, or a name in measured_run.SHAPES.
+        model: a directory, or a name in measured_run.RANDOM.
         worker: something with `ask(case, seconds)`, as a Worker.
         deadline: on time.monotonic's clock.
     """
@@ -186,7 +201,7 @@ def look(case: Case) -> dict[str, Any]:
     kind = device["type"]
     path = case["path"] or ("1.5B" if kind == "cuda" else str(measured_run.DEMO))
     shape = estimates.shape(measured_run.model_config(path))
-    named = f"a random Qwen2 of {path} parameters" if path in measured_run.SHAPES else Path(path).resolve().name
+    named = f"a random Qwen2 of {path} parameters" if path in measured_run.RANDOM else Path(path).resolve().name
     named = "the demo's model" if Path(path) == measured_run.DEMO else named
     sizes = {key: getattr(shape, key) for key in ("parameters", "layers", "hidden", "key_value", "vocabulary")}
     return {
@@ -209,7 +224,7 @@ def sample(case: Case) -> dict[str, Any]:
 
 KINDS: dict[str, Callable[[Case], Any]] = {
     "machine": look,
-    "kernels": lambda case: gpu_machine.kernels(case["device"]),
+    "kernel": lambda case: gpu_machine.attend(case["name"], case["device"]),
     "training": train,
     "generation": sample,
     "agreement": lambda case: measured_run.agreement(measured_run.Run(**case["run"])),
@@ -242,6 +257,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         raise UserError(f"--model: {given.model} holds no config.json; give the directory of a model, or leave it out")
     if given.minutes is not None and not 0 < given.minutes < 1e4:
         raise UserError(f"--minutes: {given.minutes:g} is out of range; give a number above 0")
+    if given.output.suffix != ".json":
+        raise UserError(
+            f"--output: {given.output} does not end in .json; the recipe (.yaml) and the log (.log) stand beside it"
+        )
     return given
 
 
@@ -249,6 +268,7 @@ def save(found: dict[str, Any], path: Path) -> None:
     """The JSON, with the recipe that follows from what is known by now: a run that is killed has left both."""
     found["recipe"] = recipe(found)
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".yaml").write_text(found["recipe"], encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -283,10 +303,7 @@ def main(argv: list[str] | None = None) -> int:
         model = answer["found"].pop("path")
         found |= answer["found"]
         found["toy"] = toy = found["device"]["type"] == "cpu"
-        asked = {"kind": "kernels", "group": "main", "device": found["device"]["type"]}
-        answer = worker.ask(asked, 90)
-        working, missing = answer.get("found", ([], {"attention": answer.get("error")}))
-        found["device"] |= {"attention": working, "missing": missing}
+        found["device"] |= kernels(worker, found["device"]["type"])
         if toy:
             say("No GPU: this is a toy-size run on a CPU, and says nothing of a GPU.")
         for line in machine_lines(found):
@@ -301,7 +318,6 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         worker.stop()
     save(found, given.output)
-    given.output.with_suffix(".yaml").write_text(found["recipe"], encoding="utf-8")
     console.print(table(found))
     for line in last_lines(found):
         say(line)

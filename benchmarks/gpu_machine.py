@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.measured_run import synchronize
+from benchmarks.measured_run import float32_products, synchronize
 
 PACKAGES = (
     "torch", "transformers", "trl", "peft", "accelerate", "torch-optimi", "triton", "flash-attn", "flash-attn-3",
@@ -55,7 +55,7 @@ def device() -> dict[str, Any]:
         "driver": driver(),
         "capability": f"{properties.major}.{properties.minor}",
         "tf32": is_torch_tf32_available(),
-        "bf16": torch.cuda.is_bf16_supported(),
+        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
     }
 
 
@@ -81,76 +81,73 @@ def driver() -> str | None:
     return answer.strip().splitlines()[0] if answer.strip() else None
 
 
-def kernels(device: str) -> tuple[list[str], dict[str, str]]:
-    """Attention that gives a gradient on this device, and why the others do not, in one line each.
+def _sdpa(backend: str) -> Callable[..., Any]:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
 
-    `sdpa/` are sdpa's own kernels, among which it chooses; the others are values of attn_implementation.
-    """
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    return attention
+
+
+def _flex(query: Any, key: Any, value: Any) -> Any:
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-    from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)(query, key, value)
+
+
+def _flash(query: Any, key: Any, value: Any) -> Any:
+    from transformers.utils import is_flash_attn_2_available
+
+    if not is_flash_attn_2_available():
+        raise ImportError("flash-attn is not installed, or does not fit this device")
+    from flash_attn import flash_attn_func
+
+    return flash_attn_func(*(tensor.transpose(1, 2) for tensor in (query, key, value)), causal=True)
+
+
+def _flash_3(query: Any, key: Any, value: Any) -> Any:
+    from transformers.utils import is_flash_attn_3_available
+
+    if not is_flash_attn_3_available():
+        raise ImportError("flash-attn 3 is not installed, or does not fit this device")
+    from flash_attn_interface import flash_attn_func
+
+    output = flash_attn_func(*(tensor.transpose(1, 2) for tensor in (query, key, value)), causal=True)
+    return output[0] if isinstance(output, tuple) else output
+
+
+# sdpa's own kernels, among which it chooses, and values of attn_implementation
+KERNELS: dict[str, Callable[..., Any]] = {
+    "sdpa/flash": _sdpa("FLASH_ATTENTION"),
+    "sdpa/efficient": _sdpa("EFFICIENT_ATTENTION"),
+    "sdpa/cudnn": _sdpa("CUDNN_ATTENTION"),
+    "sdpa/math": _sdpa("MATH"),
+    "flex_attention": _flex,
+    "flash_attention_2": _flash,
+    "flash_attention_3": _flash_3,
+}
+
+
+def attend(name: str, device: str) -> None:
+    """Forward and backward of one of KERNELS on this device; whatever it raises says why that does not work."""
+    import torch
 
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-
-    def tensors() -> list[Any]:
-        return [torch.randn(1, 4, 256, 64, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
-
-    def sdpa(backend: Any) -> None:
-        with sdpa_kernel(backend):
-            scaled_dot_product_attention(*tensors(), is_causal=True).sum().backward()
-
-    def flex() -> None:
-        from torch.nn.attention.flex_attention import flex_attention
-
-        torch.compile(flex_attention)(*tensors()).sum().backward()
-
-    def flash() -> None:
-        if not is_flash_attn_2_available():
-            raise ImportError("flash-attn is not installed, or does not fit this device")
-        from flash_attn import flash_attn_func
-
-        flash_attn_func(*(tensor.transpose(1, 2) for tensor in tensors()), causal=True).sum().backward()
-
-    def flash_3() -> None:
-        if not is_flash_attn_3_available():
-            raise ImportError("flash-attn 3 is not installed, or does not fit this device")
-        from flash_attn_interface import flash_attn_func
-
-        output = flash_attn_func(*(tensor.transpose(1, 2) for tensor in tensors()), causal=True)
-        (output[0] if isinstance(output, tuple) else output).sum().backward()
-
-    tries: dict[str, Callable[[], None]] = {
-        "sdpa/flash": lambda: sdpa(SDPBackend.FLASH_ATTENTION),
-        "sdpa/efficient": lambda: sdpa(SDPBackend.EFFICIENT_ATTENTION),
-        "sdpa/cudnn": lambda: sdpa(SDPBackend.CUDNN_ATTENTION),
-        "sdpa/math": lambda: sdpa(SDPBackend.MATH),
-        "flex_attention": flex,
-        "flash_attention_2": flash,
-        "flash_attention_3": flash_3,
-    }
-    found, missing = [], {}
-    for name, function in tries.items():
-        try:
-            function()
-            synchronize(device)
-        except Exception as error:  # whatever a kernel, or what compiles it, has to say
-            missing[name] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        else:
-            found.append(name)
-    return found, missing
+    tensors = [torch.randn(1, 4, 256, 64, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    KERNELS[name](*tensors).sum().backward()
+    synchronize(device)
 
 
 def limits(device: str, tf32: bool) -> dict[str, Any]:
     """The two rates that nothing on this machine can be faster than."""
-    import torch
-
     rates = {"bfloat16": matrix_rate(device, "bfloat16"), "float32": matrix_rate(device, "float32")}
     if tf32:
-        # the API that transformers uses; asking by the old one would then raise
-        torch.backends.fp32_precision = "tf32"
-        rates["tf32"] = matrix_rate(device, "float32")
-        torch.backends.fp32_precision = "ieee"
+        with float32_products(True):
+            rates["tf32"] = matrix_rate(device, "float32")
     return {"copy_bytes_per_second": copy_rate(device), "matrix_flops_per_second": rates}
 
 

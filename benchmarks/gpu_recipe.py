@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.gpu_rows import Row
+
 ROOM = 0.8  # of the memory may be used at the peak: longer completions, fragments and the CUDA context take the rest
 VLLM_SHARE = 0.3  # of the memory, where vLLM samples on the same device
 SIMILAR = 0.97  # a smaller pack that is so fast, relative to the fastest, leaves more memory for nothing
-Row = dict[str, Any]
 
 
 def recipe(found: dict[str, Any]) -> str:
@@ -44,10 +45,14 @@ def _sound(rows: Sequence[Row]) -> list[Row]:
 
 
 def _fastest_engines(rows: Sequence[Row]) -> list[Row]:
-    """The fastest first, at the smallest number of rows, which is what a default run samples at once."""
+    """At the smallest number of rows, which is what a default run samples at once, the fastest first.
+
+    By the seconds of the rollout, which training waits for: they hang on its longest completion, nearly always one
+    that is cut, and so less than tokens per second on the lengths that were drawn.
+    """
     sound = _sound(rows)
     least = min((row["rows"] for row in sound), default=0)
-    return sorted((row for row in sound if row["rows"] == least), key=lambda row: -row["tokens_per_second"])
+    return sorted((row for row in sound if row["rows"] == least), key=lambda row: row["seconds"])
 
 
 def _fastest_step(found: dict[str, Any], room: float) -> tuple[Row | None, str]:
@@ -130,11 +135,12 @@ def pack(search: dict[str, Any], chosen: Row, room: float) -> tuple[int, str]:
 
 def _generation(rows: Sequence[Row], engine: Row) -> list[tuple[str, Any, str]]:
     others = [row for row in _sound(rows) if row["rows"] == engine["rows"] and row is not engine]
-    shown = [f"{row['engine']} {row['tokens_per_second']:,.0f}" for row in others]
+    shown = [f"{row['engine']} {row['seconds']:.2f}" for row in others]
     more = max((row["tokens_per_second"] for row in _sound(rows) if row["rows"] > engine["rows"]), default=0)
-    why = f"{engine['tokens_per_second']:,.0f} tokens/s with {engine['rows']} rows"
+    why = f"{engine['seconds']:.2f} s for a rollout of {engine['rows']} rows"
+    why += f" ({engine['tokens_per_second']:,.0f} tokens/s)"
     why += f"; {', '.join(shown)}" if shown else ""
-    why += f"; up to {more:,.0f} with more rows" if more else ""
+    why += f"; up to {more:,.0f} tokens/s with more rows" if more else ""
     settings = [("generation", engine["engine"], why)]
     if engine["engine"] == "vllm":
         settings.append(("vllm_mode", "colocate", "on the same GPU"))

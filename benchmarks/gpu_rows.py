@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from benchmarks.worker import Case
+
 # bfloat16 keeps 8 bits of a number, so two exact ways of computing a gradient differ by percents from each other and
 # from float32: no absolute tolerance holds for every model. What can be asked is that lean rounds no worse than stock
 # does: both distances come from as many roundings of the same size, and 1.5 leaves room for other shapes and kernels.
 TOLERANCE = 1.5
 WHY = "bfloat16 rounds both: lean's distance from the float32 gradient may be this many times stock's own"
-Case = dict[str, Any]
 Row = dict[str, Any]
 
 

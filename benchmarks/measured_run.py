@@ -21,19 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 DEMO = ROOT / "assets" / "demo" / "model"
-SPREAD = 0.728  # of the lengths' logarithm: 3 % of 200 × e^(0.728 z) are above 786
-# Randomly initialised Qwen2 models by name: speed needs no trained weights
-SHAPES: dict[str, dict[str, Any]] = {
-    "9M": dict(
-        vocab_size=512, hidden_size=384, intermediate_size=1024, num_hidden_layers=5, num_attention_heads=6,
-        num_key_value_heads=2,
-    ),
-    "1.5B": dict(
-        vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
-        num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-    ),
-}  # fmt: skip
-
+RANDOM = ("9M", "1.5B")  # Qwen2 models of random weights, by name: speed needs no trained ones
 
 Gradients = Iterator[tuple[str, Any]]  # names of parameters, and tensors
 
@@ -44,11 +32,11 @@ class Run:
 
     Attributes:
         side: stock (TRL's GRPOTrainer) or lean.
-        model: a local directory, a Hub id, or a name in SHAPES.
+        model: a local directory, a Hub id, or a name in RANDOM.
         dtype: of the weights; `autocast` computes in bfloat16 whatever they are.
         group: completions of a prompt.
         dead: the share of groups whose rewards are all the same.
-        tf32: None leaves the process as it is.
+        tf32: in what is float32; None leaves the process as it is.
     """
 
     side: str
@@ -76,6 +64,8 @@ class Run:
 
 def lengths(chance: random.Random, count: int, median: float, limit: int) -> list[int]:
     """Lognormal around a median; with the defaults, 3 % run into the limit."""
+    from grpo.planning import SPREAD
+
     return [min(max(1, int(chance.lognormvariate(0, SPREAD) * median)), limit) for _ in range(count)]
 
 
@@ -85,6 +75,24 @@ def synchronize(device: str) -> None:
         import torch
 
         torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def float32_products(tf32: bool | None) -> Iterator[None]:
+    """Let a GPU round the factors of float32 products to TF32's 10 bits, or not; None leaves it as it is.
+
+    GRPOConfig's tf32 sets the same switch, but through a function that transformers caches: for an answer that was
+    given before in this process it does nothing.
+    """
+    import torch
+
+    before = torch.backends.fp32_precision
+    if tf32 is not None:
+        torch.backends.fp32_precision = "tf32" if tf32 else "ieee"
+    try:
+        yield
+    finally:
+        torch.backends.fp32_precision = before
 
 
 def peak(device: str) -> int:
@@ -122,7 +130,7 @@ def clean(device: str) -> None:
 def load_tokenizer(model: str) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(DEMO if model in SHAPES else model, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(DEMO if model in RANDOM else model, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
 
@@ -130,11 +138,20 @@ def load_tokenizer(model: str) -> Any:
 def model_config(model: str) -> Any:
     from transformers import AutoConfig, Qwen2Config
 
-    if model not in SHAPES:
+    from grpo import rates
+
+    if model not in RANDOM:
         return AutoConfig.from_pretrained(model)
+    if model == "9M":
+        config = Qwen2Config(
+            vocab_size=512, hidden_size=384, intermediate_size=1024, num_hidden_layers=5, num_attention_heads=6,
+            num_key_value_heads=2, tie_word_embeddings=True,
+        )  # fmt: skip
+    else:
+        config = rates.model_config(model)
     tokenizer = load_tokenizer(model)
-    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    return Qwen2Config(**SHAPES[model], **ends, tie_word_embeddings=True)
+    config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return config
 
 
 def load_model(model: str, device: str, dtype: str, attention: str) -> Any:
@@ -143,7 +160,7 @@ def load_model(model: str, device: str, dtype: str, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    if model not in SHAPES:
+    if model not in RANDOM:
         return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention).to(device)
     with torch.device(device):  # drawn there, in its own type: 1.5B weights take minutes on a CPU
         return AutoModelForCausalLM.from_config(
@@ -180,6 +197,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
+    from grpo import machine
     from grpo.trainer import LeanGRPOTrainer
 
     before = memory_now(run.device)
@@ -215,6 +233,10 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     generating = started = 0.0
 
     class Steps(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **kwargs: Any) -> None:
+            if run.device == "cpu":  # LeanGRPOTrainer does it itself
+                machine.use_no_triton(optimizer)
+
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             nonlocal started
             if state.global_step == 0 and on_gradients is not None:
@@ -227,7 +249,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
             synchronize(run.device)
             optimizer_seconds.append(time.perf_counter() - started)
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, float32_products(run.tf32):
         trainer = (GRPOTrainer if run.side == "stock" else LeanGRPOTrainer)(
             model=model,
             reward_funcs=reward,
@@ -235,7 +257,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
                 run.device, directory, per_device_train_batch_size=run.batch_size, num_generations=run.group,
                 gradient_accumulation_steps=run.accumulation, max_completion_length=run.max_completion_length,
                 max_steps=run.steps, loss_type=run.loss_type, beta=run.beta, optim=run.optim, seed=run.seed,
-                gradient_checkpointing=run.checkpointing, bf16=run.autocast, tf32=run.tf32, shuffle_dataset=False,
+                gradient_checkpointing=run.checkpointing, bf16=run.autocast, shuffle_dataset=False,
             ),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
@@ -301,7 +323,7 @@ def sample(
     """Complete `rows` prompts of `prompt` tokens, in groups of 8, through the engine that the trainer would use.
 
     The first rollout, which compiles and starts what there is to start, is not timed; there every completion ends
-    after a few tokens. vLLM does not see what ends them: with random weights all of its completions run to the limit.
+    after a few tokens. Lengths are geometric around `mean_length`, cut at `limit`, with every engine.
     """
     import torch
     from datasets import Dataset
@@ -317,7 +339,11 @@ def sample(
         policy = load_model(model, device, dtype, "sdpa")
         if engine == "vllm":  # reads its weights from a directory
             own |= {"vllm_mode": "colocate", "vllm_max_model_length": prompt + limit}
-            if model in SHAPES:
+            if model in RANDOM:
+                # A random 1.5B samples 151,936 ids, of which the demo's tokenizer knows 512, and vLLM would look up
+                # text for each. Nothing here reads the text; without it vLLM uses no tokenizer. allowed_token_ids
+                # would do, too, but adds a mask to every step.
+                own["generation_kwargs"] = {"detokenize": False}
                 policy.save_pretrained(directory)
                 tokenizer.save_pretrained(directory)
                 policy = load_model(directory, device, dtype, "sdpa")
@@ -332,6 +358,8 @@ def sample(
             Dataset.from_list([{"prompt": "1 + 1"}] * rows),
             processing_class=tokenizer,
         )  # fmt: skip
+        if engine == "vllm":
+            generation.end_vllm_by_chance(trainer)
         complete = generation.sampler(trainer, engine, 8)
         ids = [[chance.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(rows // 8)]
         prompts = [one for one in ids for _ in range(8)]
@@ -374,8 +402,7 @@ def agreement(run: Run) -> dict[str, float]:
     plain = Run(**settings | {"side": "stock", "attention": "sdpa", "checkpointing": False})
     exact = load_model(run.model, run.device, run.dtype, "sdpa").float()
     exact.config.dtype = torch.float32
-    tf32 = False if run.device == "cuda" else None
-    train(Run(**vars(plain) | {"dtype": "float32", "autocast": False, "tf32": tf32}), exact, keep(reference))
+    train(Run(**vars(plain) | {"dtype": "float32", "autocast": False, "tf32": False}), exact, keep(reference))
     del exact
     clean(run.device)
     train(plain, on_gradients=keep(of_stock))

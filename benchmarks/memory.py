@@ -28,22 +28,22 @@ from torch.utils._pytree import tree_leaves
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo import estimates  # noqa: E402
+from grpo import estimates, rates  # noqa: E402
 
 PACK = 512  # tokens at once of the small model, whose packs this fills
 LORA = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"]
-# layers, tokens, dtype of the weights, autocast, checkpointing, adapter
+# tokens, dtype of the weights, autocast, checkpointing, adapter
 CASES = [
-    (28, 2048, "bfloat16", True, True, False),
-    (28, 8192, "bfloat16", True, True, False),
-    (28, 16384, "bfloat16", True, True, False),
-    (28, 2048, "bfloat16", True, False, False),
-    (28, 8192, "bfloat16", True, False, False),
-    (28, 8192, "float32", True, True, False),
-    (28, 2048, "float32", True, False, False),
-    (28, 2048, "float32", False, True, False),
-    (28, 8192, "bfloat16", True, True, True),
-    (28, 2048, "bfloat16", True, False, True),
+    (2048, "bfloat16", True, True, False),
+    (8192, "bfloat16", True, True, False),
+    (16384, "bfloat16", True, True, False),
+    (2048, "bfloat16", True, False, False),
+    (8192, "bfloat16", True, False, False),
+    (8192, "float32", True, True, False),
+    (2048, "float32", True, False, False),
+    (2048, "float32", False, True, False),
+    (8192, "bfloat16", True, True, True),
+    (2048, "bfloat16", True, False, True),
 ]
 
 
@@ -116,16 +116,7 @@ def stand_in() -> None:
     torch.nn.Dropout.forward = lambda self, x: torch.native_dropout(x, self.p, self.training)[0]
 
 
-def qwen(layers: int) -> Any:
-    from transformers import Qwen2Config
-
-    return Qwen2Config(
-        vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=layers, num_attention_heads=12,
-        num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=32768,
-    )  # fmt: skip
-
-
-def faked(layers: int, tokens: int, dtype: str, autocast: bool, checkpointing: bool, adapter: bool) -> dict:
+def faked(tokens: int, dtype: str, autocast: bool, checkpointing: bool, adapter: bool) -> dict:
     """Bytes of the weights, of the gradients, and beside them at the peak of the second pack."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -134,7 +125,7 @@ def faked(layers: int, tokens: int, dtype: str, autocast: bool, checkpointing: b
     stand_in()
     with torch.device("meta"):
         base = AutoModelForCausalLM.from_config(
-            qwen(layers), dtype=getattr(torch, dtype), attn_implementation="stand_in"
+            rates.model_config("1.5B"), dtype=getattr(torch, dtype), attn_implementation="stand_in"
         )
         add_fused_lm_head(base, outputs=("log_probs", "entropy"))
         lora = LoraConfig(r=16, lora_alpha=64, lora_dropout=0.05, target_modules=LORA)
@@ -175,14 +166,14 @@ def faked(layers: int, tokens: int, dtype: str, autocast: bool, checkpointing: b
     return {"weights": weights, "gradients": gradients, "step": counter.peak - weights - gradients}
 
 
-def estimated(layers: int, tokens: int, dtype: str, autocast: bool, checkpointing: bool, adapter: bool) -> dict:
+def estimated(tokens: int, dtype: str, autocast: bool, checkpointing: bool, adapter: bool) -> dict:
     from peft import LoraConfig
 
     model = SimpleNamespace(
         dtype=dtype, load_in_4bit=False, load_in_8bit=False, lora_dropout=0.05, attn_implementation="flash_attention_2"
     )
     training = SimpleNamespace(bf16=autocast, fp16=False, use_cpu=False, gradient_checkpointing=checkpointing)
-    shape = estimates.shape(qwen(layers), LoraConfig(r=16, target_modules=LORA) if adapter else None)
+    shape = estimates.shape(rates.model_config("1.5B"), LoraConfig(r=16, target_modules=LORA) if adapter else None)
     weights, gradients, _ = estimates._bytes(shape, model, "adamw_torch_fused")
     step = estimates.training_step(shape, training, model, tokens)
     return {"weights": weights, "gradients": gradients, "step": step}
@@ -227,7 +218,7 @@ def trained(**changes: Any) -> tuple[float, float]:
 
 
 HEADINGS = (
-    "layers", "tokens", "weights", "autocast", "checkpointing", "adapter",
+    "tokens", "weights", "autocast", "checkpointing", "adapter",
     "estimate", "counted", "ratio", "in all",
 )  # fmt: skip
 

@@ -3,9 +3,10 @@
     python benchmarks/weights_dtype.py --config recipes/demo.yaml --learning_rate 2e-5 --max_steps 60
     python benchmarks/weights_dtype.py --config recipes/smollm2.yaml --max_steps 200     on a CUDA GPU
 
-The flags are train_grpo.py's. All three compute in bfloat16, with the same seed, prompts and steps, and are asked the
-held-out questions before and after; nothing is written. At a learning rate like the inline one plain AdamW rounds
-most of its steps away on bfloat16 weights; bf16_updates.py shows the same on made-up gradients.
+The flags are train_grpo.py's, but all weights are trained and attention is sdpa. All three compute in bfloat16, with
+the same seed, prompts and steps, and are asked the held-out questions before and after; nothing is written. At a
+learning rate like the inline one plain AdamW rounds most of its steps away on bfloat16 weights; bf16_updates.py shows
+the same on made-up gradients.
 
 strict, lenient   per cent after training, with 95 % intervals
 reward            mean of the last tenth of the steps
@@ -44,6 +45,8 @@ def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as directory:
         config = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--output_dir", directory, "--report_to", "none"])
+        if config.model.use_peft:
+            raise UserError("use_peft: True trains an adapter, and here formats of all weights are compared; drop it")
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
         rewards = reward_choice.of_run(config, style)
         tokenizer, style = loading.load_tokenizer(config, style)

@@ -40,7 +40,10 @@ class Worker:
             self.stop()
             return {"error": f"not done after {seconds:.0f} s"}
         if answer is not None:
-            return json.loads(answer)
+            found = json.loads(answer)
+            if found.pop("lost", False):  # it leaves now: the next case is for another one
+                self.stop()
+            return found
         status = self.process.wait()
         self.stop()
         if status < 0:
@@ -88,9 +91,9 @@ def serve(kinds: dict[str, Callable[[Case], Any]], clean: Callable[[], bool]) ->
     os.dup2(2, 1)  # whatever libraries print is no answer
     for line in sys.stdin:
         answer = respond(kinds, json.loads(line))
-        works = clean()
-        print(json.dumps(answer), file=answers, flush=True)
-        if not works:
+        lost = not clean()
+        print(json.dumps(answer | {"lost": lost}), file=answers, flush=True)
+        if lost:
             return 1
     return 0
 

@@ -1,16 +1,18 @@
 """benchmarks/gpu_check.py: limits, rows, the budget of minutes, cases that fail, and the recipe."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from conftest import DEMO, ROOT
 
-from benchmarks import gpu_check, gpu_recipe, gpu_rows
+from benchmarks import gpu_check, gpu_machine, gpu_recipe, gpu_rows, measured_run
 from benchmarks.worker import Worker, respond
 
 GIB = 2**30
@@ -22,8 +24,9 @@ def training(trainer="lean", speed=1000.0, peak=20 * GIB, error=None, **own):
     return row | {"tokens_per_second": speed, "peak_bytes": peak, "error": error} | own
 
 
-def generation(engine, speed, rows=64, error=None):
-    return {"name": engine, "engine": engine, "rows": rows, "tokens_per_second": speed, "error": error}
+def generation(engine, speed, rows=64, error=None, seconds=None):
+    row = {"name": engine, "engine": engine, "rows": rows, "tokens_per_second": speed, "error": error}
+    return row | {"seconds": 1e4 / speed if seconds is None else seconds}
 
 
 def measured(**own):
@@ -100,6 +103,71 @@ def test_a_failed_case_is_a_row_with_one_line():
         assert row.get("tokens_per_second") is None and row.get("passes") is None
 
 
+# --- What is measured
+
+TINY = dict(model=str(DEMO / "model"), group=2, batch_size=4, accumulation=1, steps=1, median_length=5.0)
+TINY |= dict(max_completion_length=8, prompt_words=(2, 4))
+
+
+@pytest.mark.parametrize("side", ["stock", "lean"])
+def test_a_cpu_is_measured_where_triton_is_installed(side, monkeypatch):
+    """As it is with torch from PyPI; optimi would take its kernel for GPUs, which has none to run on."""
+    module = importlib.import_module("optimi.stableadamw")  # optimi's own name of that is the function
+    monkeypatch.setattr(module, "_default_to_triton", lambda params: True)
+    found = measured_run.train(measured_run.Run(side=side, optim="stable_adamw", **TINY))
+    assert len(found["optimizer_seconds"]) == 1
+
+
+def test_float32_products_are_as_each_run_asks_and_afterwards_as_before():
+    """Also where another run has asked before: transformers sets TF32 once in a process for each answer."""
+    import torch
+
+    before, seen = torch.backends.fp32_precision, []
+    for tf32 in (True, False, True, None):
+        run = measured_run.Run(side="stock", tf32=tf32, optim="sgd", **TINY)
+        measured_run.train(run, on_gradients=lambda gradients: seen.append(torch.backends.fp32_precision))
+        assert torch.backends.fp32_precision == before
+    assert seen == ["tf32", "ieee", "tf32", before]
+
+
+def test_a_kernel_that_fails_costs_no_other_kernel():
+    errors = {"sdpa/cudnn": "AcceleratorError: CUDA error", "flex_attention": "not done after 90 s"}
+    worker = SimpleNamespace(
+        ask=lambda case, seconds: (
+            {"error": errors[case["name"]]} if case["name"] in errors else respond(gpu_check.KINDS, case)
+        )
+    )
+    found = gpu_check.kernels(worker, "cpu")
+    assert {"sdpa/math", "sdpa/flash"} <= set(found["attention"]) and errors.items() <= found["missing"].items()
+    assert found["missing"]["flash_attention_2"].startswith("ImportError: flash-attn is not installed")
+    assert {*found["attention"], *found["missing"]} == set(gpu_machine.KERNELS)
+
+
+def test_vllm_is_given_lengths_of_the_distribution_that_ends_the_other_engines():
+    import torch
+
+    from benchmarks import generation
+
+    asked = []
+    llm = SimpleNamespace(generate=lambda prompts, sampling_params, **kwargs: asked.append((sampling_params, kwargs)))
+    head = torch.nn.Linear(2, 5)
+    model = SimpleNamespace(get_output_embeddings=lambda: head)
+    generation.end_by_chance(model, [1], 100.0)
+    generation.end_vllm_by_chance(SimpleNamespace(model=model, vllm_generation=SimpleNamespace(llm=llm)))
+    torch.manual_seed(0)
+    given = SimpleNamespace(max_tokens=10**6, ignore_eos=False, temperature=0.5)
+    llm.generate([{}] * 4000, sampling_params=given, use_tqdm=False)
+    generation.set_mean_length(model, 2.0)
+    given.max_tokens = 3
+    llm.generate([{}] * 4000, sampling_params=given, use_tqdm=False)
+    (first, kwargs), (second, _) = asked
+    lengths, cut = ([one.max_tokens for one in each] for each in (first, second))
+    assert sum(lengths) / 4000 == pytest.approx(100, rel=0.05) and min(lengths) == 1
+    assert set(cut) == {1, 2, 3} and cut.count(1) / 4000 == pytest.approx(0.5, rel=0.05)
+    assert all(one.ignore_eos and one.temperature == 0.5 for one in first) and kwargs == {"use_tqdm": False}
+    assert given.max_tokens == 3 and not given.ignore_eos
+
+
 # --- The worker
 
 
@@ -156,6 +224,36 @@ def test_a_case_that_kills_its_process_costs_one_row(worker, what, line):
     first = worker.ask({"do": "answer"}, 60)["found"]
     assert worker.ask({"do": what}, 1 if what == "hang" else 60) == {"error": line}
     assert worker.ask({"do": "answer"}, 60)["found"] != first
+
+
+SERVING = """
+import os, sys
+from benchmarks.worker import serve
+lost = []
+def answer(case):
+    if case["do"] == "lose":
+        lost.append(case)
+    if case["do"] == "fail":
+        raise ValueError("this one does not work")
+    return os.getpid()
+sys.exit(serve({"any": answer}, lambda: not lost))
+"""
+
+
+def test_a_lost_device_does_not_cost_the_next_case(tmp_path, monkeypatch):
+    """The case that loses it has an answer; then the worker leaves, and the next case finds another one."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    worker = Worker(log, [sys.executable, "-c", SERVING])
+    try:
+        asked = [worker.ask({"kind": "any", "do": what}, 60) for what in ("go", "fail", "lose", "go", "go")]
+    finally:
+        worker.stop()
+    assert asked[1] == {"error": "ValueError: this one does not work"}
+    first, lose, *others = (answer["found"] for answer in (asked[0], *asked[2:]))
+    assert first == lose and others[0] == others[1] != first
+    assert all(list(answer) == ["found"] for answer in asked if "error" not in answer)
 
 
 def test_a_group_has_a_process_to_itself(worker):
@@ -293,6 +391,13 @@ def test_an_engine_that_does_not_go_with_the_training_is_passed_over(engine, row
     assert settings(measured(training=[training(**row)], generation=engines))["generation"] == "hf"
 
 
+def test_engines_are_ranked_by_the_seconds_that_training_waits_for_a_rollout():
+    engines = [generation("hf", 9000.0, seconds=3.0), generation("lean", 5000.0, seconds=2.0)]
+    text = gpu_recipe.recipe(measured(training=[training()], generation=engines))
+    assert yaml.safe_load(text)["generation"] == "lean"
+    assert "# 2.00 s for a rollout of 64 rows (5,000 tokens/s); hf 3.00" in text
+
+
 def test_vllm_takes_its_share_of_the_memory():
     engines = [generation("vllm", 9000.0), generation("hf", 10.0)]
     rows = [training(peak=50 * GIB), training(speed=700.0, peak=30 * GIB, checkpointing=True)]
@@ -313,13 +418,23 @@ def test_a_recipe_of_nothing_says_so():
     [
         (["--model", "nowhere"], "--model: nowhere holds no config.json; give the directory of a model"),
         (["--minutes", "0"], "--minutes: 0 is out of range"),
+        (["--output", "x/gpu.yaml"], "--output: x/gpu.yaml does not end in .json; the recipe (.yaml) and the log"),
+        (["--output", "x/gpu.log"], "--output: x/gpu.log does not end in .json"),
+        (["--output", "x/gpu"], "--output: x/gpu does not end in .json"),
     ],
-    ids=["model", "minutes"],
+    ids=["model", "minutes", "yaml", "log", "no suffix"],
 )
 def test_a_mistake_is_one_line(argv, line, capsys):
     assert gpu_check.main(argv) == 2
     said = capsys.readouterr().err
     assert said.startswith(line) and said.count("\n") == 1
+
+
+def test_a_run_that_is_killed_has_left_its_json_and_its_recipe(tmp_path):
+    path = tmp_path / "gpu.json"
+    gpu_check.save(measured(training=[training()]), path)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["training"] and path.with_suffix(".yaml").read_text(encoding="utf-8") == found["recipe"]
 
 
 @pytest.mark.slow
@@ -335,7 +450,7 @@ def test_without_a_gpu_it_runs_at_toy_size_and_its_recipe_is_valid(tmp_path, mon
     assert found["model"]["parameters"] == 1_674_176
     # how far it came depends on how busy the machine is; what is there is sound, and nothing is missing
     rows = found["training"] + found["generation"]
-    assert all(0 < row["share_of_limit"] < 1 for row in rows if row["error"] is None)
+    assert all(row["share_of_limit"] > 0 for row in rows if row["error"] is None)
     assert all(row["error"].startswith("not done after") for row in rows if row["error"])
     checked = found["agreement"]["rows"]
     assert all(row["passes"] or row["error"].startswith("not done after") for row in checked)
