@@ -60,7 +60,7 @@ def cases(toy: bool, attention: list[str], engines: list[str], settings: dict[st
     rollout = dict(mean_length=100.0, limit=256, prompt=160, dtype="bfloat16")
     if toy:
         size |= dict(accumulation=2, steps=2, median_length=40.0, max_completion_length=120, prompt_words=(10, 40))
-        base, needs, counts = dict(dtype="float32", autocast=False), 4, (8, 16)
+        base, needs, counts = dict(dtype="float32", autocast=False), 4, (64, 128)
         rollout = dict(mean_length=20.0, limit=48, prompt=32, dtype="float32")
     rollout |= {key: settings[key] for key in ("model", "device")}
     small = size | (dict() if toy else dict(accumulation=2, median_length=100.0, max_completion_length=256))

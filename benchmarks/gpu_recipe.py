@@ -136,7 +136,8 @@ def pack(search: dict[str, Any], chosen: Row, room: float) -> tuple[int, str]:
 def _generation(rows: Sequence[Row], engine: Row) -> list[tuple[str, Any, str]]:
     others = [row for row in _sound(rows) if row["rows"] == engine["rows"] and row is not engine]
     shown = [f"{row['engine']} {row['seconds']:.2f}" for row in others]
-    more = max((row["tokens_per_second"] for row in _sound(rows) if row["rows"] > engine["rows"]), default=0)
+    larger = [row for row in _sound(rows) if row["engine"] == engine["engine"] and row["rows"] > engine["rows"]]
+    more = max((row["tokens_per_second"] for row in larger), default=0)
     why = f"{engine['seconds']:.2f} s for a rollout of {engine['rows']} rows"
     why += f" ({engine['tokens_per_second']:,.0f} tokens/s)"
     why += f"; {', '.join(shown)}" if shown else ""

@@ -1,6 +1,7 @@
 """What benchmarks/gpu_check.py has measured of a device, as a plan takes it: limits, and how near runs come."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def paces(work: Work, found: dict[str, Any] | None) -> tuple[tuple[Pace, Pace], 
     alike = [
         entry for entry in found.get("training", [])
         if _share(entry) and str(entry.get("dtype")) == str(settings.dtype)
+        and bool(entry.get("autocast")) == bool(settings.bf16 or settings.fp16)
         and bool(entry.get("checkpointing")) == bool(settings.gradient_checkpointing)
         and (str(entry.get("trainer")) == "stock") != bool(work.pack_tokens)
     ]  # fmt: skip
@@ -60,15 +62,20 @@ def paces(work: Work, found: dict[str, Any] | None) -> tuple[tuple[Pace, Pace], 
         worst = dataclasses.replace(worst, training=min(shares), counted=True)
         source["training"] = "measured: " + ", ".join(str(entry.get("name")) for entry in same or alike)
         source["training"] += "" if same else f" (not with {backend})"
-    for key, engine in (("launch", work.engine), ("launch_eager", "lean")):  # evaluations decode as lean does
-        steps = [
-            float(entry["seconds"]) / float(entry["steps"]) for entry in found.get("generation", [])
+    layers = float(found.get("model", {}).get("layers") or work.shape.layers)
+    asked = (  # evaluations decode as lean does
+        ("launch", work.engine, work.geometry.rollout / work.geometry.world_size),
+        ("launch_eager", "lean", settings.per_device_eval_batch_size),
+    )
+    for key, engine, wanted in asked:
+        rows = {
+            float(entry["rows"]): float(entry["seconds"]) / float(entry["steps"]) / layers
+            for entry in found.get("generation", [])
             if _share(entry) and entry.get("engine") == engine and entry.get("steps")
-        ]  # fmt: skip
-        if steps:  # as many layers take as many launches
-            layers = float(found.get("model", {}).get("layers") or work.shape.layers)
-            best = dataclasses.replace(best, reading=1.0, **{key: min(steps) / layers})
-            worst = dataclasses.replace(worst, reading=1.0, **{key: max(steps) / layers})
-            source[key] = f"measured with {engine}"
+        }
+        if rows:  # as many layers take as many launches
+            nearest = min(rows, key=lambda count: abs(math.log(count / wanted)))
+            best, worst = (dataclasses.replace(pace, reading=1.0, **{key: rows[nearest]}) for pace in (best, worst))
+            source[key] = f"measured with {engine} on {nearest:.0f} rows"
             source["reading"] = "at most, the measured step is longer or as long"
     return (best, worst), source

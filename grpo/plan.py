@@ -146,19 +146,21 @@ def lines(ours: argparse.Namespace, work: Work, gpu: rates.Gpu, found: dict[str,
     slow, fast = (planning.decoding(work, gpu, rows, pace.launch, pace.reading) for pace in (worst, best))
     sampled = "the samples of filter_pass_rate, " if work.settings.filter_pass_rate or work.settings.curriculum else ""
     phases = ("generation", "training", "optimizer", "evaluation")
-    hours = {key: between(getattr(one, key) / 3600, getattr(other, key) / 3600) for key in (*phases, "total")}
+    unit, seconds = ("hours", 3600) if other.total > 1800 else ("minutes", 60)
+    took = {key: between(getattr(one, key) / seconds, getattr(other, key) / seconds) for key in (*phases, "total")}
+    over = "" if work.settings.max_steps > 0 else f" over GSM8K's {work.rows:,} questions"
     cost = between(*(time.total / 3600 * ours.devices * ours.price for time in (one, other)))
     fits = "fits" if peak <= gpu.memory else "does not fit"
     shown = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in parts.items() if size > 5e7)
     return [
-        f"Plan (arithmetic; nothing was run): {shape.parameters / 1e9:.2f} billion parameters, "
-        f"{shape.trained / 1e6:,.0f} million trained, on {ours.devices} × {gpu.name}, sharding {ours.sharding}",
+        f"Plan (arithmetic; nothing was run): {shape.parameters / 1e6:,.1f} million parameters, "
+        f"{shape.trained / 1e6:,.1f} million trained, on {ours.devices} × {gpu.name}, sharding {ours.sharding}",
         f"memory      about {two(peak / 1e9)} GB of {gpu.memory / 1e9:.0f} GB on each device: {fits} ({shown})",
-        f"time        {hours['total']} hours: " + ", ".join(f"{key} {hours[key]}" for key in phases),
+        f"time        {took['total']} {unit}: " + ", ".join(f"{key} {took[key]}" for key in phases),
         f"cost        {cost} at {ours.price:g} a device and hour",
         geometry.describe(),
-        f"steps       {count:,} optimizer steps over {work.rows:,} questions, {count * geometry.per_step:,} "
-        f"completions, {two(count * geometry.per_step * work.mean / 1e6)} million tokens generated",
+        f"steps       {count:,} optimizer steps{over}, {count * geometry.per_step:,} completions, "
+        f"{two(count * geometry.per_step * work.mean / 1e6)} million tokens generated",
         f"generation  {longest:,.0f} decoding steps a rollout, the expected longest of {rows} completions × "
         f"{between(1e3 * fast, 1e3 * slow)} ms (weights and cache / bandwidth, or the launches of {work.engine})",
         f"training    {tokens:,.0f} tokens a step and device: {two(operations / 1e12)} × 10^12 operations / "

@@ -24,6 +24,7 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from conftest import DEMO, ROOT
 from test_estimates import QWEN_15B
+from test_planning import CHECK
 from torch.distributed import run as torchrun
 from transformers.training_args import OptimizerNames
 
@@ -37,6 +38,7 @@ FLASH = "flash_attention_2", torch.device("cuda")  # what the default run comput
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
     "python -m pytest": "is what runs this",
+    "python benchmarks/gpu_check.py": "takes minutes; tests/test_gpu_check.py runs it",
 }
 NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
 REFUSED = {"push_to_hub": "push_to_hub: the Hub does not take the model"}  # there is no Hub: as far as this line
@@ -52,6 +54,7 @@ OTHER_FLAGS = {  # argparse's, the X-ray's, torchrun's, pip's, …
         "sharding",
         "price",
         "mean_completion_length",
+        "mean_prompt_length",
         "live_groups",
         "measured",
     ),
@@ -62,6 +65,7 @@ OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, r
     "train_grpo",
     "save_to_disk",
     "rollout_func",
+    "fsdp_version",  # in a launcher's file
     "completion_ids",
     "trainer_state",
     "log_extra",
@@ -217,6 +221,8 @@ def run(command, monkeypatch, capfd):
         files = [word for word, before in zip(words[1:], words, strict=False) if before == "-r"]
         assert files and all((ROOT / file).is_file() for file in files)
     elif words[:3] in [["python", "-m", f"grpo.{name}"] for name in ("xray", "report", "preflight")]:
+        if "--measured" in words:
+            Path(words[words.index("--measured") + 1]).write_text(json.dumps(CHECK), encoding="utf-8")
         main = {"xray": xray.main, "report": report.main, "preflight": plan.main}[words[2].partition(".")[2]]
         assert main(words[3:]) == 0, capfd.readouterr().err
     else:

@@ -69,7 +69,7 @@ def test_every_recipe_can_be_planned(path, monkeypatch, capsys, tmp_path):
         (tmp_path / "gpu_check.json").write_text(json.dumps(CHECK))
         flags += ["--measured", str(tmp_path / "gpu_check.json")]
     assert plan.main(["--plan", "--config", str(path), *flags]) == 0
-    assert "hours: generation" in capsys.readouterr().out
+    assert re.search("^time .* (hours|minutes): generation ", capsys.readouterr().out, re.M)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_mistakes_are_one_line_and_status_2(flags, problem, capsys):
     assert problem in error and error.count("\n") == 1
 
 
-ROW = {"dtype": "bfloat16", "checkpointing": True}
+ROW = {"dtype": "bfloat16", "autocast": True, "checkpointing": True}
 CHECK = {  # as much of a gpu_check.json as a plan reads
     "device": {"name": "A GPU", "memory": 5e10},
     "limits": {"copy_bytes_per_second": 1e12, "matrix_flops_per_second": {"bfloat16": 1e14, "float32": 1e13}},
@@ -102,8 +102,12 @@ CHECK = {  # as much of a gpu_check.json as a plan reads
         {**ROW, "name": "lean", "trainer": "lean", "share_of_limit": 0.5},
         {**ROW, "name": "stock", "trainer": "stock", "share_of_limit": 0.1},
         {**ROW, "name": "full", "trainer": "lean", "error": "out of memory"},
+        {**ROW, "name": "float32", "trainer": "lean", "dtype": "float32", "autocast": False, "share_of_limit": 0.4},
     ],
-    "generation": [{"engine": "hf", "share_of_limit": 0.05, "seconds": 8.0, "steps": 256}],
+    "generation": [
+        {"engine": "hf", "rows": 64, "share_of_limit": 0.05, "seconds": 8.0, "steps": 256},
+        {"engine": "hf", "rows": 256, "share_of_limit": 0.05, "seconds": 9.0, "steps": 256},
+    ],
     "model": {"layers": 28},
 }
 
@@ -121,7 +125,7 @@ def test_measured_rates_replace_assumed_ones(tmp_path, monkeypatch):
     assert best.training == worst.training == 0.5
     assert source["training"] == "measured: lean (not with flash_attention_2)"
     # the rollout of 256 steps in 8 seconds: each rollout takes its longest completion's steps at that pace
-    assert source["launch"] == "measured with hf" and 28 * best.launch == pytest.approx(8 / 256)
+    assert source["launch"] == "measured with hf on 64 rows" and 28 * best.launch == pytest.approx(8 / 256)
     assert source["launch_eager"] == "assumed"  # evaluations decode as lean does, which was not measured
     assert planning.decoding(work, gpu, 64, best.launch, best.reading) == pytest.approx(8 / 256)
     flash = [{**CHECK["training"][0], "attention": "flash_attention_2"}]
