@@ -13,7 +13,7 @@ from . import estimates, rates
 
 SPREAD = 0.728  # of the lengths' logarithm: with a median of 200, 3 % are above 786
 CONTEXT, FRAGMENTATION = 0.8e9, 1.1  # bytes of CUDA and its libraries; what an allocator holds beyond live tensors
-LIBRARIES = 0.9e9  # bytes of a process on a CPU that has loaded no model
+LIBRARIES = 0.8e9  # bytes of a process on a CPU beside model and tensors, measured in the demo
 # Seconds a layer that one decoding step takes at least, to launch its kernels: best and worst
 LAUNCH = {"vllm": (2e-3 / 28, 5e-3 / 28), "compiled": (3e-3 / 28, 7e-3 / 28)}
 EAGER = (20e-3 / 28, 35e-3 / 28)
