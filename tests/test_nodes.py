@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import test_trainer
@@ -88,6 +89,19 @@ def test_outside_of_training_it_is_one_line_and_other_errors_stay_what_they_are(
         run(RuntimeError(f"{GLOO}Timed out waiting 15000ms for recv operation to complete"))
     with pytest.raises(ZeroDivisionError):
         run(ZeroDivisionError())
+
+
+def test_at_the_end_of_a_run_another_that_is_gone_costs_nothing_that_was_saved(second):
+    def ended_with(error):
+        def wait():
+            raise error
+
+        nodes.leave(SimpleNamespace(wait_for_everyone=wait))
+
+    with pytest.raises(nodes.Gone, match=r"is gone .*Here the run had come to its end, and what it has saved is"):
+        ended_with(RuntimeError(f"{GLOO}Connection closed by peer"))
+    with pytest.raises(ZeroDivisionError):
+        ended_with(ZeroDivisionError())
 
 
 def test_the_command_is_the_same_on_every_machine_and_names_their_number(second, monkeypatch):

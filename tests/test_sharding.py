@@ -102,8 +102,8 @@ for name, settings in DISPLACED.items():
 # its mean is over a micro-batch's tokens, so that one process has another one
 stock, lean = (displaced(kind, model, out, 8, loss_type="bnpo")[0] for kind in (GRPOTrainer, LeanGRPOTrainer))
 assert distance(lean, {{key: (expected[key][0], weight) for key, weight in stock.items()}}) < 1e-5
-# bfloat16 rounds, in shapes of its own; what the head gives stays float32, and gradients are added in float32. The last
-# in this process, as DeepSpeed keeps it for the next trainer
+# bfloat16 rounds, in shapes of its own; what the head gives stays float32, and gradients are added in float32. It
+# comes last, as DeepSpeed keeps it for the process' next trainer
 found, _ = displaced(LeanGRPOTrainer, model, out, 8, bf16=True)
 wrong = distance(found, torch.load(f"{out}/dapo.pt"))
 say(f"under bf16 {{wrong}}")
