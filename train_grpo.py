@@ -27,16 +27,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo import UserError, is_first_process, nodes, out_of_memory, say, unsloth_backend
-from grpo.prompts import THINK, PromptFormat, choose
+from grpo.core import processes
+from grpo.core.errors import UserError
+from grpo.core.processes import is_first_process, say
+from grpo.data.prompts import THINK, PromptFormat, choose
+from grpo.policy import advice, unsloth
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
 if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
     from transformers import PreTrainedTokenizerBase
 
-    from grpo.config import Config
-    from grpo.data import Data
-    from grpo.stopping import Stopping
+    from grpo.core.settings import Config
+    from grpo.data.dataset import Data
+    from grpo.training.stopping import Stopping
 
 # ------------------------------------------------------------------------------------------------------------------
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/arguments.py).
@@ -155,7 +158,8 @@ def build_datasets(
     """Training and held-out rows, both with `prompt` and `answer`, sharing no question; `dataset` as in `main`."""
     from accelerate import PartialState
 
-    from grpo import data, prompts, sources
+    from grpo.data import dataset as data
+    from grpo.data import prompts, sources
 
     script = config.script
     if script.num_shots > len(EXEMPLARS):
@@ -175,30 +179,33 @@ def build_datasets(
 # The experiment
 
 
-@nodes.readable_errors
+@processes.readable_errors
 def run(argv: list[str] | None, dataset: Any = None) -> int:
     """Configure, check, then train or evaluate; the exit status."""
     start = time.perf_counter()
     argv = list(sys.argv[1:] if argv is None else argv)
     argv += [] if dataset is None else ["--dataset_name", "rows in memory"]
-    unsloth_backend.import_if_asked(HYPERPARAMETERS, argv)
-    from grpo.config import resolve
+    unsloth.import_if_asked(HYPERPARAMETERS, argv)
+    from grpo.config.resolve import resolve
 
     config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
     style = choose(PROMPT_FORMATS, config.script)
     if config.script.merge_only or config.script.ask:  # a saved run is used, and none begins
         return use_saved(config, style)
 
-    from grpo import console, loading, preflight, reward_choice, run_directory
-    from grpo.checks import stop_at_errors
+    from grpo.config import preflight
+    from grpo.core.check import stop_at_errors
+    from grpo.policy import loading
+    from grpo.rewarding import registry
+    from grpo.runs import directory as run_directory
 
-    rewards = reward_choice.of_run(config, style)
+    rewards = registry.of_run(config, style)
     model_config, peft_config = loading.read_configs(config)
     tokenizer, style = loading.load_tokenizer(config, style)
     data = build_datasets(config, tokenizer, style, dataset)
     checks = preflight.check(config, tokenizer, model_config, peft_config, data, rewards)
     if is_first_process():
-        console.print_checks(checks, preflight.example(config, tokenizer, data))
+        preflight.print_checks(checks, preflight.example(config, tokenizer, data))
     stop_at_errors(checks)
     if config.script.dry_run:
         say("Dry run: preflight found no error; nothing was trained or written")
@@ -211,35 +218,39 @@ def run(argv: list[str] | None, dataset: Any = None) -> int:
 
 def use_saved(config: "Config", style: PromptFormat) -> int:
     """`--ask` a saved run or any other model, or `--merge_only` an adapter."""
-    from grpo import loading, saved
+    from grpo.evaluation import inference
+    from grpo.policy import loading
 
     if config.script.merge_only:
-        print(f"Saved in {saved.merge(config, config.script.merge_only)}")
+        print(f"Saved in {inference.merge(config, config.script.merge_only)}")
         return 0
-    trained = saved.prompting(config.model.model_name_or_path)  # a run is asked as it was trained
+    trained = inference.prompting(config.model.model_name_or_path)  # a run is asked as it was trained
     style, shots = trained or (style, EXEMPLARS[: config.script.num_shots])
     tokenizer, style = loading.load_tokenizer(config, style)
-    print(saved.answer(config, loading.load(config), tokenizer, style, shots))
+    print(inference.answer(config, loading.load(config), tokenizer, style, shots))
     return 0
 
 
-@out_of_memory.advised
+@advice.advised
 def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data: "Data", start: float) -> int:
     """`--eval_only`: measure the model as it is."""
-    from grpo import console, evaluation, loading, records, report
+    from grpo.evaluation import evaluate
+    from grpo.policy import loading
+    from grpo.runs import record as records
+    from grpo.runs import report
 
     output = Path(config.training.output_dir)
-    summary, answers = evaluation.measure(config, loading.load(config), tokenizer, data)
+    summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
     if is_first_process():
         records.begin(output, config, **data.facts())
-        evaluation.save(output, "only", summary, answers)
-        console.print_evaluations({Path(config.model.model_name_or_path).name: summary})
+        evaluate.save(output, "only", summary, answers)
+        evaluate.print_evaluations({Path(config.model.model_name_or_path).name: summary})
         records.finish(output, "evaluated", time.perf_counter() - start)
         print(f"Saved in {output}; the report is {report.write(output)}")
     return 0
 
 
-@out_of_memory.advised
+@advice.advised
 def train(
     config: "Config",
     tokenizer: "PreTrainedTokenizerBase",
@@ -251,13 +262,17 @@ def train(
     from peft import PeftModel
     from trl import get_peft_config
 
-    from grpo import console, continuation, difficulty, disk, hub, loading, monitoring, run_directory, trackers
-    from grpo.trainer import trainer_class
+    from grpo.evaluation import difficulty
+    from grpo.policy import loading
+    from grpo.runs import directory as run_directory
+    from grpo.runs import disk, hub, resume, trackers
+    from grpo.training import callbacks, console
+    from grpo.training.trainer import trainer_class
 
     training, output = config.training, Path(config.training.output_dir)
     model = loading.load(config)
     data = difficulty.apply(config, model, tokenizer, data)
-    facts = continuation.facts(config, data.train)
+    facts = resume.facts(config, data.train)
     with run_directory.readable_refusals(), hub.readable_errors("give a hub_model_id that you may write"):
         trainer = trainer_class(config.script)(  # TRL's GRPOTrainer, with the same gradient for less work
             model=model,
@@ -270,12 +285,12 @@ def train(
         )
         trackers.start(training)
     trainer.checkpoint_facts = facts
-    stop = monitoring.attach(trainer, config)  # metrics, alarms, the weights of rewards, signals
+    stop = callbacks.attach(trainer, config)  # metrics, alarms, the weights of rewards, signals
     console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
     say(f"Run: {training.run_name}, in {output}")
     with stop.signals(), disk.readable_errors(output, config.argv):
         learn(config, trainer, tokenizer, data, stop, start)
-    nodes.leave(trainer.accelerator)
+    processes.leave(trainer.accelerator)
     return stop.status if trainer.is_world_process_zero() else 0  # torchrun ends all at the first one's failure
 
 
@@ -283,7 +298,10 @@ def learn(
     config: "Config", trainer: Any, tokenizer: "PreTrainedTokenizerBase", data: "Data", stop: "Stopping", start: float
 ) -> None:
     """Evaluate, train, save, evaluate, compare, report."""
-    from grpo import comparison, console, evaluation, hub, records, report, saved, sharding
+    from grpo.evaluation import comparison, evaluate, inference
+    from grpo.policy import sharding
+    from grpo.runs import hub, report
+    from grpo.runs import record as records
 
     training, output = config.training, Path(config.training.output_dir)
     main_process = trainer.is_world_process_zero()
@@ -291,28 +309,28 @@ def learn(
         trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
         records.begin(output, config, **data.facts())
     with sharding.whole(trainer) as policy:
-        before, answers_before = evaluation.measure_before(config, policy, tokenizer, data)
+        before, answers_before = evaluate.measure_before(config, policy, tokenizer, data)
     if main_process:
-        evaluation.save(output, "before", before, answers_before)
-        console.print_answers("before training", answers_before)
+        evaluate.save(output, "before", before, answers_before)
+        evaluate.print_answers("before training", answers_before)
     say("Training (a loss near 0 is normal: watch the rewards)")
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     if not stop.reason:
         trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
         with sharding.whole(trainer) as policy:
-            after, answers_after = evaluation.measure(config, policy, tokenizer, data)
+            after, answers_after = evaluate.measure(config, policy, tokenizer, data)
         if main_process:
-            evaluation.save(output, "after", after, answers_after)
+            evaluate.save(output, "after", after, answers_after)
             comparison.save(output, compared := comparison.compare(answers_before, answers_after))
-            console.print_answers("after training", answers_after)
-            console.print_evaluations({"before": before, "after": after}, compared["sentence"])
+            evaluate.print_answers("after training", answers_after)
+            evaluate.print_evaluations({"before": before, "after": after}, compared["sentence"])
     if main_process:
         status = f"stopped by {stop.reason}" if stop.reason else "finished"
         records.finish(output, status, time.perf_counter() - start)
         report.write_model_card(output)
         say(f"Saved in {output}; the report is {report.write(output)}")
         if config.script.merge_lora and not stop.reason:
-            say(f"The adapter, merged into its model: {saved.merge(config, output, replace=True)}")
+            say(f"The adapter, merged into its model: {inference.merge(config, output, replace=True)}")
         if stop.reason:
             say(f"S{status[1:]}. {stop.way_on()}")
     if training.push_to_hub and not stop.reason:
@@ -337,8 +355,8 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
     except UserError as error:
         if not is_first_process():
             time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
-        print(nodes.speaker(), error, file=sys.stderr, flush=True)
-        if isinstance(error, nodes.Gone):
+        print(processes.speaker(), error, file=sys.stderr, flush=True)
+        if isinstance(error, processes.Gone):
             sys.stdout.flush()
             os._exit(2)  # gloo's threads might wait for the one that is gone
         return 2

@@ -18,7 +18,8 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from grpo import generation, prompts, sources
+from grpo.data import prompts, sources
+from grpo.policy import generation
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 

@@ -28,8 +28,11 @@ from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from grpo import UserError, engines, prompts, rollouts, sources, vllm_checks
-from grpo.generation import eos_ids
+from grpo.core.errors import UserError
+from grpo.data import prompts, sources
+from grpo.policy import engines, vllm
+from grpo.policy.generation import eos_ids
+from grpo.training import rollouts
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 
@@ -102,7 +105,7 @@ def settings_of(engine: str) -> dict[str, bool]:
     """What a GRPOConfig has to say for this engine; UserError where it cannot be had here."""
     own = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
     if own.get("use_vllm"):
-        vllm_checks.check_installed()
+        vllm.check_installed()
     return own
 
 

@@ -42,7 +42,7 @@ from benchmarks.gpu_rows import (
     training_row,
 )  # fmt: skip
 from benchmarks.worker import Case, Worker, serve
-from grpo import UserError
+from grpo.core.errors import UserError
 
 MOST = 150  # seconds of a case
 
@@ -195,12 +195,12 @@ def search_packs(found: dict[str, Any], case: Case, worker: Any, deadline: float
 
 def look(case: Case) -> dict[str, Any]:
     """The machine, its limits and the model's shape."""
-    from grpo import estimates
+    from grpo.policy import memory
 
     device = gpu_machine.device()
     kind = device["type"]
     path = case["path"] or ("1.5B" if kind == "cuda" else str(measured_run.DEMO))
-    shape = estimates.shape(measured_run.model_config(path))
+    shape = memory.shape(measured_run.model_config(path))
     named = f"a random Qwen2 of {path} parameters" if path in measured_run.RANDOM else Path(path).resolve().name
     named = "the demo's model" if Path(path) == measured_run.DEMO else named
     sizes = {key: getattr(shape, key) for key in ("parameters", "layers", "hidden", "key_value", "vocabulary")}

@@ -33,7 +33,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo.checkpoints import SEAL, all_of, newest, step_of  # noqa: E402
+from grpo.runs.checkpoints import SEAL, all_of, newest, step_of  # noqa: E402
 
 STEPS, SAVE_EVERY = 36, 4  # in three epochs
 SETTINGS = {

@@ -64,7 +64,7 @@ class Run:
 
 def lengths(chance: random.Random, count: int, median: float, limit: int) -> list[int]:
     """Lognormal around a median; with the defaults, 3 % run into the limit."""
-    from grpo.planning import SPREAD
+    from grpo.config.planning import SPREAD
 
     return [min(max(1, int(chance.lognormvariate(0, SPREAD) * median)), limit) for _ in range(count)]
 
@@ -138,7 +138,7 @@ def load_tokenizer(model: str) -> Any:
 def model_config(model: str) -> Any:
     from transformers import AutoConfig, Qwen2Config
 
-    from grpo import rates
+    from grpo.config import rates
 
     if model not in RANDOM:
         return AutoConfig.from_pretrained(model)
@@ -197,8 +197,8 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
-    from grpo import machine
-    from grpo.trainer import LeanGRPOTrainer
+    from grpo.config import hardware
+    from grpo.training.trainer import LeanGRPOTrainer
 
     before = memory_now(run.device)
     model = load_model(run.model, run.device, run.dtype, run.attention) if model is None else model
@@ -235,7 +235,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     class Steps(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **kwargs: Any) -> None:
             if run.device == "cpu":  # LeanGRPOTrainer does it itself
-                machine.use_no_triton(optimizer)
+                hardware.use_no_triton(optimizer)
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             nonlocal started
@@ -330,7 +330,7 @@ def sample(
     from trl import GRPOTrainer
 
     from benchmarks import generation
-    from grpo.generation import eos_ids
+    from grpo.policy.generation import eos_ids
 
     tokenizer, chance = load_tokenizer(model), random.Random(0)
     own = generation.settings_of(engine)

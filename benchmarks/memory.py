@@ -28,7 +28,8 @@ from torch.utils._pytree import tree_leaves
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo import estimates, rates  # noqa: E402
+from grpo.config import rates  # noqa: E402
+from grpo.policy import memory  # noqa: E402
 
 PACK = 512  # tokens at once of the small model, whose packs this fills
 LORA = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"]
@@ -173,9 +174,9 @@ def estimated(tokens: int, dtype: str, autocast: bool, checkpointing: bool, adap
         dtype=dtype, load_in_4bit=False, load_in_8bit=False, lora_dropout=0.05, attn_implementation="flash_attention_2"
     )
     training = SimpleNamespace(bf16=autocast, fp16=False, use_cpu=False, gradient_checkpointing=checkpointing)
-    shape = estimates.shape(rates.model_config("1.5B"), LoraConfig(r=16, target_modules=LORA) if adapter else None)
-    weights, gradients, _ = estimates._bytes(shape, model, "adamw_torch_fused")
-    step = estimates.training_step(shape, training, model, tokens)
+    shape = memory.shape(rates.model_config("1.5B"), LoraConfig(r=16, target_modules=LORA) if adapter else None)
+    weights, gradients, _ = memory._bytes(shape, model, "adamw_torch_fused")
+    step = memory.training_step(shape, training, model, tokens)
     return {"weights": weights, "gradients": gradients, "step": step}
 
 
@@ -185,7 +186,7 @@ def trained(**changes: Any) -> tuple[float, float]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, ModelConfig
 
-    from grpo.trainer import LeanGRPOTrainer
+    from grpo.training.trainer import LeanGRPOTrainer
 
     source = ROOT / "assets" / "demo" / "model"
     rows = [{"prompt": f"What is {a} + {b}? " * 4} for a in range(2, 10) for b in range(2, 10)]
@@ -211,9 +212,9 @@ def trained(**changes: Any) -> tuple[float, float]:
         )  # fmt: skip
         trainer.train()
     longest = max(len(ids) for ids in tokenizer([row["prompt"] for row in rows])["input_ids"])
-    shape = estimates.shape(AutoConfig.from_pretrained(source))
+    shape = memory.shape(AutoConfig.from_pretrained(source))
     model_config = ModelConfig(dtype="float32", attn_implementation="sdpa")
-    parts = estimates.memory(shape, args, model_config, args.per_device_train_batch_size, longest, PACK)
+    parts = memory.memory(shape, args, model_config, args.per_device_train_batch_size, longest, PACK)
     return sum(parts.values()), counter.peak
 
 

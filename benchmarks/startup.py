@@ -28,17 +28,17 @@ DEMO = ["--config", "recipes/demo.yaml"]
 
 # What is timed, in the order of a run: (stage, module, function or method of a class)
 STAGES = [
-    ("settings", "grpo.config", "resolve"),
-    ("model: config", "grpo.loading", "read_configs"),
-    ("model: tokenizer", "grpo.loading", "load_tokenizer"),
-    ("data: reading", "grpo.sources", "load_source"),
-    ("data: prompts", "grpo.data", "prepare"),
-    ("preflight", "grpo.preflight", "check"),
-    ("preflight", "grpo.console", "print_checks"),
-    ("model: weights", "grpo.loading", "load"),
+    ("settings", "grpo.config.resolve", "resolve"),
+    ("model: config", "grpo.policy.loading", "read_configs"),
+    ("model: tokenizer", "grpo.policy.loading", "load_tokenizer"),
+    ("data: reading", "grpo.data.sources", "load_source"),
+    ("data: prompts", "grpo.data.dataset", "prepare"),
+    ("preflight", "grpo.config.preflight", "check"),
+    ("preflight", "grpo.config.preflight", "print_checks"),
+    ("model: weights", "grpo.policy.loading", "load"),
     ("trainer", "trl.trainer.grpo_trainer", "GRPOTrainer.__init__"),
-    ("trainer", "grpo.trackers", "start"),
-    ("evaluation before", "grpo.evaluation", "measure"),
+    ("trainer", "grpo.runs.trackers", "start"),
+    ("evaluation before", "grpo.evaluation.evaluate", "measure"),
     ("first optimizer step", "transformers.trainer", "Trainer.train"),
 ]
 LAST = ("transformers.trainer_callback", "CallbackHandler.on_step_end")  # where it ends

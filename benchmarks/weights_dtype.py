@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train_grpo
 from benchmarks.measured_run import clean
-from grpo import UserError
+from grpo.core.errors import UserError
 
 SIDES = (  # weights, optimizer
     ("float32", "adamw_torch"),
@@ -38,17 +38,19 @@ def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
     """One run: its summaries before and after, the mean of its last rewards, its weights' way, its seconds a step."""
     from transformers import AutoModelForCausalLM
 
-    from grpo import evaluation, loading, reward_choice
-    from grpo.config import resolve
-    from grpo.prompts import choose
-    from grpo.trainer import trainer_class
+    from grpo.config.resolve import resolve
+    from grpo.data.prompts import choose
+    from grpo.evaluation import evaluate
+    from grpo.policy import loading
+    from grpo.rewarding import registry
+    from grpo.training.trainer import trainer_class
 
     with tempfile.TemporaryDirectory() as directory:
         config = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--output_dir", directory, "--report_to", "none"])
         if config.model.use_peft:
             raise UserError("use_peft: True trains an adapter, and here formats of all weights are compared; drop it")
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
-        rewards = reward_choice.of_run(config, style)
+        rewards = registry.of_run(config, style)
         tokenizer, style = loading.load_tokenizer(config, style)
         data = train_grpo.build_datasets(config, tokenizer, style)
         changes = dict(bf16=True, optim=optim, save_strategy="no", generation_batch_size=None)
@@ -59,7 +61,7 @@ def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
             config.model.model_name_or_path, dtype=dtype, attn_implementation="sdpa"
         ).to(training.device)
         began = [weight.detach().float().cpu().clone() for weight in model.parameters()]
-        before, _ = evaluation.measure(config, model, tokenizer, data)
+        before, _ = evaluate.measure(config, model, tokenizer, data)
         trainer = trainer_class(config.script)(
             model=model,
             reward_funcs=list(rewards.values()),
@@ -70,7 +72,7 @@ def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
         start = time.perf_counter()
         trainer.train()
         seconds = (time.perf_counter() - start) / trainer.state.global_step
-        after, _ = evaluation.measure(config, model, tokenizer, data)
+        after, _ = evaluate.measure(config, model, tokenizer, data)
         ended = [weight.detach().float().cpu() for weight in model.parameters()]
         moved = sum((one - other).abs().sum() for one, other in zip(ended, began, strict=True))
         rewarded = [log["reward"] for log in trainer.state.log_history if "reward" in log]

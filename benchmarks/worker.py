@@ -100,7 +100,7 @@ def serve(kinds: dict[str, Callable[[Case], Any]], clean: Callable[[], bool]) ->
 
 def respond(kinds: dict[str, Callable[[Case], Any]], case: Case) -> dict[str, Any]:
     """What came of it, `found`, or an `error` of one line; the traceback goes to stderr."""
-    from grpo import out_of_memory
+    from grpo.core import out_of_memory
 
     try:
         return {"found": kinds[case["kind"]](case)}

@@ -12,7 +12,7 @@ from conftest import DEMO, ROOT
 sys.path.insert(0, str(DEMO))
 import make_demo
 
-from grpo.prompts import PromptFormat
+from grpo.data.prompts import PromptFormat
 from rewards import extract_hash_answer, has_strict_format
 
 

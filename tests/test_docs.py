@@ -23,16 +23,21 @@ import torch
 import yaml
 from accelerate.commands.launch import launch_command_parser
 from conftest import DEMO, ROOT
-from test_estimates import QWEN_15B
-from test_planning import CHECK
+from test_memory import QWEN_15B
+from test_plan import CHECK
 from torch.distributed import run as torchrun
 from transformers.training_args import OptimizerNames
 
 import rewards
 import train_grpo
-from grpo import attention, estimates, plan, report, reward_choice, xray
-from grpo import config as configuration
-from grpo.alarms import ALARMS
+from grpo.config import plan
+from grpo.config import resolve as configuration
+from grpo.evaluation import xray
+from grpo.policy import memory
+from grpo.rewarding import registry
+from grpo.runs import report
+from grpo.training import attention
+from grpo.training.alarms import ALARMS
 
 FLASH = "flash_attention_2", torch.device("cuda")  # what the default run computes attention with
 NOT_RUN = {  # command: why
@@ -358,10 +363,10 @@ def test_the_memory_table_is_what_preflight_estimates():
         settings = SimpleNamespace(**configuration._parse(train_grpo.HYPERPARAMETERS, argv)[0])
         settings.optim = SimpleNamespace(value=settings.optim)
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
-        shape = estimates.shape(QWEN_15B, adapter if settings.use_peft else None)
+        shape = memory.shape(QWEN_15B, adapter if settings.use_peft else None)
         steps = settings.steps_per_generation or settings.gradient_accumulation_steps
         rollout, at_once = settings.per_device_train_batch_size * steps, attention.budget(settings, *FLASH)
-        parts = estimates.memory(shape, settings, settings, rollout, settings.max_prompt_length, at_once)
+        parts = memory.memory(shape, settings, settings, rollout, settings.max_prompt_length, at_once)
         assert f"{sum(parts.values()) / 1e9:.1f}" == gigabytes, flags
 
 
@@ -373,7 +378,7 @@ def known(directory):
     """Names of settings, alarms, rewards, their parameters, recipes, metrics and what an evaluation holds."""
     run = directory / "outputs" / "demo-GRPO"
     metrics = {key for line in (run / "metrics.jsonl").read_text().splitlines() for key in json.loads(line)}
-    parameters = {name for reward in rewards.REWARD_FUNCS.values() for name in reward_choice.parameters(reward)}
+    parameters = {name for reward in rewards.REWARD_FUNCS.values() for name in registry.parameters(reward)}
     return {
         "settings": set(configuration._Parser().keys),
         "metrics": metrics,

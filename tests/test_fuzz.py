@@ -22,9 +22,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_rewards import TEXTS
 
-from grpo import UserError, comparison, data, evaluation, masking, packing, records, schedule, sources, stages, xray
-from grpo.geometry import Geometry
-from grpo.prompts import THINK
+from grpo.config.geometry import solve
+from grpo.core import redaction
+from grpo.core.errors import UserError
+from grpo.data import dataset, sources
+from grpo.data.prompts import THINK
+from grpo.evaluation import comparison, evaluate, xray
+from grpo.rewarding import stages
+from grpo.runs import record as records
+from grpo.training import micro_batches as schedule
+from grpo.training import packing
 from rewards import (
     REWARD_FUNCS,
     XML_COT_FORMAT,
@@ -313,7 +320,7 @@ def prepare(rows, held_out, limit, samples, seed):
                 return None
         try:
             style = dataclasses.replace(THINK, chat=False)
-            return data.prepare(read[0], read[1], script, style, [], lambda texts: [list(t) for t in texts], seed)
+            return dataset.prepare(read[0], read[1], script, style, [], lambda texts: [list(t) for t in texts], seed)
         except UserError as error:
             assert "\n" not in str(error) and len(str(error)) < 2000
             return None
@@ -360,7 +367,7 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, held_out, limit, samp
         assert row["question"] == str(asked["question"]) and row["question"].strip()
         assert row["answer"] and is_gold_of(row["answer"], asked["answer"])
         assert row["question"] in row["prompt"] and (limit is None or row in held or len(row["prompt"]) <= limit)
-    questions = [{data.canonical(row["question"]) for row in some} for some in (train, held)]
+    questions = [{dataset.canonical(row["question"]) for row in some} for some in (train, held)]
     assert not questions[0] & questions[1] and train and held
     assert len({row["id"] for row in [*train, *held]}) == len(train) + len(held)
     again = prepare(rows, held_out, limit, samples, seed)
@@ -542,7 +549,7 @@ def test_what_is_solved_is_what_trl_does(case, rows):
 
     settings, world = case
     try:
-        geometry = Geometry.solve(settings, world)
+        geometry = solve(settings, world)
     except UserError as error:
         mixed = "would mix rollouts" in str(error)  # which TRL allows
         assert mixed or trls(settings, world) is None
@@ -568,7 +575,7 @@ def test_what_is_solved_is_what_trl_does(case, rows):
 def test_what_is_proposed_is_solved(case):
     settings, world = case
     try:
-        Geometry.solve(settings, world)
+        solve(settings, world)
         return
     except UserError as error:
         message = str(error)
@@ -585,7 +592,7 @@ def test_what_is_proposed_is_solved(case):
     group = message.startswith("num_generations")  # looked at last, so that nothing is left to be wrong
     for proposal in proposals:
         try:
-            assert Geometry.solve(settings | proposal, world)
+            assert solve(settings | proposal, world)
         except UserError as error:
             mistake = re.search("twice|is not a multiple|would mix|does not divide", message)[0]
             assert mistake not in str(error) and not group, (message, proposal, str(error))
@@ -659,10 +666,10 @@ def test_a_comparison_counts_pairs_and_turns_around_with_its_sides(flags):
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(n, drawn):
     correct, k = drawn.draw(st.integers(0, n)), drawn.draw(st.integers(1, n))
     subsets = list(itertools.combinations([1] * correct + [0] * (n - correct), k))
-    assert evaluation.pass_at_k(n, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
-    low, high = evaluation.wilson(correct, n)
+    assert evaluate.pass_at_k(n, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+    low, high = evaluate.wilson(correct, n)
     assert 0 <= low <= correct / n + 1e-12 and correct / n - 1e-12 <= high <= 1
-    more = evaluation.wilson(min(correct + 1, n), n)
+    more = evaluate.wilson(min(correct + 1, n), n)
     assert low <= more[0] and high <= more[1] + 1e-12
 
 
@@ -673,7 +680,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(n, drawn):
     )
 )
 def test_the_majority_has_the_most_votes_and_numbers_vote_together(texts):
-    chosen = evaluation.majority(texts)
+    chosen = evaluate.majority(texts)
     votes = [
         vote for vote in (last_number(extract_xml_answer(text)) or extract_xml_answer(text) for text in texts) if vote
     ]
@@ -703,17 +710,21 @@ SECRET = st.from_regex(r"[A-Za-z0-9]{24,40}", fullmatch=True).filter(lambda text
 )
 def test_no_key_survives_masking_and_masking_twice_changes_nothing(before, secret, after, form):
     text = f"{before} {form.format(secret)} {after}"
-    masked = masking.mask(text)
-    assert secret not in masked and masking.holds_key(text) and not masking.holds_key(masked.replace(masking.MASK, ""))
-    assert masking.mask(masked) == masked
+    masked = redaction.mask(text)
+    assert (
+        secret not in masked
+        and redaction.holds_key(text)
+        and not redaction.holds_key(masked.replace(redaction.MASK, ""))
+    )
+    assert redaction.mask(masked) == masked
 
 
 @examples(200)
 @given(st.text(max_size=60))
 def test_what_is_printable_steers_no_terminal_and_loses_nothing(text):
-    shown = masking.printable(text)
+    shown = redaction.printable(text)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", shown)
-    assert masking.printable(shown) == shown and len(shown) >= len(text)
+    assert redaction.printable(shown) == shown and len(shown) >= len(text)
     if text.isprintable():
         assert shown == text
 
@@ -732,7 +743,7 @@ def test_lines_come_back_whatever_was_half_written_between_them(written, torn):
     assert lines.pop() == "" and len(lines) == len(written) + 1
     for line, record in zip(lines, written, strict=False):
         expected = json.dumps(records.without_nan(record), ensure_ascii=False)
-        assert line.encode() == expected.encode("utf-8", errors="replace") or masking.holds_key(expected)
+        assert line.encode() == expected.encode("utf-8", errors="replace") or redaction.holds_key(expected)
         assert json.loads(line, parse_constant=pytest.fail) is not None
 
 

@@ -469,7 +469,7 @@ def test_without_a_gpu_it_runs_at_toy_size_and_its_recipe_is_valid(tmp_path, mon
 
 def test_the_recipe_of_an_imagined_gpu_is_a_configuration(tmp_path):
     import train_grpo
-    from grpo.config import resolve
+    from grpo.config.resolve import resolve
 
     rows = [training(attention="flash_attention_2"), training("stock", 10.0)]
     path = tmp_path / "gpu.yaml"

@@ -19,10 +19,17 @@ from test_report import Page, write_run
 
 import rewards
 import train_grpo
-from grpo import UserError, checkpoints, console, loading, masking, records, report, saved, xray
-from grpo.checks import Check
-from grpo.config import resolve
-from grpo.limits import refuse_secrets
+from grpo.config import preflight
+from grpo.config.limits import refuse_secrets
+from grpo.config.resolve import resolve
+from grpo.core import redaction
+from grpo.core.check import Check
+from grpo.core.errors import UserError
+from grpo.evaluation import evaluate, inference, xray
+from grpo.policy import loading
+from grpo.runs import checkpoints, report
+from grpo.runs import record as records
+from grpo.training import console
 
 CPU = ["--use_cpu", "true", "--report_to", "none"]
 RAN = Path("the-payload-ran")
@@ -290,7 +297,7 @@ def test_a_tokenizers_own_code_is_not_run_by_a_merge(learned_adapter, monkeypatc
     (run / "tokenizer.json").unlink()
     argv = [*CPU, "--merge_only", "adapter"]
     with contextlib.suppress(UserError):
-        saved.merge(resolve(train_grpo.HYPERPARAMETERS, argv), "adapter")
+        inference.merge(resolve(train_grpo.HYPERPARAMETERS, argv), "adapter")
     assert not RAN.exists()
 
 
@@ -407,13 +414,13 @@ HARMLESS = [
 def test_a_token_is_masked_wherever_it_stands(kind):
     text, secret = TOKENS[kind]
     for value in (text, f"see {text}, please", {"a": [{text: text}]}, (1, [text])):
-        assert secret not in str(records.mask(value)) and masking.MASK in str(records.mask(value))
+        assert secret not in str(records.mask(value)) and redaction.MASK in str(records.mask(value))
     assert "host.example" in records.mask(text) or "host" not in text  # what is no secret stays
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_no_secret_is_left_alone(text):
-    assert records.mask({"a": [text]}) == {"a": [text]} and not masking.holds_key(text)
+    assert records.mask({"a": [text]}) == {"a": [text]} and not redaction.holds_key(text)
     refuse_secrets({"run_name": text, "reward_args": {"a": [text]}})
 
 
@@ -550,14 +557,14 @@ def surroundings(monkeypatch):
 
 def test_no_secret_reaches_a_file_the_console_or_a_tracker(surroundings, tiny_run, capfd, monkeypatch):
     """TensorBoard, and what any tracker of transformers uploads: the arguments and the model's configuration."""
-    from grpo import monitoring
+    from grpo.training import callbacks
 
     uploaded = []
 
     def upload(self, args, state, control, model=None, **kwargs):
         uploaded.append({**model.config.to_dict(), **args.to_dict(), **args.to_sanitized_dict()})
 
-    monkeypatch.setattr(monitoring.MetricsFile, "on_train_begin", upload, raising=False)
+    monkeypatch.setattr(callbacks.MetricsFile, "on_train_begin", upload, raising=False)
     argv = tiny_run(report_to="tensorboard", save_steps="1", log_completions="true", eval_samples="4")
     assert train_grpo.main(argv) == 0
     assert report.main(["run"]) == 0
@@ -639,13 +646,11 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
         "answer": text,
         "lenient": True,
     }
-    console.print_answers("before", [record])
-    console.print_checks([Check("ok", text, text, text)], text)
+    evaluate.print_answers("before", [record])
+    preflight.print_checks([Check("ok", text, text, text)], text)
     console.SampleTable(1)([text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1)
     flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "length": 1}
-    from grpo import evaluation
-
-    console.print_evaluations({text: evaluation.summarize([record | flagged])}, text)
+    evaluate.print_evaluations({text: evaluate.summarize([record | flagged])}, text)
     state = type("State", (), {"global_step": 10})()
     rewards._SHOWN.clear()
     rewards.REWARD_FUNCS["debug_reward_func"]([text], answer=[text], prompts=[text], trainer_state=state)
@@ -663,9 +668,9 @@ def test_what_a_model_answers_cannot_steer_the_terminal(monkeypatch):
     tokenizer, style = loading.load_tokenizer(config, train_grpo.PROMPT_FORMATS["xml"])
     for text in HOSTILE.values():
         monkeypatch.setattr(type(tokenizer), "decode", lambda *args, text=text, **kwargs: f"{text}<answer>{text}")
-        monkeypatch.setattr(saved, "arithmetic", lambda *args: contextlib.nullcontext())
-        monkeypatch.setattr(saved, "generate", lambda *args, **kwargs: [([1], False)])
-        assert not shown_raw(saved.answer(config, None, tokenizer, style, []))
+        monkeypatch.setattr(inference, "arithmetic", lambda *args: contextlib.nullcontext())
+        monkeypatch.setattr(inference, "generate", lambda *args, **kwargs: [([1], False)])
+        assert not shown_raw(inference.answer(config, None, tokenizer, style, []))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

@@ -11,7 +11,8 @@ import safetensors
 from conftest import DEMO, ROOT
 
 import train_grpo
-from grpo import loading, sources
+from grpo.data import sources
+from grpo.policy import loading
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import startup
@@ -49,9 +50,16 @@ NEVER_HERE = {"matplotlib", "vllm", "unsloth", "math_verify", "tensorboard", "sw
 LIBRARIES = {"torch", "transformers", "trl", "peft", "datasets", "accelerate", "numpy", "pandas", "rich"}
 ABSENT = {  # what each moment does without
     "import rewards": {*NEVER_HERE, *LIBRARIES, "grpo"},
-    "import train_grpo": {*NEVER_HERE, *LIBRARIES, "grpo.config"},
-    "a mistake": {*NEVER_HERE, "datasets", "wandb", "rich", "grpo.data", "grpo.evaluation"},
-    "a dry run": {*NEVER_HERE, "trl.trainer.grpo_trainer", "wandb", "grpo.report", "grpo.charts", "grpo.monitoring"},
+    "import train_grpo": {*NEVER_HERE, *LIBRARIES, "grpo.config.resolve"},
+    "a mistake": {*NEVER_HERE, "datasets", "wandb", "rich", "grpo.data.dataset", "grpo.evaluation.evaluate"},
+    "a dry run": {
+        *NEVER_HERE,
+        "trl.trainer.grpo_trainer",
+        "wandb",
+        "grpo.runs.report",
+        "grpo.runs.charts",
+        "grpo.training.callbacks",
+    },
 }
 
 

@@ -19,8 +19,8 @@ from transformers import pipeline
 
 import rewards
 import train_grpo
-from grpo import loading
-from grpo.config import resolve
+from grpo.config.resolve import resolve
+from grpo.policy import loading
 
 ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 

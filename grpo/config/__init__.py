@@ -1,0 +1,1 @@
+"""Flags and recipes become one checked configuration."""

@@ -1,0 +1,50 @@
+"""Batch geometry: how many prompts and completions an optimizer step sees, solved before anything loads."""
+
+import math
+from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.core.settings import Geometry
+
+
+def solve(settings: dict[str, Any], world_size: int) -> Geometry:
+    """The geometry of these settings; UserError, naming values that would do, where there is none."""
+    batch, accumulation = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
+    group, steps = settings["num_generations"], settings["steps_per_generation"]
+    total = settings["generation_batch_size"]
+    if total is not None and steps is not None:
+        raise UserError(
+            f"generation_batch_size: {total} and steps_per_generation {steps} say the same thing twice; give one"
+        )
+    if total is not None:
+        if total % (batch * world_size):
+            raise UserError(
+                f"generation_batch_size: {total} is not a multiple of per_device_train_batch_size {batch} × "
+                f"{world_size} device(s); give a multiple of {batch * world_size}"
+            )
+        steps = total // (batch * world_size)
+    steps = steps or accumulation
+    whole = batch * world_size * accumulation  # a rollout for each optimizer step
+    if steps % accumulation and accumulation % steps:
+        key, value, instead = "steps_per_generation", steps, accumulation
+        if total is not None:
+            key, value, instead = "generation_batch_size", f"{total}, or {steps} steps per generation,", whole
+        raise UserError(
+            f"{key}: {value} is neither a multiple nor a divisor of gradient_accumulation_steps {accumulation}, "
+            f"so optimizer steps would mix rollouts; give {instead}"
+        )
+    rollout = batch * world_size * steps
+    if rollout % group:
+        key, unit = "per_device_train_batch_size", group // math.gcd(group, world_size * steps)
+        if total is not None:  # which other batches would not divide
+            key, unit = "generation_batch_size", math.lcm(whole, group)
+        divisors = [str(n) for n in range(2, min(rollout, 4096) + 1) if rollout % n == 0]  # of a typo's billions
+        advice = f"give {key} {unit}, {2 * unit} or another multiple of {unit}"
+        if divisors:
+            advice += f", or num_generations {', '.join(divisors[:8])}"
+        raise UserError(
+            f"num_generations: {group} does not divide the rollout of {rollout} completions "
+            f"(per_device_train_batch_size {batch} × {world_size} device(s) × {steps} steps per generation); "
+            f"{advice} (TRL counts completions; it counted prompts in January 2025: 1 / 4 / 16 is 16 / 4 / 16 now)"
+        )
+    return Geometry(world_size, batch, accumulation, steps, group, settings["num_iterations"])

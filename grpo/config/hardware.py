@@ -1,0 +1,184 @@
+"""Everything about this machine that can be known to be wrong before the first step."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.policy import engines
+from grpo.runs import trackers
+from grpo.runs.record import command_line
+
+NO_GPU = """\
+no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
+machine in a few minutes, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own on \
+the CPU, ask for it: --use_cpu true."""
+
+NO_FLASH_ATTENTION = (
+    "note: flash-attn is not installed, so attention runs on sdpa; for FlashAttention-2 install it (pip install -r "
+    "requirements-cuda.txt --no-build-isolation), or let transformers download a kernel (--attn_implementation "
+    "kernels-community/flash-attn2)"
+)
+
+# What `use_cpu` implies, whatever the inline block or a recipe says.
+ON_CPU: dict[str, Any] = {
+    "bf16": False,
+    "fp16": False,
+    "tf32": None,
+    "dtype": "float32",
+    "attn_implementation": "sdpa",
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+}
+
+
+def world_size() -> int:
+    """The number of processes that a launcher says it started; UserError where the environment is no launcher's."""
+    for key, least in (("WORLD_SIZE", 1), ("LOCAL_RANK", -1)):
+        value = os.environ.get(key, str(least))
+        if not re.fullmatch(r"-?[0-9]{1,9}", value) or int(value) < least:
+            raise UserError(
+                f"{key}: {value!r} in the environment is no number of processes; unset it, or use torchrun"
+            )
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count > 1 and "MASTER_ADDR" not in os.environ:
+        raise UserError(f"WORLD_SIZE: {count} in the environment, but no launcher; start with torchrun, or unset it")
+    return count
+
+
+def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
+    """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
+
+    Args:
+        settings: every setting by name.
+        given: the names of those that the command line gave; what contradicts use_cpu is refused there, not adjusted.
+    """
+    _check_attention(settings["attn_implementation"])
+    if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
+        import torch
+
+        settings["use_cpu"] = settings["use_cpu"] or not torch.cuda.device_count()
+        settings["report_to"] = "none"
+    if settings["use_unsloth"]:
+        _check_unsloth(settings)
+    dtype = settings["dtype"]
+    if settings["merge_only"]:  # nothing is computed in it
+        given = given - {"dtype"}
+    notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings, given)
+    if settings["merge_only"]:
+        settings["dtype"] = dtype
+    return notes + trackers.check(settings, asked="report_to" in given)
+
+
+def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
+    for key, value in ON_CPU.items():
+        if key in given and settings[key] not in (value, False, None, "eager"):
+            raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
+    if settings["use_vllm"]:
+        if "generation" in given:
+            raise UserError("generation: vLLM needs a CUDA GPU; give --generation auto")
+        raise UserError("use_vllm: vLLM needs a CUDA GPU; add --use_vllm false")
+    settings.update({key: value for key, value in ON_CPU.items() if key not in given})
+    if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
+        if "optim" in given:
+            raise UserError(f"optim: {settings['optim']} needs CUDA; give --optim adamw_torch on a CPU")
+        note = f"note: optim {settings['optim']} needs CUDA; adamw_torch is used on the CPU"
+        settings["optim"] = "adamw_torch"
+        return [note]
+    return []
+
+
+def _use_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
+    import torch
+    from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
+
+    notes = []
+    # Counting asks the driver's library; is_available() starts CUDA, which reads this variable once and for all
+    count = torch.cuda.device_count()
+    if count > 1 and "LOCAL_RANK" not in os.environ:  # GRPOTrainer refuses several GPUs in one process
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        launch = f"torchrun --nproc_per_node={count} {command_line(sys.argv[1:])}"
+        notes.append(f"note: {count} GPUs are visible, one is used; for all: {launch}")
+    if not torch.cuda.is_available():
+        raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
+    notes += engines.fit_to_gpu(settings, given)
+    if settings["attn_implementation"] == "flash_attention_2":
+        if settings["dtype"] == "float32":
+            settings["attn_implementation"] = "sdpa"
+            notes.append("note: FlashAttention-2 needs 16-bit weights; on float32 weights attention runs on sdpa")
+        elif not is_flash_attn_2_available():
+            settings["attn_implementation"] = "sdpa"
+            notes.append(NO_FLASH_ATTENTION)
+    quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
+    if quantized and importlib.util.find_spec("bitsandbytes") is None:
+        key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
+        raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or give --{key} false")
+    if settings["tf32"] is None and is_torch_tf32_available():
+        settings["tf32"] = True  # for what stays float32: up to eight times faster, and three digits are enough
+    elif settings["tf32"] and not is_torch_tf32_available():
+        settings["tf32"] = None
+        notes.append("note: this GPU has no TF32 (Ampere and later have); tf32 is left unset")
+    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
+    bf16_weights = not settings["use_peft"] or (quantized and not settings["use_unsloth"])
+    if settings["dtype"] == "bfloat16" and bf16_weights and settings["optim"] != "stable_adamw":
+        notes.append(
+            f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
+            "stable_adamw does not, nor does dtype float32"
+        )
+    return notes
+
+
+def _check_unsloth(settings: dict[str, Any]) -> None:
+    if settings["use_cpu"]:
+        raise UserError("use_unsloth: Unsloth needs a CUDA GPU; add --use_unsloth false")
+    if not settings["use_peft"]:
+        raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
+    if settings["max_prompt_length"] is None:
+        raise UserError("use_unsloth: it must know the longest sequence; give max_prompt_length")
+
+
+def _check_attention(name: str | None) -> None:
+    from transformers import AttentionInterface
+
+    known = ["eager", *AttentionInterface().valid_keys()]
+    if name is not None and name not in known and "/" not in name:
+        raise UserError(
+            f"attn_implementation: {name!r} is unknown; give sdpa, eager, flash_attention_2, flex_attention, or the "
+            "Hub id of a kernel (kernels-community/flash-attn2)"
+        )
+
+
+def check_optimizer(training: Any) -> None:
+    """UserError where the optimizer's package is missing; transformers would say so in the middle of train()."""
+    from transformers import Trainer
+
+    try:
+        with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
+            Trainer.get_optimizer_cls_and_kwargs(training)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"optim: {training.optim.value} cannot be used: {error}") from None
+
+
+def check_schedule(training: Any) -> None:
+    """UserError where the learning-rate schedule cannot be made; train() would raise, after the first evaluation."""
+    import torch
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    try:
+        get_scheduler(
+            training.lr_scheduler_type,
+            optimizer,
+            1,
+            10,
+            scheduler_specific_kwargs=dict(training.lr_scheduler_kwargs or {}),
+        )
+    except (TypeError, ValueError) as error:
+        name = training.lr_scheduler_type.value
+        raise UserError(
+            f"lr_scheduler_kwargs: {training.lr_scheduler_kwargs} does not do for {name} ({error}); give the "
+            "arguments of this schedule, or another lr_scheduler_type"
+        ) from None

@@ -1,0 +1,272 @@
+"""Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, quantiles
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from grpo.core.check import Check, in_words, judge
+from grpo.core.errors import UserError
+from grpo.core.processes import is_first_process
+from grpo.core.redaction import for_rich
+from grpo.data.dataset import Data, canonical
+from grpo.evaluation import inference
+from grpo.policy import memory, vllm
+from grpo.rewarding.probe import Rewards, about_rewards, try_rewards
+from grpo.rewarding.registry import refuse_collisions
+from grpo.runs import hub, trackers
+from grpo.training import attention
+from rewards import short_name
+
+# --- Data ---------------------------------------------------------------------------------------------------------
+
+
+def _spread(lengths: Sequence[int]) -> str:
+    cuts = quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else [lengths[0]] * 19
+    return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {max(lengths)} tokens"
+
+
+def about_data(config: Any, data: Data) -> Iterator[Check]:
+    script, rows = config.script, len(data.train)
+    remedy = f"{script.question_column} and {script.answer_column} are needed in every row"
+    finding = f"columns {script.question_column} and {script.answer_column}"
+    finding += f"; {data.unusable} rows without a question or a gold answer were dropped"
+    yield judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
+    small, little = len(data.held_out) < 30, "so few held-out questions show only huge changes; raise eval_samples"
+    finding = f"{len(data.held_out)} held-out questions"
+    if script.eval_only:
+        yield judge(small, "dataset", finding, little)
+        return
+    steps, prompts = config.geometry.steps_per_epoch(rows), config.geometry.rollout_prompts
+    finding = f"{rows} training rows, {steps} optimizer steps per epoch; {finding}"
+    if rows < prompts:
+        yield Check(
+            "error",
+            "dataset",
+            f"{rows} training rows are fewer than the {prompts} prompts of one rollout",
+            "give more rows, or lower per_device_train_batch_size or gradient_accumulation_steps",
+        )
+    else:
+        yield judge(small, "dataset", finding, little)
+    finding = f"{data.duplicates} training rows ask a question again"
+    if data.contradictory:
+        finding += f", {data.contradictory} questions with different gold answers"
+    bad = data.contradictory or data.duplicates > 0.01 * rows
+    yield judge(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
+    finding = f"{data.overlap} training rows that ask a held-out question were dropped"
+    finding = finding if data.overlap else "no training row asks a held-out question"
+    yield judge(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
+
+
+def about_prompts(config: Any, data: Data) -> Iterator[Check]:
+    kind = "chat messages" if data.style.chat else "plain text"
+    fields = ("system_prompt", "question_template", "completion_template")
+    own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
+    finding = (
+        f"{config.script.prompt_format}{own and f' with your {own}'} as {kind}, {len(data.shots)} worked examples"
+    )
+    asked = config.script.use_chat_template is not None
+    remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
+    yield judge(not data.style.chat and not asked, "prompts", finding, remedy)
+    try:
+        trained = inference.prompting(config.model.model_name_or_path)
+    except UserError as error:
+        yield Check("warning", "saved run", str(error), "its prompt format is not known")
+        trained = None
+    if trained and trained != (data.style, list(data.shots)):
+        style, shots = trained
+        finding = f"{config.model.model_name_or_path} was trained on other prompts: {style.prompt('…', shots)!r}"
+        remedy = "it will answer worse than it can; give it its own prompt_format, use_chat_template and num_shots"
+        yield Check("warning", "saved run", finding, remedy)
+    if config.script.eval_only or not (config.script.filter_pass_rate or config.script.curriculum):
+        return
+    finding = f"{config.script.filter_num_samples} samples of each of {len(data.train)} training questions come first"
+    yield Check("ok", "difficulty", finding)
+
+
+def about_lengths(config: Any, data: Data, count: Callable[[str], int]) -> Iterator[Check]:
+    finding = _spread(data.lengths)
+    if config.script.max_prompt_length and not config.script.eval_only:
+        finding += f"; limit {config.script.max_prompt_length}"
+    if data.too_long:
+        finding += f": {data.too_long} training rows with longer prompts were dropped"
+    many = data.too_long > 0.05 * len(data.lengths)
+    yield judge(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
+    if data.solutions:
+        limit = config.training.max_completion_length
+        # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
+        plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
+        lengths = [count(data.style.answered(why, gold)) for why, gold in plain]
+        long = fmean(length > limit for length in lengths)
+        finding = f"gold solutions in the answer format: {_spread(lengths)}; limit {limit}"
+        finding += f"; {100 * long:.0f} % are longer" if long else ""
+        remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
+        yield judge(long > 0.05, "completion length", finding, remedy)
+
+
+# --- Model and machine --------------------------------------------------------------------------------------------
+
+
+def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, largest_id: int) -> Iterator[Check]:
+    name, training, model = config.model.model_name_or_path, config.training, config.model
+    try:
+        shape = memory.shape(model_config, peft_config, training.trust_remote_code)
+    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # config.json says anything
+        fits = f"the adapter does not fit {name}" if peft_config else f"{name} is no causal language model"
+        remedy = "set lora_target_modules" if peft_config else "give another model"
+        yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
+        return
+    except RuntimeError as error:
+        yield Check("warning", "model", f"its size is known only once it is loaded ({error})", "watch the memory")
+        return
+    share = f"{shape.parameters / 1e6:,.1f} million parameters"
+    if not config.script.eval_only:
+        share = f"{shape.trained / 1e6:,.1f} of {share} are trained"
+    base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
+    saved = f" (an adapter of {base})" if base else ""
+    finding = f"{name}{saved}: {share}, in {model.dtype}, attention {model.attn_implementation}"
+    yield judge(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
+    if largest_id >= shape.vocabulary > 0:
+        finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
+        yield Check("error", "vocabulary", finding, "give the tokenizer that belongs to the model")
+    longest = max(data.lengths)
+    if not config.script.eval_only:
+        longest = min(longest, config.script.max_prompt_length or longest)
+    needed = longest + training.max_completion_length
+    if shape.positions and needed > shape.positions:
+        finding = f"prompt and completion take up to {needed} tokens, the model was made for {shape.positions}"
+        yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
+    if config.script.eval_only:
+        return
+    per_device = config.geometry.rollout // config.geometry.world_size
+    if not shape.layers:
+        yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
+        return
+    at_once = attention.budget(config.script, model.attn_implementation, training.device)
+    parts = memory.memory(shape, training, model, per_device, longest, at_once)
+    free, where = _free_memory(training.device)
+    finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
+    finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
+    remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
+    yield judge(sum(parts.values()) > free, "memory", finding, remedy)
+    yield about_disk(config, shape)
+
+
+def about_disk(config: Any, shape: memory.Shape) -> Check:
+    """Whether checkpoints and model have room, as a line of preflight's table."""
+    training, output = config.training, Path(config.training.output_dir)
+    checkpoint, final = memory.disk(shape, training, config.model)
+    kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
+    needed = kept * checkpoint + final
+    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    finding = f"about {in_words(needed)}: "
+    finding += (
+        f"{kept} checkpoints of {in_words(checkpoint)} and the model; " if kept else "the model, no checkpoints; "
+    )
+    remedy = "free some room, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
+    status = "error" if free < final + bool(kept) * checkpoint else "warning"
+    return judge(free < needed, "disk", f"{finding}{in_words(free)} free in {existing}", remedy, status)
+
+
+def _free_memory(device: Any) -> tuple[float, str]:
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0], torch.cuda.get_device_name(device)
+    import psutil
+
+    return psutil.virtual_memory().available, "this machine"
+
+
+def about_surroundings(config: Any) -> Iterator[Check]:
+    for note in config.notes:
+        finding, _, remedy = note.removeprefix("note: ").partition("; ")
+        yield Check("warning", "machine", finding, remedy)
+    if not config.script.eval_only:
+        yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
+        for stage in config.stages:
+            yield Check("ok", "stage", stage.describe())
+        if adaptive := config.script.adaptive_rewards:
+            low, high = config.script.adaptive_bounds
+            finding = (
+                f"{', '.join(map(short_name, adaptive))}: weights follow their success, {low:g} to {high:g} times"
+            )
+            yield Check("ok", "adaptive", f"{finding} their own")
+        yield Check("ok", "tracker", trackers.describe(config.training, config.notes))
+        if config.training.use_vllm and config.training.vllm_mode == "server" and is_first_process():
+            name = config.model.model_name_or_path
+            yield vllm.about_server(config.training, name, wait=not config.script.dry_run)
+        if config.training.push_to_hub:
+            yield hub.check(config.training)
+    resume = config.training.resume_from_checkpoint
+    finding = f"{config.training.output_dir}" + (f", going on from {resume}" if resume else "")
+    yield Check("ok", "output", finding)
+
+
+# --- All of it ----------------------------------------------------------------------------------------------------
+
+
+def check(
+    config: Any,
+    tokenizer: Any,
+    model_config: Any,
+    peft_config: Any,
+    data: Data,
+    rewards: Rewards,
+) -> list[Check]:
+    """Every check of the table; for an evaluation alone, those that concern it.
+
+    Args:
+        model_config, peft_config: of the model (an adapter's base model) and of its adapter, if any.
+    """
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    checks = [*about_surroundings(config), *about_data(config, data), *about_prompts(config, data)]
+    checks += about_lengths(config, data, lambda text: len(encode(text)) + 1)  # 1: the end token
+    if not config.script.eval_only:
+        refuse_collisions(rewards, data.train.column_names)
+        reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
+        tried = try_rewards(rewards, data.train[0], reasoning, data.style, encode)
+        weights = dict(zip(rewards, config.training.reward_weights or [1.0] * len(rewards), strict=True))
+        if config.stages:  # an early stage need not tell right from wrong
+            last = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
+            weights = dict(zip(rewards, last, strict=True))
+        checks += about_rewards(tried, weights)
+    used = tokenizer(example(config, tokenizer, data), add_special_tokens=False)["input_ids"]
+    largest_id = max(*used, tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
+    checks += about_model(config, model_config, peft_config, data, largest_id)
+    return checks
+
+
+def example(config: Any, tokenizer: Any, data: Data) -> str:
+    """The first held-out prompt as text, with the special tokens of the chat template."""
+    kwargs = config.training.chat_template_kwargs or {}
+    prompt = data.held_out[0]["prompt"]
+    if not data.style.chat:
+        return prompt
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **kwargs)
+
+
+STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
+
+
+def print_checks(checks: Sequence[Check], example: str) -> None:
+    """The table of preflight, and a prompt as the model gets it."""
+    table = Table(title="Preflight", title_justify="left", box=None, pad_edge=False)
+    for heading in ("", "check", "finding"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        remedy = f"\n→ {for_rich(check.remedy)}" if check.remedy else ""
+        style = STYLES[check.status]
+        table.add_row(f"[{style}]{check.status}[/{style}]", for_rich(check.name), for_rich(check.finding) + remedy)
+    Console().print(table)
+    Console().print(Panel(for_rich(example), title="a prompt, as the model gets it", title_align="left"))

@@ -1,0 +1,56 @@
+"""A device that is full, and what it was doing: `phase` marks what a piece of code is for."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from grpo.core.errors import UserError
+
+SAYS_SO = re.compile(
+    r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED|No available memory for the cache blocks"
+    r"|Free memory on device"  # vLLM's, where it starts
+)
+START, EVALUATION, GENERATION = "loading", "the evaluation", "generation"
+REWARDS, SCORING, TRAINING = "the rewards", "scoring the rollout", "the training step"
+OPTIMIZER, CHECKPOINT = "the optimizer step", "saving the checkpoint"
+
+
+class OutOfMemory(UserError):
+    """A device is full.
+
+    Attributes:
+        phase: what it was doing, one of the names above.
+        pack_tokens: what a training step computes at once, where it is in packs.
+    """
+
+    def __init__(self, phase: str, reason: str, pack_tokens: int | None) -> None:
+        found = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", reason)
+        super().__init__(f"out of memory in {phase}" + (f" (it asked for {found[1]} more)" if found else ""))
+        self.phase, self.pack_tokens = phase, pack_tokens
+
+
+def is_one(error: BaseException) -> bool:
+    """Whether an exception says that a device has no memory left."""
+    if isinstance(error, OutOfMemory):
+        return True
+    # torch.OutOfMemoryError is a RuntimeError, the CPU allocator raises one, and so do cuBLAS and NCCL
+    return isinstance(error, RuntimeError | ValueError) and SAYS_SO.search(str(error)) is not None
+
+
+@contextlib.contextmanager
+def phase(name: str, trainer: Any = None) -> Iterator[None]:
+    """Whatever finds no memory in here does so in this phase; the innermost one counts.
+
+    What a trainer does for a rollout is part of an evaluation while its model is in evaluation mode.
+    """
+    if name in (GENERATION, REWARDS, SCORING) and trainer is not None and not trainer.model.training:
+        name = EVALUATION
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except (RuntimeError, ValueError) as error:
+        if not is_one(error):
+            raise
+        raise OutOfMemory(name, str(error), trainer.pack_tokens if trainer is not None else None) from error

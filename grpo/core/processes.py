@@ -1,0 +1,217 @@
+"""Several processes on one machine or more: what they must share, and what is said where one of them is gone."""
+
+import contextlib
+import datetime
+import functools
+import os
+import platform
+import re
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grpo.core.errors import Gone, UserError
+
+LOOKS = 10.0  # seconds for which a process looks for a file of the first one's: network file systems may be late
+
+# What gloo, NCCL and the store of torch.distributed say where a process has ended, or does not answer
+GONE = re.compile(
+    r"gloo.*(Connection (reset|closed|refused)|Broken pipe|[Tt]imed out|[Tt]imeout)"
+    r"|ncclRemoteError|remote process exit|Watchdog caught collective operation timeout"
+    r"|Connection (reset|closed) by (peer|remote)|Failed to recv, got 0 bytes"
+)
+NETWORK = ("DistNetworkError", "DistStoreError")  # of torch, which need not be loaded to know their names
+LAUNCHER = re.compile(r"accelerate(-launch|[./]commands[./]launch(\.py)?)?$")
+TIMEOUT = re.compile(r"[Tt]imed out|[Tt]imeout")
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of a launcher's processes, or there is no launcher; known before torch is loaded."""
+    return "LOCAL_RANK" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def say(text: str) -> None:
+    """Print once for all of a run's processes; accelerate's print does so once on every machine."""
+    if is_first_process():
+        print(text)
+
+
+def count() -> int:
+    """The machines that a launcher says it has started this run on."""
+    try:
+        groups = os.environ.get("GROUP_WORLD_SIZE")  # torchrun's launchers
+        return int(groups) if groups else int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"])
+    except (KeyError, ValueError, ZeroDivisionError):
+        return 1
+
+
+def launch() -> str:
+    """The words before `train_grpo.py` that start as many processes as there are, the same on every machine."""
+    if words := _accelerates():
+        return words
+    processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    if not processes:
+        return "python"
+    if count() == 1:
+        return f"torchrun --nproc_per_node={processes}"
+    endpoint = f"{os.environ.get('MASTER_ADDR', 'localhost')}:{os.environ.get('MASTER_PORT', '29500')}"
+    rendezvous = f"--rdzv_backend=c10d --rdzv_endpoint={endpoint}"  # unlike --node_rank, which each has its own of
+    return f"torchrun --nnodes={count()} --nproc_per_node={processes} {rendezvous}"
+
+
+def _accelerates() -> str:
+    """The words of Accelerate's launcher, whose settings file no variable names; empty if another started this."""
+    import psutil
+
+    try:
+        words = psutil.Process().parent().cmdline()  # type: ignore[union-attr]
+        start = next(at for at, word in enumerate(words) if LAUNCHER.search(word))
+        options = words[start + 1 : words.index(sys.argv[0])]
+    except (psutil.Error, AttributeError, StopIteration, ValueError):
+        return ""
+    return shlex.join(["accelerate", "launch", *options[options[:1] == ["launch"] :]])
+
+
+def on_each() -> str:
+    """What is to be said before a command that has to be started more than once."""
+    own = " (with its own --machine_rank)" if "--machine_rank" in launch() else ""
+    return f", on each of the {count()} machines{own}" if count() > 1 else ""
+
+
+def speaker() -> str:
+    """Who says that something is wrong: the first process needs no name."""
+    if is_first_process():
+        return "error:"
+    machine = f", machine {int(os.environ.get('GROUP_RANK', 0)) + 1} of {count()}" if count() > 1 else ""
+    return f"error: [process {os.environ['RANK']}{machine}]"
+
+
+def is_other() -> bool:
+    """Whether this is another machine than that of the first process."""
+    return count() > 1 and os.environ.get("GROUP_RANK", "0") != "0"
+
+
+def meet_on_cpu(settings: dict[str, Any]) -> None:
+    """Let the processes of a run on CPUs meet, and wait for each other no longer than `ddp_timeout`.
+
+    transformers does so itself on GPUs; on CPUs it leaves the setting out (training_args.py), and the limit is 30 min.
+    """
+    if settings["use_cpu"] and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
+        import torch.distributed
+
+        if int(os.environ["WORLD_SIZE"]) > 1 and not torch.distributed.is_initialized():
+            limit = datetime.timedelta(seconds=settings["ddp_timeout"])
+            torch.distributed.init_process_group(settings["ddp_backend"] or "gloo", timeout=limit)
+
+
+# --- What they share ----------------------------------------------------------------------------------------------
+
+
+def check_shared(directory: Path) -> None:
+    """To be called on all processes, once the first one has made the run's directory.
+
+    Checkpoints hold a part of each process, and a run goes on from them on all machines.
+
+    Raises:
+        UserError: on all processes alike, where one of them does not see this directory.
+    """
+    import torch.distributed
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    from accelerate.utils import broadcast_object_list, gather_object
+
+    first, told = is_first_process(), [""]
+    if first:
+        told = [f".shared-{uuid.uuid4().hex}"]
+        (directory / told[0]).touch()
+    try:
+        broadcast_object_list(told)
+        own = f"{directory.resolve()} on {platform.node()}"
+        where = gather_object([(own, _appears(directory / told[0]))])
+    finally:
+        if first:
+            (directory / told[0]).unlink(missing_ok=True)
+    if other := next((place for place, found in where if not found), None):
+        raise UserError(
+            f"output_dir: {where[0][0]} is not the directory that process "
+            f"{[place for place, _ in where].index(other)} has ({other}); all machines write one run and go on from "
+            "its checkpoints: give an output_dir on a file system that they share, as an absolute path"
+        )
+
+
+def _appears(path: Path) -> bool:
+    deadline = time.monotonic() + LOOKS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        for parent in path.parents:
+            with contextlib.suppress(OSError):
+                os.listdir(parent)  # which makes NFS ask its server, instead of what it has found before
+        time.sleep(0.2)
+    return True
+
+
+# --- When one is gone ---------------------------------------------------------------------------------------------
+
+
+def reason_gone(error: BaseException | None) -> str:
+    """What a library says of another process that is gone; empty where the error is about something else."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return ""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        text = str(error)
+        if type(error).__name__ in NETWORK or (isinstance(error, RuntimeError) and GONE.search(text)):
+            text = re.sub(r"^\[\S*gloo\S*\]\s*", "", next(iter(text.splitlines()), type(error).__name__))
+            return text.partition(". This is")[0].strip()
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def gone(reason: str, then: str) -> Gone:
+    """The line that says so, and what can be done."""
+    if TIMEOUT.search(reason):
+        what = f"another process of this run did not answer in time ({reason}); if it was only slow, raise ddp_timeout"
+    else:
+        what = f"another process of this run is gone ({reason})"
+    return Gone(f"{what}; what it printed, on whichever machine, says why. {then}")
+
+
+def leave(accelerator: Any) -> None:
+    """The end of a run, for all processes at once.
+
+    Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want.
+
+    Raises:
+        Gone: another process has ended before its part of the run was done.
+    """
+    try:
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+    except Exception as error:
+        if reason := reason_gone(error):
+            raise gone(reason, "Here the run had come to its end, and what it has saved is complete") from error
+        raise
+
+
+def readable_errors(function: Callable[..., int]) -> Callable[..., int]:
+    """For what all processes run together: where one is gone, the others say so in a line."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> int:
+        try:
+            return function(*args, **kwargs)
+        except UserError:
+            raise
+        except Exception as error:
+            if reason := reason_gone(error):
+                raise gone(reason, "Nothing was trained in this session") from error
+            raise
+
+    return wrapper

@@ -1,0 +1,241 @@
+"""The settings of a run, as data: what this project adds to TRL's, the batch geometry, the stages, all of them."""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from grpo.core import parsing
+from grpo.core.errors import UserError
+from rewards import short_name
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig, ModelConfig
+
+
+@dataclass
+class ScriptArguments:
+    """What stands in HYPERPARAMETERS has its value there; a default here means that the setting is off."""
+
+    # Data
+    dataset_name: str = field(
+        metadata={"help": "A Hub id, a .jsonl, .csv or .parquet file, or a directory written by save_to_disk."}
+    )
+    dataset_split: str = field(metadata={"help": "Training split; slices allowed: train[:1000], train[:10%%]."})
+    eval_split: str = field(metadata={"help": "Split of held-out questions; cut from training rows if there is none."})
+    question_column: str = field(metadata={"help": "The column that holds the question."})
+    answer_column: str = field(
+        metadata={"help": "The column of gold answers: `... #### 72`, or 72 alone, as text or a number."}
+    )
+    num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3)."})
+    prompt_format: str = field(metadata={"help": "How questions are asked and answered: xml or think."})
+    reward_funcs: list[str] = field(
+        metadata={"help": "Names from rewards.REWARD_FUNCS, or my_file.my_function with allow_custom_rewards."}
+    )
+    packed: bool = field(
+        metadata={"help": "The training step without padding: the same gradient in less time; false: TRL's own step."}
+    )
+    generation: str = field(
+        metadata={
+            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
+            "compiled (the same on a static cache), continuous (transformers' batching), vllm; auto: lean on a CPU, "
+            "hf on a GPU."
+        },
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
+    eval_dataset_name: str | None = field(
+        default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
+    )
+    max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
+    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions."})
+    eval_num_samples: int = field(
+        default=1, metadata={"help": "Above 1: so many samples of each held-out question too, for maj@k and pass@k."}
+    )
+    max_prompt_length: int | None = field(
+        default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
+    )
+    filter_pass_rate: list[float] | None = field(
+        default=None,
+        metadata={
+            "help": "Lowest and highest share of right samples (0.1 0.9) of a question that is trained on; they are "
+            "drawn once, before training."
+        },
+    )
+    filter_num_samples: int = field(default=8, metadata={"help": "Samples of each question for that share."})
+    curriculum: bool = field(default=False, metadata={"help": "Train on questions in the order of that share."})
+    # Prompt
+    system_prompt: str | None = field(default=None, metadata={"help": "In the place of the format's own."})
+    question_template: str | None = field(
+        default=None, metadata={"help": "What is asked, with {question}, in the place of the format's own."}
+    )
+    completion_template: str | None = field(
+        default=None,
+        metadata={"help": "A perfect completion, with {reasoning} and <answer>{answer}</answer>, likewise."},
+    )
+    use_chat_template: bool | None = field(
+        default=None, metadata={"help": "Prompts as chat messages or plain text; unset: as the tokenizer can."}
+    )
+    # Rewards
+    reward_args: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'Parameters of rewards: {"length_reward_func": {"low": 50}}.'}
+    )
+    allow_custom_rewards: bool = field(
+        default=False, metadata={"help": "Let reward_funcs name functions of your own files, whose code is then run."}
+    )
+    max_faulty_rewards: float = field(
+        default=0.1,
+        metadata={
+            "help": "Share of a rollout's completions on which rewards may fail (raise, NaN, infinity); they are left "
+            "out; above it the run ends (status 3)."
+        },
+    )
+    stages: list[dict[str, Any]] | None = field(
+        default=None,
+        metadata={
+            "help": "Stages of training: for each a mapping (JSON) of name, reward_funcs, reward_weights, max_steps."
+        },
+    )
+    adaptive_rewards: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Rewards whose weight follows their success: after a rollout in which fewer than 30 %% of the "
+            "completions earn it × 1.2, more than 80 %% × 0.9; `all` for every one."
+        },
+    )
+    adaptive_threshold: float = field(default=0.0, metadata={"help": "A reward above this is a success."})
+    adaptive_bounds: list[float] = field(
+        default_factory=lambda: [0.25, 4.0],
+        metadata={"help": "Smallest and largest multiple of its own weight that a reward may come to weigh."},
+    )
+    # The training step
+    pack_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens a training step computes at once, at most; unset: 2048 on a CPU, 4096 to 8192 on a GPU"
+        },
+    )
+    # The run
+    overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
+    stop_on_alarm: bool = field(
+        default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
+    )
+    use_unsloth: bool = field(
+        default=False, metadata={"help": "Load and train through Unsloth, on one GPU (requirements-unsloth.txt)."}
+    )
+    merge_lora: bool = field(
+        default=False, metadata={"help": "After training, save the adapter merged into its model, in merged/."}
+    )
+    # Instead of a run
+    dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
+    eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
+    ask: str | None = field(default=None, metadata={"help": "Ask model_name_or_path one question, as its run did."})
+    merge_only: str | None = field(
+        default=None, metadata={"help": "Merge the adapter in this directory into its model, and stop."}
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reward_args, str):
+            try:
+                self.reward_args = parsing.from_json(self.reward_args)
+            except ValueError as error:
+                raise UserError(
+                    f"reward_args: {self.reward_args!r} is no mapping ({error}); write "
+                    '{"reward": {"parameter": 1}}'
+                ) from None
+        if not isinstance(self.reward_args, dict | None):
+            raise UserError(f'reward_args: {self.reward_args!r} is no mapping; write {{"reward": {{"parameter": 1}}}}')
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Counts of *completions* unless the name says prompts. TRL's rule: a rollout holds whole groups.
+
+    W = world_size, B = per_device_train_batch_size, A = gradient_accumulation_steps, S = steps_per_generation,
+    G = num_generations: a rollout is B·W·S completions (which G must divide), an optimizer step B·W·A.
+    """
+
+    world_size: int
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    steps_per_generation: int
+    num_generations: int
+    num_iterations: int
+
+    @property
+    def rollout(self) -> int:
+        """Completions that are sampled at once, on all devices together (`generation_batch_size`)."""
+        return self.per_device_train_batch_size * self.world_size * self.steps_per_generation
+
+    @property
+    def rollout_prompts(self) -> int:
+        return self.rollout // self.num_generations
+
+    @property
+    def per_step(self) -> int:
+        """Completions per optimizer step, on all devices together."""
+        return self.per_device_train_batch_size * self.world_size * self.gradient_accumulation_steps
+
+    @property
+    def steps_per_rollout(self) -> int:
+        """Optimizer steps after which a step begins with a rollout again: 1 where every step does."""
+        steps = math.lcm(self.steps_per_generation * self.num_iterations, self.gradient_accumulation_steps)
+        return steps // self.gradient_accumulation_steps
+
+    def steps_per_epoch(self, num_rows: int) -> int:
+        """Optimizer steps that one pass over `num_rows` prompts takes; prompts that fill no rollout are left out."""
+        micro_steps = num_rows // self.rollout_prompts * self.steps_per_generation * self.num_iterations
+        return math.ceil(micro_steps / self.gradient_accumulation_steps)
+
+    def describe(self) -> str:
+        prompts = self.per_step / self.num_generations
+        rollouts = self.per_step / self.rollout
+        line = (
+            f"Geometry: {prompts:g} prompts × {self.num_generations} generations = {self.per_step} completions per "
+            f"optimizer step ({self.per_step // self.world_size} on each of {self.world_size} device(s), in "
+            f"micro-batches of {self.per_device_train_batch_size}); "
+        )
+        if rollouts == 1 and self.num_iterations == 1:
+            return line + "one optimizer step per rollout (on-policy)"
+        steps = self.num_iterations / rollouts
+        return line + f"a rollout of {self.rollout} completions serves {steps:g} optimizer step(s)"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Optimizer steps `first_step` … `last_step` (counted from 1) with these rewards, each with its weight."""
+
+    name: str
+    first_step: int
+    last_step: int
+    reward_funcs: list[str]
+    reward_weights: list[float]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return dict(zip(self.reward_funcs, self.reward_weights, strict=True))
+
+    def describe(self) -> str:
+        parts = [short_name(name) + (f" × {weight:g}" if weight != 1 else "") for name, weight in self.weights.items()]
+        return f"{self.name}: steps {self.first_step}-{self.last_step}, {', '.join(parts)}"
+
+
+@dataclass
+class Config:
+    """The one resolved configuration that trainer, names, tracker and report are fed from."""
+
+    script: ScriptArguments
+    training: "GRPOConfig"
+    model: "ModelConfig"
+    geometry: Geometry
+    notes: list[str]  # one line for each setting that was adjusted
+    changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
+    argv: list[str]
+    stages: list[Stage]  # none: the same rewards all the time
+    # generation_batch_size or steps_per_generation, where one of them was given; TRL's config then holds both
+    rollout_given: str | None = None
+    claimed: tuple[int, int] | None = None  # what was in the run's directory when it was chosen
+
+    def settings(self) -> dict[str, Any]:
+        """All of them, flat; TRL masks its tokens."""
+        ours = {**dataclasses.asdict(self.script), **dataclasses.asdict(self.model)}
+        return {**ours, **self.training.to_dict()}

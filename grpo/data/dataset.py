@@ -1,0 +1,243 @@
+"""Rows → the prompts and gold answers that are trained on and evaluated with, and what was left out on the way."""
+
+import dataclasses
+import functools
+import math
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import datasets
+from datasets import Dataset
+
+from grpo.core.errors import UserError
+from grpo.data.prompts import Prompt, PromptFormat, Shot
+from grpo.data.sources import take_split
+from rewards import extract_hash_answer
+
+# keyword arguments of a reward, and what makes TRL take prompts for those of a vision model
+TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What a run trains on and is measured with, and the counts that preflight reports."""
+
+    style: PromptFormat
+    shots: Sequence[Shot]
+    train: Dataset  # with `question`, `prompt` and `answer`, as has `held_out`; they share no question
+    held_out: Dataset
+    unusable: int  # rows of either that had no question or no gold answer
+    overlap: int  # training rows dropped because they ask a held-out question
+    duplicates: int  # training rows that ask a question again
+    contradictory: int  # questions among them with different gold answers
+    lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
+    too_long: int
+    solutions: dict[str, tuple[str, str]]  # question: (reasoning, answer), of at most a thousand gold solutions
+    too_hard: int = 0  # training rows below and above filter_pass_rate
+    too_easy: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """For run.json: how prompts are made, and rows by what became of them."""
+        names = ("unusable", "overlap", "too_long", "too_hard", "too_easy")
+        dropped = {name: getattr(self, name) for name in names}
+        rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
+        return {"prompt": dataclasses.asdict(self.style), "shots": list(self.shots), "data": rows}
+
+
+def prepare(
+    source: dict[str, Dataset],
+    eval_source: dict[str, Dataset] | None,
+    script: Any,
+    style: PromptFormat,
+    shots: Sequence[Shot],
+    tokenize: Callable[[Sequence[Prompt]], list[list[int]]],
+    seed: int,
+) -> Data:
+    """Training and held-out rows; for an evaluation alone, only the held-out ones, in the place of both.
+
+    Args:
+        source: the splits of `dataset_name`; empty where an evaluation alone does without.
+        eval_source: those of `eval_dataset_name`, None where that is unset.
+        script: the ScriptArguments.
+        shots: worked examples for each prompt.
+        tokenize: prompts to token ids.
+    """
+    make_prompt = functools.partial(style.prompt, shots=shots)
+    columns = script.question_column, script.answer_column
+    name = script.eval_split.partition("[")[0]
+    if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
+        eval_source = {name: next(iter(eval_source.values()))}
+    given = (
+        take_split(eval_source or source, script.eval_split, "eval_split") if eval_source or name in source else None
+    )
+    if script.eval_only and given is not None:
+        raw = given
+    else:
+        raw = take_split(source, script.dataset_split)
+        raw = raw.select(range(min(script.max_samples or len(raw), len(raw))))
+    rows, unusable = make_prompts(raw, make_prompt, *columns)
+    if given is None:
+        rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
+    else:
+        held_out, more = (rows, 0) if raw is given else make_prompts(given, make_prompt, *columns)
+        held_out, unusable = sample(held_out, script.eval_samples, seed), unusable + more
+    if script.eval_only:
+        rows, overlap = held_out, 0
+    else:
+        rows, overlap = drop_overlap(rows, held_out)
+    answers: dict[str, set[str]] = {}
+    for question, answer in zip(rows["question"], rows["answer"], strict=True):
+        answers.setdefault(canonical(question), set()).add(answer)
+    lengths = [len(ids) for ids in tokenize(rows["prompt"])]
+    duplicates = len(rows) - len(answers)
+    rows, too_long = drop_long(rows, lengths, None if script.eval_only else script.max_prompt_length)
+    contradictory = sum(len(golds) > 1 for golds in answers.values())
+    solutions = _solutions(raw.select(range(min(1000, len(raw)))), *columns)
+    return Data(
+        style, shots, rows, held_out, unusable, overlap, duplicates, contradictory, lengths, too_long, solutions
+    )
+
+
+def _solutions(rows: Dataset, question_column: str, answer_column: str) -> dict[str, tuple[str, str]]:
+    """Gold solutions by question: what stands before `####`, and the answer."""
+    pairs = zip(rows[question_column], rows[answer_column], strict=True)
+    return {
+        canonical(question): (solution.partition("####")[0].strip(), answer)
+        for question, solution in pairs
+        if isinstance(question, str) and isinstance(solution, str) and (answer := extract_hash_answer(solution))
+    }
+
+
+# --- Prompts and gold answers -------------------------------------------------------------------------------------
+
+
+def gold_answers(values: Iterable[Any]) -> list[str | None]:
+    """The gold answers of a column: what follows `####` where any of its values holds that, else the whole values.
+
+    Numbers become text, and those that are text lose `$` and their thousands separators. None where there is none.
+
+    >>> gold_answers(["2 + 2 = 4\\n#### 4", "5"]), gold_answers(["$1,000", " Paris, France", 72.0, None])
+    (['4', None], ['1000', 'Paris, France', '72', None])
+    """
+    values = list(values)
+    if any(isinstance(value, str) and "####" in value for value in values):
+        return [extract_hash_answer(value) or None if isinstance(value, str) else None for value in values]
+    return [_plain_answer(value) for value in values]
+
+
+_NUMBER = re.compile(
+    r"(?=.*[0-9])\+?(?P<minus>\$?[-\u2212]|[-\u2212]\$)?\$?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)"
+    r"(?:\.(?P<decimals>[0-9]*))?"
+)
+
+
+def _plain_answer(value: Any) -> str | None:
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
+        value = f"{Decimal(str(value)):f}"  # no exponents
+    if not isinstance(value, str):
+        return None
+    number = _NUMBER.fullmatch(value.strip())
+    if number is None:
+        return value.strip() or None
+    whole, decimals = number["whole"].replace(",", "") or "0", (number["decimals"] or "").rstrip("0")
+    # 72.0 is how pandas writes 72; other zeros stay, as in 1.50
+    decimals = f".{number['decimals']}" if decimals else ""
+    return ("-" if number["minus"] else "") + whole + decimals
+
+
+def make_prompts(
+    rows: Dataset,
+    make_prompt: Callable[[str], Prompt],
+    question_column: str = "question",
+    answer_column: str = "answer",
+) -> tuple[Dataset, int]:
+    """Add the columns `question`, `prompt` and `answer` (the gold answer); other columns stay.
+
+    Returns:
+        The rows that have a question and a gold answer, and how many were dropped because they lack one.
+    """
+    for key, column in (("question_column", question_column), ("answer_column", answer_column)):
+        if column not in rows.column_names:
+            have = ", ".join(rows.column_names)
+            raise UserError(f"{key}: the dataset has no column {column!r}; it has {have}: name one with --{key}")
+    for name in TRLS_OWN & set(rows.column_names):
+        raise UserError(f"dataset: the column {name!r} has a name that TRL has another use for; rename it")
+    if question_column == answer_column:
+        raise UserError(f"answer_column: {answer_column!r} is the question_column too; name another one")
+    # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second
+    asked, answers = rows[question_column][:], gold_answers(rows[answer_column])
+    kept = [
+        index
+        for index, (question, answer) in enumerate(zip(asked, answers, strict=True))
+        if answer and isinstance(question, str) and question.strip()
+    ]
+    if not kept:
+        raise UserError(
+            f"answer_column: none of the {len(rows)} rows has a question in {question_column!r} (as text) and a gold "
+            f"answer in {answer_column!r} (`… #### 72`, or 72 alone); name other columns, or mend the rows"
+        )
+    made = {
+        "question": [asked[index] for index in kept],
+        "prompt": [make_prompt(asked[index]) for index in kept],
+        "answer": [answers[index] for index in kept],
+    }
+    result = Dataset.from_dict(made)
+    others = rows.select(kept).remove_columns([name for name in made if name in rows.column_names])
+    if others.column_names:
+        result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
+    return result, len(rows) - len(kept)
+
+
+def canonical(question: str) -> str:
+    """Questions that differ in spaces or letter case only are the same."""
+    return " ".join(question.split()).casefold()
+
+
+def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | None) -> tuple[Dataset, int]:
+    """Rows whose rendered prompt has at most `max_prompt_length` tokens, and how many were dropped.
+
+    Prompts are never cut: the old left truncation cut off the system prompt.
+    """
+    if max_prompt_length is None:
+        return rows, 0
+    kept = [index for index, length in enumerate(lengths) if length <= max_prompt_length]
+    if not kept:
+        raise UserError(
+            f"max_prompt_length: all {len(rows)} prompts are longer than {max_prompt_length} tokens (the shortest has "
+            f"{min(lengths)}); raise it or lower num_shots"
+        )
+    return rows.select(kept), len(rows) - len(kept)
+
+
+# --- Held-out questions -------------------------------------------------------------------------------------------
+
+
+def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
+    """A seeded sample of at most `count` rows, in their order; all of them where `count` is None."""
+    if count is None or count >= len(rows):
+        return rows
+    return rows.select(sorted(random.Random(seed).sample(range(len(rows)), count)))
+
+
+def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Dataset]:
+    """Cut a seeded slice of `count` rows, at most a tenth, off the training rows: (training, held out)."""
+    if len(rows) < 2:
+        raise UserError(f"dataset: {len(rows)} row(s) cannot be split into training and evaluation; give more rows")
+    held_out = set(random.Random(seed).sample(range(len(rows)), max(1, min(count, len(rows) // 10))))
+    training = [index for index in range(len(rows)) if index not in held_out]
+    return rows.select(training), rows.select(sorted(held_out))
+
+
+def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
+    """Training rows whose question is not among the held-out ones, and how many were dropped."""
+    taken = set(map(canonical, held_out["question"]))
+    kept = [index for index, question in enumerate(rows["question"]) if canonical(question) not in taken]
+    if not kept:
+        raise UserError(
+            "dataset: every training question is among the held-out ones; give other training rows, or another "
+            "eval_dataset_name"
+        )
+    return rows.select(kept), len(rows) - len(kept)

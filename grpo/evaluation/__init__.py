@@ -1,0 +1,1 @@
+"""What was learned: evaluation, comparison, inference, the X-ray."""

@@ -1,0 +1,97 @@
+"""How hard each training question is for the policy as it is: filter and curriculum before the first step.
+
+A group whose completions are all right or all wrong has no advantage, so a question that is always or never solved
+teaches nothing (Yu et al., DAPO, 2025, drop such groups at every step; here the questions are measured once).
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+from grpo.core.errors import UserError
+from grpo.core.out_of_memory import EVALUATION, phase
+from grpo.core.processes import say
+from grpo.data.dataset import Data
+from grpo.data.prompts import tokenize
+from grpo.evaluation.evaluate import is_right
+from grpo.policy.generation import Sampling, arithmetic, generate
+
+
+def fingerprint(model: Any, *facts: Any) -> str:
+    """A name for what the pass rates depend on: a few weights of every parameter, and `facts` (JSON)."""
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for name, weight in model.named_parameters():
+        flat = weight.detach().flatten()
+        some = flat[:: max(1, flat.numel() // 64)].to("cpu", torch.float32)
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode() + some.numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def pass_rates(config: Any, model: Any, tokenizer: Any, data: Data) -> list[float]:
+    """Of each training question, the share of `filter_num_samples` samples that is right, drawn as rollouts are.
+
+    Right is what `evaluation.is_right` says, however it is written. Cached beside datasets' own files, under the
+    weights, the prompts and the settings.
+    """
+    training, k = config.training, config.script.filter_num_samples
+    prompts = tokenize(data.train["prompt"], tokenizer, training.chat_template_kwargs)
+    sampling, limit = Sampling.like(training), training.max_completion_length
+    golds = data.train["answer"][:]
+    facts = [prompts, golds, dataclasses.asdict(sampling), limit, k]
+    directory = Path(datasets.config.HF_DATASETS_CACHE) / "grpo_pass_rates"
+    cached = directory / f"{fingerprint(model, *facts)}.json"
+    # the main process looks, since all of them must take the same way
+    (rates,) = broadcast_object_list([json.loads(cached.read_text()) if cached.is_file() else None])
+    if rates is None:
+        many = [prompt for prompt in prompts for _ in range(k)]
+        with phase(EVALUATION), arithmetic(training, model):
+            batch_size = training.per_device_eval_batch_size
+            drawn = generate(model, tokenizer, many, limit, batch_size, sampling, label="difficulty")
+        texts = tokenizer.batch_decode([ids for ids, _ in drawn], skip_special_tokens=True)
+        right = [is_right(text, golds[index // k]) for index, text in enumerate(texts)]
+        rates = [sum(right[start : start + k]) / k for start in range(0, len(right), k)]
+        if PartialState().is_main_process:
+            directory.mkdir(parents=True, exist_ok=True)
+            partial = cached.with_suffix(".partial")
+            partial.write_text(json.dumps(rates))
+            partial.replace(cached)
+    return rates
+
+
+def select(data: Data, rates: Sequence[float], bounds: Sequence[float] | None, easy_first: bool) -> Data:
+    """The training questions whose pass rate lies within `bounds`, these included; the easiest first if asked for."""
+    low, high = bounds or (0.0, 1.0)
+    kept = [index for index, rate in enumerate(rates) if low <= rate <= high]
+    if easy_first:
+        kept.sort(key=lambda index: -rates[index])
+    harder, easier = sum(rate < low for rate in rates), sum(rate > high for rate in rates)
+    return dataclasses.replace(data, train=data.train.select(kept), too_hard=harder, too_easy=easier)
+
+
+def apply(config: Any, model: Any, tokenizer: Any, data: Data) -> Data:
+    """`filter_pass_rate` and `curriculum`, if they are set; UserError where too few questions are left."""
+    bounds, easy_first = config.script.filter_pass_rate, config.script.curriculum
+    if bounds is None and not easy_first:
+        return data
+    k, rows = config.script.filter_num_samples, len(data.train)
+    say(f"Difficulty: {k} samples of each of {rows} training questions")
+    rates = pass_rates(config, model, tokenizer, data)
+    data = select(data, rates, bounds, easy_first)
+    never, always = rates.count(0), rates.count(1)
+    found = f"of {rows} training questions {never} are never right in {k} samples and {always} always"
+    kept = f"{len(data.train)} are kept" + (", the easiest first" if easy_first else "")
+    say(f"Difficulty: {found}; {kept}")
+    if len(data.train) < config.geometry.rollout_prompts:
+        raise UserError(
+            f"filter_pass_rate: {found}; {kept}, fewer than the {config.geometry.rollout_prompts} prompts of one "
+            "rollout: widen the range, or give more rows"
+        )
+    return data

@@ -1,0 +1,258 @@
+"""Honest evaluation: held-out questions, answered greedily and, if asked, k times more by sampling, scored two ways.
+
+*Strict* is what the reward sees: the extracted answer is the gold answer, character by character. *Lenient* is the
+written rule of `rewards.is_numerically_correct`: the right number counts however it is written and wherever it stands.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from math import comb
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from grpo.core.out_of_memory import EVALUATION, phase
+from grpo.core.processes import say
+from grpo.core.redaction import for_rich
+from grpo.data.prompts import tokenize
+from grpo.policy.generation import Sampling, arithmetic, generate
+from grpo.runs.resume import unchanged
+from rewards import (
+    XML_COT_FORMAT,
+    extract_xml_answer,
+    has_soft_format,
+    has_strict_format,
+    is_numerically_correct,
+    last_number,
+)
+
+Evaluation = tuple[dict[str, Any], list[dict[str, Any]]]  # the summary, and a record of each question
+SHARES = {  # key in eval_*.json: its column in the records
+    "accuracy_strict": "strict",
+    "accuracy_lenient": "lenient",
+    "format_strict": "format_strict",
+    "format_soft": "format_soft",
+    "truncated": "truncated",
+}
+
+
+def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a share (E. B. Wilson, 1927): (low, high), both in [0, 1].
+
+    >>> tuple(round(bound, 4) for bound in wilson(8, 10))
+    (0.4902, 0.9433)
+    """
+    if n == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share = successes / n
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """Unbiased estimate of the chance that one of k samples is right, from n samples (Chen et al., 2021).
+
+    >>> pass_at_k(n=5, correct=1, k=1), pass_at_k(n=5, correct=2, k=4)
+    (0.2, 1.0)
+    """
+    if not 1 <= k <= n or not 0 <= correct <= n:
+        raise ValueError(f"pass@{k} of {n} samples, {correct} of them right")
+    return 1 - comb(n - correct, k) / comb(n, k)
+
+
+def majority(texts: Sequence[str]) -> str | None:
+    """The first completion that gives the most frequent answer; of equally frequent ones, the one sampled first.
+
+    Numbers are the same answer if they are equal as numbers; a completion without an answer has no vote.
+    """
+    answers = {index: extract_xml_answer(text) for index, text in enumerate(texts)}
+    numbers = {index: last_number(answer) for index, answer in answers.items()}
+    votes = {
+        index: answers[index] if number is None else number for index, number in numbers.items() if answers[index]
+    }
+    if not votes:
+        return None
+    winner = Counter(votes.values()).most_common(1)[0][0]  # insertion order decides between equals
+    return texts[next(index for index, vote in votes.items() if vote == winner)]
+
+
+def is_right(text: str, gold: str) -> bool:
+    """Lenient correctness; what is strictly right is right too, also where the gold answer is no number."""
+    return extract_xml_answer(text) == gold or is_numerically_correct(text, gold)
+
+
+def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
+    """`evaluate` on a run's held-out questions, in the arithmetic of its training; samples are drawn like rollouts."""
+    training = config.training
+    with phase(EVALUATION), arithmetic(training, model):
+        return evaluate(
+            model,
+            tokenizer,
+            data.held_out,
+            max_new_tokens=training.max_completion_length,
+            batch_size=training.per_device_eval_batch_size,
+            chat_template_kwargs=training.chat_template_kwargs,
+            num_samples=config.script.eval_num_samples,
+            sampling=Sampling.like(training),
+            template=data.style.completion,
+        )
+
+
+def measure_before(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
+    """`measure` on the model that training starts from; a run that is gone on with has done so already.
+
+    What it has found is taken where no setting that matters was changed; on the main process alone.
+    """
+    training = config.training
+    found: list[Evaluation | None] = [None]
+    if PartialState().is_main_process and unchanged(training.resume_from_checkpoint, config.settings()):
+        found = [_kept(Path(training.resume_from_checkpoint).parent, data.held_out, config.script.eval_num_samples)]
+    known = broadcast_object_list([found[0] is not None])[0]
+    if not known:
+        return measure(config, model, tokenizer, data)
+    say("Evaluation before training: as the run found it when it began")
+    return found[0] or ({}, [])
+
+
+def _kept(directory: Path, rows: Dataset, num_samples: int) -> Evaluation | None:
+    """What a run has saved of its evaluation before training, if it is of these rows."""
+    try:
+        summary = json.loads((directory / "eval_before.json").read_text(encoding="utf-8"))
+        lines = (directory / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
+        records = [json.loads(line) for line in lines if line]
+    except (OSError, ValueError):
+        return None
+    asked = [(record["question"], record["answer"], len(record.get("samples", "-"))) for record in records]
+    wanted = [(*row, num_samples) for row in zip(rows["question"], rows["answer"], strict=True)]
+    return (summary, records) if asked == wanted else None
+
+
+def evaluate(
+    model: Any,
+    tokenizer: Any,
+    rows: Dataset,
+    max_new_tokens: int,
+    batch_size: int = 64,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    num_samples: int = 1,
+    sampling: Sampling | None = None,
+    template: str = XML_COT_FORMAT,
+) -> Evaluation:
+    """Greedy pass@1 on rows with `question`, `prompt` and `answer`; with `num_samples` k > 1 also maj@k and pass@k.
+
+    `template` is the format that `format_strict` and `format_soft` hold completions against.
+
+    Returns:
+        The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
+        in tokens; `seconds`), and one record per question, in the order of the rows.
+    """
+    start = time.perf_counter()
+    prompts = tokenize(rows["prompt"], tokenizer, chat_template_kwargs)
+    completions = generate(model, tokenizer, prompts, max_new_tokens, batch_size)
+    records = []
+    for question, gold, (ids, cut) in zip(rows["question"], rows["answer"], completions, strict=True):
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        extracted = extract_xml_answer(text)
+        records.append(
+            {
+                "question": question,
+                "answer": gold,
+                "completion": text,
+                "extracted": extracted,
+                "strict": extracted == gold,
+                "lenient": is_right(text, gold),
+                "format_strict": has_strict_format(text, template),
+                "format_soft": has_soft_format(text, template),
+                "truncated": cut,
+                "length": len(ids),
+            }
+        )
+    if num_samples > 1:
+        many = [prompt for prompt in prompts for _ in range(num_samples)]
+        drawn = generate(model, tokenizer, many, max_new_tokens, batch_size, sampling or Sampling(temperature=1.0))
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn]
+        for index, record in enumerate(records):
+            record["samples"] = texts[index * num_samples : (index + 1) * num_samples]
+    return {**summarize(records), "seconds": round(time.perf_counter() - start, 2)}, records
+
+
+def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Shares and intervals over the records of `evaluate`.
+
+    Where the records hold k samples, maj@k and pass@k by the lenient rule too: `maj_k` and `pass_k` with intervals,
+    and `pass_1`, `pass_2`, `pass_4`, … as far as they are below k.
+    """
+    n = len(records)
+    counts = {share: sum(record[column] for record in records) for share, column in SHARES.items()}
+    others: dict[str, Any] = {"mean_length": sum(record["length"] for record in records) / n}
+    if "samples" in records[0]:
+        k = len(records[0]["samples"])
+        right = [sum(is_right(text, record["answer"]) for text in record["samples"]) for record in records]
+        chosen = [(majority(record["samples"]), record["answer"]) for record in records]
+        counts["maj_k"] = sum(text is not None and is_right(text, gold) for text, gold in chosen)
+        counts["pass_k"] = sum(correct > 0 for correct in right)  # pass_at_k(k, correct, k)
+        others["k"] = k
+        for power in range((k - 1).bit_length()):
+            others[f"pass_{2**power}"] = sum(pass_at_k(k, correct, 2**power) for correct in right) / n
+    summary: dict[str, Any] = {"n": n}
+    for share, count in counts.items():
+        summary[share] = count / n
+        summary[f"{share}_low"], summary[f"{share}_high"] = wilson(count, n)
+    return {**summary, **others}
+
+
+def save(directory: Path, when: str, summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> None:
+    """Write `eval_<when>.json` and `completions_<when>.jsonl`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"eval_{when}.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (directory / f"completions_{when}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:
+    """The first held-out questions, always the same ones, with their greedy completions."""
+    for record in records[:count]:
+        text = f"[bold]{for_rich(record['question'])}[/bold]\n\n{for_rich(record['completion'].strip()[:1200])}\n\n"
+        mark = "[green]right[/green]" if record["lenient"] else "[red]wrong[/red]"
+        read = record["extracted"] if "<answer>" in record["completion"] else ""
+        text += f"answer read: {for_rich(read[:80]) or 'none'}, gold: {for_rich(record['answer'])}, {mark}"
+        Console().print(Panel(text, title=f"a held-out question, {when}", title_align="left"))
+
+
+def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "") -> None:
+    """Summaries beside each other (`before` and `after`, or one alone), shares in per cent with their intervals."""
+    summaries = list(evaluations.values())
+    table = Table(
+        title=f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
+        caption="strict: the answer tag holds exactly the gold answer; lenient: the right number, wherever it stands",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("")
+    for heading in [*evaluations, *(["change"] if len(summaries) == 2 else [])]:
+        table.add_column(for_rich(heading), justify="right")
+
+    def row(name: str, cells: list[str], values: list[float]) -> None:
+        table.add_row(name, *cells, *([f"{values[1] - values[0]:+.1f}"] if len(values) == 2 else []))
+
+    k = summaries[0].get("k")
+    sampled = {"maj_k": f"maj@{k}, sampled", "pass_k": f"pass@{k}, sampled"} if k else {}
+    for key, name in {**{key: key.replace("_", ", ") for key in SHARES}, **sampled}.items():
+        cells = [f"{100 * s[key]:.1f} ({100 * s[f'{key}_low']:.0f}-{100 * s[f'{key}_high']:.0f})" for s in summaries]
+        row(name, cells, [100 * summary[key] for summary in summaries])
+    lengths = [summary["mean_length"] for summary in summaries]
+    row("mean length, tokens", [f"{length:.1f}" for length in lengths], lengths)
+    Console().print(table)
+    if verdict:
+        Console().print(f"[bold]{for_rich(verdict)}[/bold]")

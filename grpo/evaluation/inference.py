@@ -1,0 +1,82 @@
+"""What a saved run is good for: one question, and its adapter merged into its model."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.core.redaction import printable
+from grpo.data.prompts import PromptFormat, Shot, tokenize
+from grpo.policy.generation import arithmetic, generate
+from grpo.policy.loading import read_adapter, read_wish
+from grpo.policy.model_files import readable_load_errors
+from rewards import extract_xml_answer
+
+
+def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
+    """The prompt format and the worked examples of the run that a directory belongs to; None where there is none.
+
+    A run's checkpoints and its merged model belong to it. UserError where its record cannot be read.
+    """
+    place = Path(directory)
+    inside = place.name == "merged" or place.name.startswith("checkpoint-")
+    path = (place.parent if inside and not (place / "run.json").exists() else place) / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.get("prompt") is None:  # of before there were formats
+            return None
+        return PromptFormat(**record["prompt"]), [(asked, why, gold) for asked, why, gold in record["shots"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
+
+
+def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: Sequence[Shot]) -> str:
+    """The greedy completion of the question that `--ask` gives, and the answer read out of it."""
+    training = config.training
+    prompts = tokenize([style.prompt(config.script.ask, shots)], tokenizer, training.chat_template_kwargs)
+    with arithmetic(training, model):
+        ((ids, cut),) = generate(model, tokenizer, prompts, training.max_completion_length, batch_size=1)
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    end = f" (cut off at {training.max_completion_length} tokens)" if cut else ""
+    read = (extract_xml_answer(text) or "empty") if "<answer>" in text else "no answer tag"
+    return printable(f"{text.rstrip()}\n\nAnswer: {read}{end}")
+
+
+def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
+    """Write `merged/` into an adapter's directory: its model with the adapter added to the weights, and the tokenizer.
+
+    The base model is loaded anew, unquantized, so that an adapter trained on 4-bit weights merges too. The merged
+    weights are saved in `dtype` (auto: the base model's); in bfloat16 they are rounded once.
+    """
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    adapter, merged = read_adapter(str(directory), None), Path(directory) / "merged"
+    if adapter is None:
+        raise UserError(f"merge_only: {str(directory)!r} holds no adapter (no adapter_config.json); give a LoRA run's")
+    if merged.exists() and not replace:
+        raise UserError(f"merge_only: {str(merged)!r} exists; move it away to merge again")
+    partial = merged.with_name("merged.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
+    source = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
+    read_wish(adapter.base_model_name_or_path, **source)
+    with readable_load_errors(str(directory)):
+        base = AutoModelForCausalLM.from_pretrained(
+            adapter.base_model_name_or_path,
+            dtype="auto",
+            **source,
+        )
+        dtype = config.model.dtype
+        number = base.dtype if dtype in (None, "auto") else getattr(torch, dtype)
+        model = PeftModel.from_pretrained(base.float(), directory).merge_and_unload()
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=config.training.trust_remote_code)
+    model.to(number).save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    shutil.rmtree(merged, ignore_errors=True)
+    partial.rename(merged)
+    return merged

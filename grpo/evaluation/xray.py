@@ -1,0 +1,243 @@
+"""Any JSONL of completions → every reward of every row, and the rows whose rewards deserve a second look.
+
+    python -m grpo.xray FILE.jsonl [--json] [--reward_funcs NAME ...]        (- reads standard input)
+
+Each line is an object with `completion` (text or a list of messages) and `answer` (the gold answer as text or number,
+or a GSM8K solution with `####`), like a run's `completions_before.jsonl`; other fields are ignored. What is scored are
+the five rewards of the recipe, or those named, or for a file in a run's directory the run's, with its parameters.
+Exit status: 0 every line was scored · 1 some could not be, they are named on stderr · 2 there was nothing to score.
+"""
+
+import argparse
+import inspect
+import json
+import math
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NoReturn
+
+import rewards
+from grpo.core.errors import UserError
+from grpo.rewarding import registry
+from rewards import REWARD_FUNCS, count_xml, extract_xml_answer, has_soft_format, has_strict_format, last_number
+
+Row = dict[str, Any]  # as read: line, completion (its text), answer (the gold one); as scored: see `score`
+
+
+def read(lines: Iterable[bytes]) -> tuple[list[Row], dict[int, str]]:
+    """The rows, unscored, and why each other line is none, by its number (from 1). Blank lines are skipped."""
+    rows, bad = [], {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.strip():
+                rows.append({"line": number} | _read_row(json.loads(line.decode())))
+        except UserError as error:
+            bad[number] = str(error)
+        except (ValueError, RecursionError) as error:  # bad UTF-8, over 4300 digits, thousands of brackets
+            reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+            bad[number] = f"no valid JSON ({reason})"
+    return rows, bad
+
+
+def _read_row(row: Any) -> Row:
+    if not isinstance(row, dict) or not {"completion", "answer"} <= row.keys():
+        raise UserError("no JSON object with the fields `completion` and `answer`")
+    text, gold = row["completion"], row["answer"]
+    if isinstance(text, list) and text and isinstance(text[0], dict):
+        text = text[0].get("content")
+    if not isinstance(text, str):
+        raise UserError("`completion` is neither text nor a list of messages with text as `content`")
+    if isinstance(gold, int | float) and not isinstance(gold, bool) and Decimal(repr(gold)).is_finite():
+        gold = f"{Decimal(repr(gold)):f}".removesuffix(".0")  # 72.0 is how pandas writes 72; no exponents
+    if not isinstance(gold, str):
+        raise UserError("`answer` is neither text nor a finite number")
+    gold = rewards.extract_hash_answer(gold) if "####" in gold else gold
+    if not gold:
+        raise UserError("`answer` holds no gold answer")
+    return {"completion": text, "answer": gold}
+
+
+def run_settings(file: Path) -> tuple[dict[str, Any], str]:
+    """Settings and completion template of the run in whose directory a file lies; of none, the defaults."""
+    path = file.parent / "run.json"
+    if not path.is_file():
+        return {}, rewards.XML_COT_FORMAT
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        prompt = record.get("prompt", {"completion": rewards.XML_COT_FORMAT})  # older runs had that alone
+        return dict(record["settings"]), str(prompt["completion"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
+
+
+def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: str) -> registry.Rewards:
+    """The rewards of these names, or else the run's, or else the five; with the parameters that the run has for them.
+
+    Needed is that completions and answers are enough: of the run's, those that take more are left out, and said.
+    """
+    enough = [
+        name for name, reward in REWARD_FUNCS.items() if "completion_ids" not in inspect.signature(reward).parameters
+    ]
+    for name in names or []:
+        if name not in enough:
+            raise UserError(f"--reward_funcs: {name!r} cannot be scored here; give one or more of {', '.join(enough)}")
+    wanted = list(names or settings.get("reward_funcs") or rewards.GIST_REWARDS)
+    chosen = [name for name in wanted if name in enough]
+    if len(chosen) < len(wanted):
+        left_out = ", ".join(shown(str(name), 80) for name in wanted if name not in enough)
+        print(f"not scored, since they take more than completions and answers: {left_out}", file=sys.stderr)
+    chosen = chosen or rewards.GIST_REWARDS
+    args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
+    return registry.choose(chosen, None, args, {"template": template}, allow_custom=False)
+
+
+def score(rows: Sequence[Row], functions: registry.Rewards, template: str = rewards.XML_COT_FORMAT) -> list[Row]:
+    """What `--json` prints of each row; a value that is None, NaN or infinite is None and adds 0 to the total."""
+    batch = {"completions": [row["completion"] for row in rows], "answer": [row["answer"] for row in rows]}
+    columns = [reward(**batch) for reward in functions.values()]
+    scored = []
+    for row, values in zip(rows, zip(*columns, strict=True), strict=True):
+        finite = [float(value) if value is not None and math.isfinite(value) else None for value in values]
+        seen = {"line": row["line"], "answer": row["answer"], "extracted": extract_xml_answer(row["completion"])}
+        seen |= {"rewards": dict(zip(functions, finite, strict=True)), "total": math.fsum(filter(None, finite))}
+        scored.append(seen | {"suspicious": suspicions(row | seen, template)})
+    return scored
+
+
+def totals(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
+    """Of every reward and the `total`: the `mean`, and the share of rows where it is above 0 (`positive`)."""
+    result: dict[str, dict[str, float | None]] = {}
+    for name in (*rows[0]["rewards"], "total"):
+        values = [value for row in rows if (value := (row | row["rewards"])[name]) is not None]
+        mean, positive = (fmean(values), fmean(value > 0 for value in values)) if values else (None, None)
+        result[name] = {"mean": mean, "positive": positive}
+    return result
+
+
+def _unpaid(text: str, got: str, gold: str, template: str) -> bool:
+    right = rewards.is_numerically_correct(text, gold) or last_number(text) == last_number(gold) is not None
+    return right and got != gold
+
+
+_EMPTY = re.compile(r"<(reasoning|think)>[\s.…]*</\1>")  # or the prompt's own `...`, copied
+# name: (what is suspicious, whether a completion is, by its text, the answer got from it, the gold one, the template)
+KINDS: dict[str, tuple[str, Callable[[str, str, str, str], bool]]] = {
+    "unpaid": ("last number equals gold but correctness is 0", _unpaid),
+    "empty_answer": (
+        "format right, answer empty",
+        lambda text, got, gold, form: not got and has_soft_format(text, form),
+    ),
+    "untagged": (
+        "correctness without the tags: the whole text is the answer",
+        lambda text, got, gold, _: got == gold and "<answer>" not in text,
+    ),
+    "several_answers": ("several <answer> tags: the last one counts", lambda text, *_: text.count("<answer>") > 1),
+    "empty_reasoning": ("reasoning empty, or only dots", lambda text, *_: bool(_EMPTY.search(text))),
+    "cut_off": (
+        "an opened tag is never closed (cut off?)",
+        lambda text, *_: any(text.rfind(f"<{t}>") > text.rfind(f"</{t}>") for t in ("reasoning", "think", "answer")),
+    ),
+    "other_digits": ("int reward on digits like ² or ٣", lambda text, got, *_: got.isdigit() and not got.isascii()),
+    "costly_tail": ("xmlcount below 0: the tail costs more than the tags earn", lambda text, *_: count_xml(text) < 0),
+    "no_newline": (
+        "strict but for its last newline: xmlcount charges all its text",
+        lambda text, got, gold, form: has_strict_format(text + "\n", form) and not has_strict_format(text, form),
+    ),
+}
+
+
+def suspicions(row: Row, template: str = rewards.XML_COT_FORMAT) -> list[str]:
+    """The names of the KINDS that a row with `completion`, `extracted` and `answer` is one of."""
+    facts = row["completion"], row["extracted"], row["answer"], template
+    return [kind for kind, (_, holds) in KINDS.items() if holds(*facts)]
+
+
+def shown(text: str, room: int) -> str:
+    """A text on one line, cut in the middle to `room` characters; what could steer a terminal is escaped."""
+    safe = repr(text)[1:-1]
+    return safe if len(safe) <= room else f"{safe[: room // 2]}…{safe[-((room - 1) // 2) :]}"
+
+
+def print_tables(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) -> None:
+    """Every row with its rewards, then `sums`, and the rows of each kind, whose letter marks them in the table."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text  # a str would be read as markup
+
+    def cells(values: Iterable[float | None], style: str = ".3f") -> list[str]:
+        return ["-" if value is None else format(value, style) if value else "0" for value in values]
+
+    letters = {kind: chr(ord("a") + place) for place, kind in enumerate(KINDS)}
+    lines = [["line", *(rewards.short_name(name).replace("_", "\n") for name in sums), "gold", "!"]]
+    for row in rows:
+        marks = "".join(letters[kind] for kind in row["suspicious"])
+        values = cells((*row["rewards"].values(), row["total"]))
+        lines.append([str(row["line"]), *values, shown(row["answer"], 10), marks])
+    lines.append(["mean", *cells(column["mean"] for column in sums.values()), "", ""])
+    lines.append(["> 0", *cells((column["positive"] for column in sums.values()), ".0%"), "", ""])
+    console, table = Console(), Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in zip(*lines, strict=True):
+        width = max(len(part) for cell in column for part in cell.split("\n"))
+        table.add_column(column[0], justify="right", vertical="bottom", width=width)
+    taken = sum(column.width + 1 for column in table.columns)
+    console.width = max(console.width, taken + 12)  # too wide rather than a number cut
+    table.add_column("extracted", vertical="bottom")
+    for line, row in zip(lines[1:-2], rows, strict=True):
+        extracted = shown(row["extracted"], console.width - taken)
+        table.add_row(*map(Text, [*line, extracted]), style="yellow" if row["suspicious"] else None)
+    for line in lines[-2:]:
+        table.add_row(*line, style="bold")
+    console.print(table, "")
+    for kind, letter in letters.items():
+        found = [row for row in rows if kind in row["suspicious"]]
+        console.print(Text(f"{letter}: {KINDS[kind][0]} ({len(found)} of {len(rows)})", "bold"), soft_wrap=True)
+        for row in found:
+            start = f"   line {row['line']}: gold '{shown(row['answer'], 20)}', extracted "
+            console.print(Text(f"{start}'{shown(row['extracted'], console.width - len(start) - 2)}'"), soft_wrap=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; usage: python -m grpo.xray FILE.jsonl [--json] [--reward_funcs NAME ...]")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = _Parser(prog="python -m grpo.xray", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("file", metavar="FILE.jsonl", help="the completions; - reads standard input")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
+    parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
+    try:
+        arguments = parser.parse_args(argv)
+        settings, template = run_settings(Path(arguments.file))
+        functions = select(arguments.reward_funcs, settings, template)
+        data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+        rows, bad = read(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))  # some editors write a byte-order mark
+        if not rows:
+            first = "".join(f" (line {line}: {reason})" for line, reason in list(bad.items())[:1])
+            raise UserError(f"{arguments.file!r} holds no row that can be scored{first}")
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)  # an OSError names the file
+        return 2
+    for line, reason in bad.items():
+        print(f"line {line}: {reason}", file=sys.stderr)
+    rows = score(rows, functions, template)
+    if arguments.json:
+        found = {kind: [row["line"] for row in rows if kind in row["suspicious"]] for kind in KINDS}
+        bad_lines = [{"line": line, "reason": reason} for line, reason in bad.items()]
+        result = {"rows": rows, "totals": totals(rows), "suspicious": found, "bad_lines": bad_lines}
+        print(json.dumps(result, allow_nan=False))
+    else:
+        print_tables(rows, totals(rows))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    if sys.platform != "win32":
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
+    sys.stdout.reconfigure(errors="backslashreplace")  # where stdout is not UTF-8, an escape instead of a crash
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The model: loading, memory, sharding and sampling."""

@@ -1,0 +1,87 @@
+"""Unsloth in the place of Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from grpo.core import parsing
+from grpo.core.errors import UserError
+
+
+def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> None:
+    """Import Unsloth where the settings say `use_unsloth`, before anything imports the libraries that it patches.
+
+    What it patches (trl, transformers, peft) is also what the settings are parsed with, so this looks for one of them
+    by itself; `resolve` then checks them all.
+
+    Raises:
+        UserError: Unsloth is not installed, or there is not one GPU for it.
+    """
+    if not _asked(hyperparameters, argv):
+        return
+    if importlib.util.find_spec("unsloth") is None:
+        raise UserError(
+            "use_unsloth: Unsloth is not installed; pip install -r requirements-unsloth.txt in an environment of its "
+            "own, or give --use_unsloth false"
+        )
+    import torch
+
+    if not torch.cuda.device_count():
+        raise UserError("use_unsloth: Unsloth needs a CUDA GPU, and none is visible; give --use_unsloth false")
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("use_unsloth: here Unsloth trains on one GPU; start it without torchrun, or drop use_unsloth")
+    # Importing it starts CUDA, which reads this variable once and for all
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    import unsloth  # noqa: F401
+
+
+def _asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> bool:
+    asked = hyperparameters.get("use_unsloth", False)
+    words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    pairs = list(pairwise([*words, ""]))
+    for _, path in [pair for pair in pairs if pair[0] == "--config" and Path(pair[1]).is_file()]:
+        try:
+            recipe = parsing.from_yaml(Path(path).read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError):
+            continue  # `resolve` says what is wrong with it
+        asked = recipe.get("use_unsloth", asked) if isinstance(recipe, dict) else asked
+    for _, value in [pair for pair in pairs if pair[0] == "--use_unsloth"]:
+        asked = value.lower() not in ("false", "f", "no", "n", "0")
+    return bool(asked)
+
+
+def load(config: Any) -> Any:
+    """The model with an adapter to train, as Unsloth makes them; a saved adapter on its base model, to go on with."""
+    import torch
+    from peft import PeftModel
+    from unsloth import FastLanguageModel
+
+    script, training, model = config.script, config.training, config.model
+    loaded, _ = FastLanguageModel.from_pretrained(  # the tokenizer is the one that was checked
+        model_name=model.model_name_or_path,
+        revision=None if model.model_revision == "main" else model.model_revision,
+        max_seq_length=script.max_prompt_length + training.max_completion_length,
+        dtype=None if model.dtype in (None, "auto") else getattr(torch, model.dtype),
+        load_in_4bit=model.load_in_4bit,
+        load_in_8bit=model.load_in_8bit,
+        fast_inference=training.use_vllm,
+        gpu_memory_utilization=training.vllm_gpu_memory_utilization,
+        max_lora_rank=model.lora_r,
+        trust_remote_code=training.trust_remote_code,
+        random_state=training.seed,
+    )
+    if script.eval_only or isinstance(loaded, PeftModel):
+        return loaded
+    return FastLanguageModel.get_peft_model(
+        loaded,
+        r=model.lora_r,
+        lora_alpha=model.lora_alpha,
+        lora_dropout=model.lora_dropout,
+        target_modules=model.lora_target_modules,
+        use_rslora=model.use_rslora,
+        use_gradient_checkpointing="unsloth" if training.gradient_checkpointing else False,
+        random_state=training.seed,
+    )

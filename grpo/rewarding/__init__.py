@@ -1,0 +1,1 @@
+"""Which rewards a run uses, and what keeps them honest."""

@@ -1,0 +1,206 @@
+"""Names and parameters → the reward functions of a run, from the registry or from the user's own file.
+
+A parameter of a reward is what stands after the `*` of its signature. `reward_args` sets it; otherwise it follows the
+run where the run has a value of that name (the completion template, the longest completion); otherwise it keeps its
+default.
+"""
+
+import difflib
+import functools
+import importlib
+import inspect
+import math
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.data.prompts import PromptFormat
+from rewards import REWARD_FUNCS
+
+RewardFunc = Callable[..., list[float]]
+Rewards = dict[str, RewardFunc]
+NOT_PASSED = {"prompt", "completion", "completion_ids"}  # the columns that TRL keeps from rewards
+
+
+def choose(
+    names: Sequence[str],
+    weights: Sequence[float] | None,
+    args: Mapping[str, Mapping[str, Any]] | None,
+    run_parameters: Mapping[str, Any],
+    allow_custom: bool,
+) -> Rewards:
+    """The rewards of these names with their parameters, in this order, by the names that TRL logs.
+
+    Args:
+        names: of REWARD_FUNCS, or `module.function` in the working directory.
+        weights: one for each name, or None; only counted here.
+        args: reward → parameter → value; a reward of one's own is called by `module.function` or by `function`.
+        run_parameters: values of the run, for every chosen reward that has a parameter of that name.
+        allow_custom: whether code of the user's files may run.
+
+    Raises:
+        UserError: an unknown, repeated or unloadable reward, or a parameter that it does not have or cannot take.
+    """
+    for name in names or ["nothing"]:
+        if name not in REWARD_FUNCS and "." not in name:
+            raise UserError(f"reward_funcs: {name!r} is no reward{_instead(name, REWARD_FUNCS)}")
+        if list(names).count(name) > 1:
+            raise UserError(f"reward_funcs: {name!r} is given twice; give it once, with a weight in reward_weights")
+    if weights is not None and len(weights) != len(names):
+        raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; give one for each")
+    if not isinstance(args or {}, Mapping):
+        raise UserError(f"reward_args: {args!r} is no dictionary; write {{reward: {{parameter: value}}}}")
+    chosen: Rewards = {}
+    left = dict(args or {})
+    for name in names:
+        reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
+        logged = name if name in REWARD_FUNCS else _logged_name(reward)
+        if logged in chosen:
+            raise UserError(f"reward_funcs: two rewards are called {logged!r}, as {name!r} is; rename one of them")
+        given = left.pop(name, None) or left.pop(logged, None) or {}
+        chosen[logged] = _with_parameters(logged, reward, given, run_parameters, check=name in REWARD_FUNCS)
+    for name in left:
+        if name in REWARD_FUNCS:
+            raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
+        raise UserError(f"reward_args: {name!r} is no reward{_instead(name, names)}")
+    return chosen
+
+
+def of_run(config: Any, style: PromptFormat) -> Rewards:
+    """The rewards that a run's settings choose; they follow its completion template and its longest completion."""
+    script, training = config.script, config.training
+    follow = {"template": style.completion, "max_completion_length": training.max_completion_length}
+    return choose(
+        script.reward_funcs, training.reward_weights, script.reward_args, follow, script.allow_custom_rewards
+    )
+
+
+def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
+    """What can be set of a reward: its keyword-only parameters, by name.
+
+    >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["int_reward_func"])
+    (['low', 'high', 'margin'], {})
+    """
+    found = inspect.signature(reward).parameters.values()
+    return {parameter.name: parameter for parameter in found if parameter.kind is parameter.KEYWORD_ONLY}
+
+
+def refuse_collisions(rewards: Mapping[str, RewardFunc], column_names: Iterable[str]) -> None:
+    """UserError where a column of the dataset has a parameter's name: TRL passes it by keyword, so it would win."""
+    columns = set(column_names) - NOT_PASSED
+    for name, reward in rewards.items():
+        for column in sorted(columns & parameters(reward).keys()):
+            raise UserError(
+                f"the dataset's column {column!r} would replace the parameter {column!r} of {name}; "
+                "rename or remove the column"
+            )
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, [*known, *(other.removesuffix("_reward_func") for other in known)], n=1)
+    full = next((other for other in known if close and other.startswith(close[0])), None)
+    return f"; did you mean {full}?" if full else f"; give one or more of {', '.join(known)}"
+
+
+def _load(name: str, allow_custom: bool) -> RewardFunc:
+    """A function of a module in the working directory."""
+    module_name, _, attribute = name.rpartition(".")
+    if not allow_custom:
+        raise UserError(
+            f"reward_funcs: {name!r} runs the code of {module_name.replace('.', '/')}.py; if you trust it, give "
+            "--allow_custom_rewards true"
+        )
+    here = Path.cwd()
+    path = here.joinpath(*module_name.split("."))
+    if not path.with_name(path.name + ".py").is_file() and not (path / "__init__.py").is_file():
+        raise UserError(f"reward_funcs: {name!r} needs a file {path.name}.py in {path.parent}; there is none")
+    if str(here) not in sys.path:
+        sys.path.insert(0, str(here))
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        raise UserError(
+            f"reward_funcs: importing {module_name!r} raises {type(error).__name__}: {error}; mend {path.name}.py"
+        ) from error
+    if not Path(module.__file__ or "").resolve().is_relative_to(here.resolve()):
+        raise UserError(
+            f"reward_funcs: {module_name!r} is the name of another module ({module.__file__}); rename yours"
+        )
+    functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    if not functions:
+        raise UserError(f"reward_funcs: {module_name!r} has no {attribute!r}, nor any other function; define it there")
+    if attribute not in vars(module):
+        raise UserError(f"reward_funcs: {module_name!r} has no {attribute!r}{_instead(attribute, functions)}")
+    if not callable(reward := getattr(module, attribute)) or isinstance(reward, type):
+        raise UserError(f"reward_funcs: {name!r} is no function but {type(reward).__name__}; name a function")
+    return reward
+
+
+def _logged_name(reward: RewardFunc) -> str:
+    """The name that TRL logs a reward by: the innermost function's, or the class's."""
+    while isinstance(reward, functools.partial):
+        reward = reward.func
+    return getattr(reward, "__name__", type(reward).__name__)
+
+
+def _with_parameters(
+    name: str, reward: RewardFunc, given: Mapping[str, Any], run_parameters: Mapping[str, Any], check: bool
+) -> RewardFunc:
+    """The reward with what is given and what follows the run; it keeps its name and can be pickled."""
+    known = parameters(reward)
+    if not isinstance(given, Mapping):
+        raise UserError(f"reward_args: {name}: {given!r} is no dictionary; write {{parameter: value}}")
+    try:
+        kinds = typing.get_type_hints(reward if inspect.isroutine(reward) else type(reward).__call__) if known else {}
+    except NameError:  # annotated with what is imported for type checkers only
+        kinds = {}
+    for key, value in given.items():
+        if key not in known:
+            there_is = f"it has {', '.join(known)}" if known else "it has none, so leave it out"
+            raise UserError(f"reward_args: {name} has no parameter {key!r}; {there_is}")
+        default = known[key].default
+        kind = kinds.get(key, Any if default in (None, inspect.Parameter.empty) else type(default))
+        if not _fits(value, kind):
+            example = "" if default is inspect.Parameter.empty else f", such as {default!r}"
+            raise UserError(f"reward_args: {name}: {key} is {value!r}; give {_described(kind)}{example}")
+    values = {key: value for key, value in run_parameters.items() if key in known} | dict(given)
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in values:
+            raise UserError(f"reward_args: {name} needs a value for its parameter {key!r}; give one in reward_args")
+    if check and values:
+        try:
+            reward([""], answer=[""], completion_ids=[[]], **values)  # only to have the parameters looked at
+        except ValueError as error:
+            raise UserError(f"reward_args: {name}: {error}") from None
+    if not values and hasattr(reward, "__name__"):
+        return reward
+    reward = functools.partial(reward, **values)
+    reward.__name__ = name
+    return reward
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value from a recipe is of an annotated kind; kinds that are not known here take anything."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if kind in (bool, str, int) or kind is types.NoneType:
+        return type(value) is kind
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    if origin in (Sequence, list, tuple):
+        return isinstance(value, list | tuple) and all(_fits(item, inner[0]) for item in value if inner)
+    return True
+
+
+def _described(kind: Any) -> str:
+    words = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false", type(None): "null"}
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return " or ".join(map(_described, typing.get_args(kind)))
+    if typing.get_origin(kind) in (Sequence, list, tuple):
+        return f"a list, each item {_described(typing.get_args(kind)[0])}"
+    return words.get(kind, str(kind))

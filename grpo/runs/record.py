@@ -1,0 +1,188 @@
+"""What a run writes down: `run.json`, lines of JSON, and the command that goes on with it; never a secret."""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from grpo.core import processes
+from grpo.core.redaction import MASK, is_secret_name, mask
+from grpo.runs.checkpoints import step_of, write_whole
+from grpo.runs.directory import holds_run, recorded
+
+PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
+
+RESUME = ("--resume_from_checkpoint", "--resume-from-checkpoint")
+
+# What a run writes; an old adapter beside new weights would be loaded in their place
+RUN_FILES = (
+    "*.safetensors*",
+    "adapter_config.json",
+    "run.json",
+    "metrics.jsonl",
+    "eval_*.json",
+    "completions_*.jsonl",
+    "completions/completions_*.parquet",
+    "comparison.json",
+    "alarms.jsonl",
+    "faults.jsonl",
+    "curves.png",
+    "report.html",
+    "merged*",
+    "checkpoint-*",
+)
+
+
+def command_line(argv: list[str]) -> str:
+    """The command as a shell takes it, secrets masked."""
+    words = mask(argv)
+    for index, word in enumerate(words[:-1]):
+        if re.fullmatch(r"--[\w-]+", word) and is_secret_name(word[2:].replace("-", "_")):
+            words[index + 1] = MASK
+    return shlex.join(["train_grpo.py", *words])
+
+
+def resume_command(output: Path, argv: list[str]) -> str:
+    """The command that goes on with the run in `output` from its newest checkpoint, on every machine of it."""
+    words = [
+        word
+        for previous, word in pairwise(["", *argv])
+        if word.partition("=")[0] not in RESUME and previous not in RESUME
+    ]
+    words += [RESUME[0], "auto"]
+    if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
+        words += ["--output_dir", str(output)]
+    return f"{processes.launch()} {command_line(words)}"
+
+
+def without_nan(value: Any) -> Any:
+    """The value with None for what JSON cannot hold (NaN and the infinities), at any depth."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus}
+
+
+def commit() -> str | None:
+    """This checkout's commit, with `+` where files differ from it; None where there is no git."""
+    here = Path(__file__).resolve().parent
+    try:
+        out = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return out.stdout.strip()
+
+
+def begin(directory: Path, config: Any, **facts: Any) -> None:
+    """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
+
+    Of a run that is gone on with, what was written before the checkpoint is kept, and what came after it will be
+    written again. What another run has left in the directory is removed (`overwrite_run`), so that nobody resumes from
+    its checkpoints.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    earlier: dict[str, Any] = {}
+    step, now = 0, time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    checkpoint = Path(resumed) if (resumed := config.training.resume_from_checkpoint) else None
+    if checkpoint is None or checkpoint.parent.resolve() != directory.resolve():
+        _remove_run(directory)
+    if checkpoint is not None:
+        step, earlier = step_of(checkpoint), recorded(checkpoint.parent) or {}
+        for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+            _keep_until(step, checkpoint.parent / name, directory / name)
+    session = {"started": now, "from_step": step, "command": command_line(config.argv)}
+    record = {
+        "status": "running",
+        "started": earlier.get("started", now),
+        "command": session["command"],
+        "process": {"id": os.getpid(), "host": platform.node()},
+        "commit": commit(),
+        "versions": versions(),
+        "hardware": hardware(),
+        "geometry": dataclasses.asdict(config.geometry),
+        "stages": [dataclasses.asdict(stage) for stage in config.stages],
+        **facts,
+        "changed": config.changed,
+        "settings": config.settings(),
+        "sessions": [*earlier.get("sessions", []), session],
+    }
+    _write_record(directory, record)
+
+
+def _remove_run(directory: Path) -> None:
+    """Remove what another run has written; of other people's files none."""
+    if holds_run(directory):
+        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+
+
+def _keep_until(step: int, source: Path, target: Path) -> None:
+    """Keep the lines of a run up to this step; a session's summary, which is only right at the end, goes."""
+    if not source.exists():
+        return
+    kept = []
+    for line in source.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:  # half a line, or none
+            continue
+        if record.get("step", 0) <= step and "train_runtime" not in record:
+            kept.append(line + b"\n")
+    part = target.with_name(f".{target.name}.part")
+    part.write_bytes(b"".join(kept))
+    part.replace(target)
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Append one JSON object; a line that was half written when an earlier process was killed goes first."""
+    line = json.dumps(mask(without_nan(record)), ensure_ascii=False) + "\n"
+    with path.open("ab+") as file:
+        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        file.write(line.encode("utf-8", errors="replace"))
+
+
+def finish(directory: Path, status: str, seconds: float) -> None:
+    """Note in `run.json` how the run ended, and how many seconds it and its earlier sessions took.
+
+    A session that was killed has not noted its own.
+    """
+    record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+    record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
+    total = sum(session.get("seconds", 0) for session in record["sessions"])
+    _write_record(directory, {**record, "status": status, "seconds": round(total, 1)})
+
+
+def _write_record(directory: Path, record: dict[str, Any]) -> None:
+    write_whole(directory / "run.json", mask(without_nan(record)))

@@ -1,0 +1,202 @@
+"""The run directory → `report.html`, `curves.png` and the model card: what was learned, and at what cost.
+
+    python -m grpo.report RUN_DIR
+
+Reads files only, so a run can be reported while it trains, after it was killed, or elsewhere; what is missing is left
+out. Whatever a model or a user wrote is escaped where the templates are filled.
+"""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.core.settings import Stage
+from grpo.runs import charts
+from rewards import short_name
+
+NUMBERS = ("n", *(f"{share}{end}" for share in charts.SHARES for end in ("", "_low", "_high")))  # of an eval_*.json
+
+# --- Reading ------------------------------------------------------------------------------------------------------
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The logs of optimizer steps in order, the later one where a resumed run logged a step again."""
+    lines = [line for line in _read_lines(run / "metrics.jsonl", "step") if "reward" in line]
+    steps = {line["step"]: line for line in lines if isinstance(line["step"], int)}
+    return [steps[step] for step in sorted(steps)]
+
+
+def _read_lines(path: Path, *keys: str) -> list[dict[str, Any]]:
+    """The file's objects, one a line, each with these keys; none where there is no file."""
+    # not splitlines(): a completion may hold U+2028
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+    objects = []
+    for number, line in enumerate(lines, 1):
+        try:
+            item = json.loads(line or "null")
+        except ValueError:
+            if number == len(lines):  # no newline after it: the run was killed while it wrote this
+                break
+            item = line
+        if isinstance(item, dict) and all(key in item for key in keys):
+            objects.append(item)
+        elif item is not None:
+            raise UserError(f"{path}, line {number}: no JSON object with {', '.join(keys)}; remove the line")
+    return objects
+
+
+def _read_object(path: Path, *numbers: str) -> dict[str, Any]:
+    """The file's JSON object, with a number under each of these keys; empty where there is no file."""
+    try:
+        item = json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
+    except ValueError:
+        item = None
+    if not isinstance(item, dict) or (item and not all(isinstance(item.get(key), int | float) for key in numbers)):
+        raise UserError(f"{path}: not a JSON object, or not a whole one; remove it to report the run without it")
+    return item
+
+
+def _facts(run: Path) -> dict[str, Any]:
+    """What the templates show, from those files that are there."""
+    record, metrics = _read_object(run / "run.json"), read_metrics(run)
+    evaluations = {when: _read_object(run / f"eval_{when}.json", *NUMBERS) for when in ("before", "after", "only")}
+    evaluations = {when: summary for when, summary in evaluations.items() if summary}
+    if not (record or metrics or evaluations):
+        raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
+    settings = found if isinstance(found := record.get("settings"), dict) else {}
+    return {
+        "name": settings.get("run_name") or run.resolve().name,
+        "record": record,
+        "settings": settings,
+        "status": record.get("status") or "running",
+        "charts": charts.charts(metrics),
+        "stages": stages_of(record.get("stages") or [], metrics),
+        "evaluations": evaluations,
+        "comparison": _read_object(run / "comparison.json"),
+        "alarms": _read_lines(run / "alarms.jsonl", "step", "name", "message", "remedy"),
+    }
+
+
+def stages_of(record: list[dict[str, Any]], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The stages of a `run.json`, each with its `rewards`: by name the weight, and the means at its start and its end.
+
+    A mean is that of the first or the last tenth of the stage's logs, without its weight; None before there are any.
+    """
+    found = []
+    for item in record:
+        try:
+            stage = Stage(**item)
+            logs = [line for line in metrics if stage.first_step <= line["step"] <= stage.last_step]
+            tenth = math.ceil(len(logs) / 10)
+            rewards = {}
+            for name, weight in stage.weights.items():
+                parts = [
+                    [line.get(f"rewards/{name.rpartition('.')[2]}/mean") for line in part]
+                    for part in (logs[:tenth], logs[-tenth:])
+                ]
+                known = [[value for value in part if isinstance(value, int | float)] for part in parts]
+                rewards[name] = (weight, *(fmean(part) if part else None for part in known))
+            found.append({**item, "rewards": rewards})
+        except (TypeError, ValueError):
+            raise UserError(f"run.json: {item!r} is no stage; remove it to report the run without it") from None
+    return found
+
+
+def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
+    """The questions that were fixed and broken (by lenient correctness), as records before and after."""
+    keys = ("question", "answer", "completion", "extracted", "strict", "lenient")
+    before, after = (_read_lines(run / f"completions_{when}.jsonl", *keys) for when in ("before", "after"))
+    # an evaluation that was killed while it wrote has fewer
+    pairs = [pair for pair in zip(before, after, strict=False) if pair[0]["question"] == pair[1]["question"]]
+    return {
+        "fixed": [pair for pair in pairs if pair[1]["lenient"] and not pair[0]["lenient"]],
+        "broken": [pair for pair in pairs if pair[0]["lenient"] and not pair[1]["lenient"]],
+    }
+
+
+# --- Writing ------------------------------------------------------------------------------------------------------
+
+
+def draw_curves(run: Path) -> Path:
+    """Write `curves.png`, the rewards while training beside the answers before and after, and return its path."""
+    facts = _facts(run)
+    return charts.draw_curves(run / "curves.png", facts["charts"], facts["evaluations"], facts["stages"])
+
+
+def _number(value: float) -> str:
+    """A number as people read it, to about three digits: 842,354 · 34.1 · 0.0184 · 2.1e-8."""
+    small = 0 < abs(value) < 1e-3
+    text = f"{value:.1e}" if small else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return text.replace(".0e", "e").replace("e-0", "e-").replace("-", "−", value < 0)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds) // 60
+    return f"{minutes // 60} h {minutes % 60} min" if minutes > 59 else f"{minutes} min {round(seconds) % 60} s"
+
+
+def _markdown(value: Any) -> str:
+    """Text that stays text: one line, a character code for all that Markdown or HTML could take for markup."""
+    if hasattr(value, "__html__"):  # the template says that it is safe
+        return str(value)
+    markup = r"[^\w .,/%+=→…±−–():-]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])"
+    return re.sub(markup, lambda match: f"&#{ord(match[0])};", re.sub(r"\s+", " ", str(value)))
+
+
+def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=path.suffix == ".html",
+        finalize=_markdown if path.suffix == ".md" else None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": _number, "duration": _duration, "short_name": short_name}
+    environment.filters["python"] = lambda text: Markup(repr(text).replace("`", r"\x60"))  # inside a code fence
+    text = environment.get_template(template).render(facts)
+    path.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
+    return path
+
+
+def write(run: Path) -> Path:
+    """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
+    facts = _facts(run) | {"examples": _examples(run)}
+    if facts["charts"]:
+        draw_curves(run)
+    return _fill("report.html.j2", run / "report.html", facts)
+
+
+def write_model_card(run: Path, **names: Any) -> Path:
+    """Write the model card, `README.md` beside the model; TRL's names for model and data are in `run.json` already."""
+    facts = _facts(run) | {"adapter": (run / "adapter_config.json").is_file()}
+    for key in ("model_name_or_path", "dataset_name"):
+        name = str(facts["settings"].get(key))
+        hub_id = re.fullmatch(r"[a-zA-Z0-9][\w.-]*(/[\w.-]+)?(?<!\.jsonl|..\.csv|arquet)", name, re.ASCII)
+        facts[key] = name if hub_id and not Path(name).exists() else None
+    return _fill("model_card.md.j2", run / "README.md", facts)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        if len(arguments) != 1:
+            raise UserError("usage: python -m grpo.report RUN_DIR (the directory of one run)")
+        report = write(Path(arguments[0]))
+    except (UserError, OSError) as error:  # OSError: a directory that cannot be written
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(*[path for path in (report, report.with_name("curves.png")) if path.exists()], sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

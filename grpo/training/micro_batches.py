@@ -1,0 +1,79 @@
+"""What the micro-steps of one optimizer step compute: TRL's micro-batches, regrouped into packs with the same sum."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from grpo.training import packing
+
+Batch = dict[str, Any]  # tensors with one entry for each completion, and scalars
+
+# How TRL 1.16 adds up a micro-batch of B completions. Of these loss types a completion's share is known beforehand, so
+# that a micro-batch can be computed in parts; of any other it is not, and TRL's micro-batch stays whole.
+MEANS = ("grpo", "dr_grpo", "sapo", "luspo")  # each completion's sum / B
+SUMS = ("dapo", "cispo", "vespo")  # each completion's sum / a constant of the rollout
+TOKEN_MEANS = ("bnpo",)  # each completion's sum / the micro-batch's tokens: stays in its micro-batch
+KNOWN = MEANS + SUMS + TOKEN_MEANS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the micro-batches that share a rollout and an optimizer step are computed.
+
+    Attributes:
+        batches: TRL's own micro-batches.
+        rows: all of them together.
+        turns: for each micro-step its packs: the numbers of their rows (none: a pack that moves nothing), and what
+            TRL's loss of the pack is to be multiplied by.
+        computed: (rows,) false where a completion cannot move the policy.
+        log_probs, entropies: (rows, C), filled in as they become known.
+    """
+
+    batches: list[Batch]
+    rows: Batch
+    turns: list[list[tuple[list[int], float]]]
+    computed: torch.Tensor
+    log_probs: torch.Tensor
+    entropies: torch.Tensor
+
+
+def plan(
+    batches: list[Batch], loss_type: str, drops: bool, budget: int, share: bool, most: Callable[[int], int]
+) -> Plan:
+    """Spread the completions that can move the policy over the micro-steps.
+
+    Args:
+        batches: TRL's micro-batches.
+        drops: whether completions without an advantage have no gradient.
+        budget: tokens of a pack, at most.
+        share: whether a pack holds a prompt once.
+        most: the largest of all processes' numbers of packs, at least 1, from this one's.
+    """
+    rows = {
+        key: torch.cat([batch[key] for batch in batches]) if value.ndim else value
+        for key, value in batches[0].items()
+        if value is not None
+    }
+    mask = rows["completion_mask"]
+    computed = mask.any(1)
+    if drops:  # nothing but the advantage moves the policy
+        computed &= rows["advantages"] != 0
+    padded = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
+    laid_out = packing.rows_of(*padded, mask.shape[1])
+    live = computed.nonzero().flatten().tolist()
+    packs = [
+        [live[number] for number in pack] for pack in packing.divide([laid_out[row] for row in live], budget, share)
+    ]
+    packs += [[]] * (most(len(packs)) - len(packs))
+    factors = [1.0] * len(packs)
+    if loss_type in MEANS:
+        factors = [len(pack) * len(batches) / len(computed) for pack in packs]
+    elif loss_type in TOKEN_MEANS:
+        tokens = [len(completion) for _, completion in laid_out]
+        factors = [sum(tokens[row] for row in pack) / max(sum(tokens), 1) for pack in packs]
+    shares, count = list(zip(packs, factors, strict=True)), len(batches)
+    turns = [shares[len(shares) * turn // count : len(shares) * (turn + 1) // count] for turn in range(count)]
+    log_probs, entropies = torch.zeros(2, *mask.shape, device=mask.device)
+    return Plan(batches, rows, turns, computed, log_probs, entropies)

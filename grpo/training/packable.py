@@ -1,0 +1,85 @@
+"""Which runs can be computed in packs: what is known of them beforehand, and a try on a few tokens."""
+
+import inspect
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType
+from peft import PeftModel
+
+from grpo.core.out_of_memory import TRAINING, OutOfMemory, phase
+from grpo.policy import decoding
+from grpo.training import attention
+
+
+def why_not(trainer: Any) -> str | None:
+    """Why this run cannot be computed in packs, as far as that is known without trying."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    implementation, parallel = base.config._attn_implementation, trainer.accelerator.parallelism_config
+    if trainer._is_vlm:
+        return "the model takes images"
+    if trainer.tools or trainer.environment_factories is not None or trainer.rollout_func is not None:
+        return "tools or a rollout_func are used"
+    if any(adapter.is_prompt_learning for adapter in adapters):
+        return "the adapter adds virtual tokens to the prompts"
+    if any(getattr(adapter, "alora_invocation_tokens", None) for adapter in adapters):
+        return "the adapter begins to act at a token that it looks for in each row"
+    if trainer.aux_loss_enabled:
+        return "the load-balancing loss of experts depends on what is computed together"
+    if any(kind in str(getattr(base.config, "rope_parameters", "")) for kind in ("dynamic", "longrope")):
+        return "its rotary frequencies depend on the longest row that is computed together"
+    if "lomo" in trainer.args.optim:
+        return f"optim {trainer.args.optim.value} updates the weights in each backward"
+    if trainer.args.torch_compile:
+        return "torch_compile would compile every length of a pack anew"
+    if parallel is not None and (parallel.cp_enabled or parallel.sp_enabled):
+        return "a sequence is spread over several devices"
+    if "position_ids" not in inspect.signature(type(base).forward).parameters or decoding.obstacle(base):
+        return f"{type(base).__name__} has layers that cannot be told where a completion begins"
+    if attention.choose(implementation, trainer.accelerator.device) is None:
+        return f"attn_implementation {implementation} is not one that packs are known to work with"
+    return None
+
+
+@torch.no_grad()
+def misfit(trainer: Any) -> str | None:
+    """Why packs do not give this model's log-probabilities, if they do not: for layers that ignore what they are told.
+
+    A difference is judged by what other prompts would make of the same completions. A new adapter changes nothing yet,
+    so adapters are not judged.
+    """
+    if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        return None  # the weights may not be here yet
+    model, training = trainer.model, trainer.model.training
+    ids = (torch.arange(36, device=trainer.accelerator.device) * 7 % 97).view(3, 12)
+    ids %= trainer.accelerator.unwrap_model(model).config.get_text_config().vocab_size
+    ids[1, :5] = ids[0, :5]  # the same prompt
+    others = ids.clone()
+    others[:, :5] = ids[:, :5].flip(0, 1)
+    mask = torch.ones_like(ids)
+    mask[1, 9:] = 0  # no padding on the left: TRL would count it as positions where those are learned
+    scored = mask.bool() & (torch.arange(12, device=ids.device) >= 5)
+
+    def padded(tokens: torch.Tensor) -> torch.Tensor:
+        with trainer.accelerator.autocast():
+            labels = tokens.masked_fill(~scored, -100)
+            return model(input_ids=tokens, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs[:, -7:]
+
+    model.eval()
+    try:
+        with phase(TRAINING, trainer):
+            expected = padded(ids)
+            effect = (padded(others) - expected).abs().mean().item()
+            packed, *_ = trainer._get_per_token_logps_and_entropies(model, ids, mask, 7)
+            error = (packed - expected).abs().mean().item()
+    except OutOfMemory:  # TRL's own step would need more
+        raise
+    except Exception as reason:  # whatever somebody's layers make of a mask that they do not know
+        return f"{type(model).__name__} refuses packs ({type(reason).__name__}: {reason})"
+    finally:
+        model.train(training)
+    if error <= 0.1 * effect:
+        return None
+    return f"packs would change its log-probabilities by {error:.2g} on average, other prompts by {effect:.2g}"

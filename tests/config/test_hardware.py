@@ -1,0 +1,236 @@
+"""grpo/machine.py: settings against the machine."""
+
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers.utils
+from conftest import ROOT
+
+import train_grpo
+from grpo.config import hardware
+from grpo.config.resolve import resolve
+from grpo.core.errors import UserError
+
+
+def settings(**overrides):
+    base = {
+        "use_cpu": False,
+        "use_vllm": False,
+        "use_unsloth": False,
+        "ask": None,
+        "merge_only": None,
+        "max_prompt_length": 256,
+        "use_transformers_continuous_batching": False,
+        "generation": "auto",
+        "eval_only": False,
+        "eval_strategy": "no",
+        "max_completion_length": 786,
+        "vllm_max_model_length": None,
+        "use_peft": False,
+        "bf16": True,
+        "fp16": False,
+        "tf32": None,
+        "dtype": "bfloat16",
+        "attn_implementation": "flash_attention_2",
+        "load_in_4bit": False,
+        "load_in_8bit": False,
+        "optim": "stable_adamw",
+        "report_to": "none",
+        "trackio_space_id": None,
+        "model_name_or_path": "some/model",
+    }
+    return {**base, **overrides}
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    def visible(count, flash=True, tf32=False, bitsandbytes=True):
+        def is_available():
+            # starting CUDA fixes what is visible, so one GPU must have been chosen by now
+            assert count < 2 or "LOCAL_RANK" in os.environ or "," not in os.environ["CUDA_VISIBLE_DEVICES"]
+            return count > 0
+
+        monkeypatch.setattr(torch.cuda, "is_available", is_available)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
+        monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: tf32)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+
+    return visible
+
+
+def test_without_a_gpu_the_default_run_stops_and_points_to_the_demo():
+    with pytest.raises(UserError) as caught:
+        resolve(train_grpo.HYPERPARAMETERS, [])
+    message = str(caught.value)
+    assert "no CUDA GPU" in message and "python train_grpo.py --config recipes/demo.yaml" in message
+    assert "--use_cpu true" in message and "\n" not in message
+
+
+def test_use_cpu_overrides_the_inline_block_and_recipes():
+    values = settings(use_cpu=True, tf32=True, load_in_4bit=True)
+    assert hardware.fit_to_machine(values, given={"use_cpu"}) == []
+    assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
+    assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
+
+
+def test_eager_attention_may_be_asked_for_on_a_cpu():
+    values = settings(use_cpu=True, attn_implementation="eager")
+    hardware.fit_to_machine(values, given={"use_cpu", "attn_implementation"})
+    assert values["attn_implementation"] == "eager"
+
+
+def test_an_eight_bit_optimizer_from_a_recipe_is_replaced_on_a_cpu_in_one_line():
+    values = settings(use_cpu=True, optim="adamw_8bit")
+    (note,) = hardware.fit_to_machine(values, given={"use_cpu"})
+    assert values["optim"] == "adamw_torch" and "adamw_8bit" in note
+
+
+def test_flash_attention_falls_back_to_sdpa_in_one_line_that_names_the_remedies(gpus):
+    gpus(1, flash=False)
+    values = settings()
+    (note,) = hardware.fit_to_machine(values, given=set())
+    assert values["attn_implementation"] == "sdpa"
+    assert "requirements-cuda.txt" in note and "kernels-community/flash-attn2" in note and "\n" not in note
+
+
+def test_flash_attention_stays_where_it_is_installed(gpus):
+    gpus(1)
+    values = settings()
+    assert hardware.fit_to_machine(values, given=set()) == []
+    assert values["attn_implementation"] == "flash_attention_2"
+
+
+def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
+    gpus(1)
+    values = settings(dtype="float32")
+    (note,) = hardware.fit_to_machine(values, given=set())
+    assert values["attn_implementation"] == "sdpa" and "float32" in note
+
+
+@pytest.mark.parametrize("overrides", [{"dtype": "float32"}, {"use_peft": True}])
+def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
+    gpus(1)
+    with pytest.raises(UserError, match="use_transformers_continuous_batching"):
+        hardware.fit_to_machine(settings(generation="continuous", **overrides), given=set())
+
+
+def test_several_gpus_without_a_launcher_use_the_first_and_say_how_to_use_all(gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1", "--hub_token", "hf_secret"])
+    (note,) = hardware.fit_to_machine(settings(), given=set())
+    assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note and "hf_secret" not in note
+    assert hardware.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert hardware.fit_to_machine(settings(), given=set()) == []
+    assert hardware.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warned"),
+    [({}, 1), ({"use_peft": True}, 0), ({"use_peft": True, "load_in_4bit": True}, 1), ({"dtype": "float16"}, 0)],
+)
+def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
+    gpus(1)
+    notes = hardware.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
+    assert len(notes) == warned and all("rounding" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "available", "used", "notes"),
+    [
+        (None, True, True, 0),
+        (None, False, None, 0),
+        (True, True, True, 0),
+        (True, False, None, 1),  # a recipe made for another GPU
+        (False, True, False, 0),
+    ],
+)
+def test_tf32_is_switched_on_where_it_exists(gpus, asked, available, used, notes):
+    gpus(1, tf32=available)
+    values = settings(tf32=asked)
+    said = hardware.fit_to_machine(values, given=set())
+    assert values["tf32"] is used and len(said) == notes and all("TF32" in note for note in said)
+
+
+@pytest.mark.parametrize("instead", ["ask", "merge_only"])
+def test_what_needs_no_gpu_takes_what_there_is_and_no_tracker(instead, gpus):
+    for count in (0, 1):
+        gpus(count)
+        fitted = settings(**{instead: "x", "report_to": "wandb"})
+        hardware.fit_to_machine(fitted, given=set())
+        assert fitted["use_cpu"] is (count == 0) and fitted["report_to"] == ["none"]
+
+
+def test_tf32_is_left_alone_on_a_cpu():
+    values = settings(use_cpu=True, tf32=None)
+    assert hardware.fit_to_machine(values, given={"use_cpu"}) == [] and values["tf32"] is None
+
+
+@pytest.mark.parametrize("key", ["load_in_4bit", "load_in_8bit"])
+def test_quantized_weights_need_bitsandbytes(gpus, key):
+    gpus(1, bitsandbytes=False)
+    with pytest.raises(UserError, match=f"{key}: bitsandbytes is not installed; pip install bitsandbytes"):
+        hardware.fit_to_machine(settings(use_peft=True, **{key: True}), given=set())
+    gpus(1)
+    assert hardware.fit_to_machine(settings(use_peft=True, **{key: True}), given=set()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "remedy"),
+    [
+        ({"use_cpu": True}, "--use_unsloth false"),
+        ({"use_peft": False}, "--use_peft true"),
+        ({"max_prompt_length": None}, "give max_prompt_length"),
+    ],
+)
+def test_what_unsloth_needs_is_one_line(overrides, remedy):
+    with pytest.raises(UserError, match=f"use_unsloth: .*{remedy}"):
+        hardware.fit_to_machine(settings(**{"use_unsloth": True, "use_peft": True, **overrides}), given=set())
+
+
+def test_unsloth_keeps_adapters_on_quantized_weights_in_float32(gpus):
+    gpus(1)
+    values = settings(use_unsloth=True, use_peft=True, load_in_4bit=True, optim="adamw_8bit")
+    assert hardware.fit_to_machine(values, given=set()) == []  # nothing about rounding
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="a matter of glibc")
+def test_freed_memory_is_kept_for_the_next_tensor():
+    """Without it, each of these tensors costs a page fault for each of its 12,000 pages; a process of its own, since
+    what a test suite has left in the heap may be in the way."""
+    script = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+import torch
+from grpo import machine
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(12 * 2**20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+assert hardware.keep_freed_memory()
+print(min(faults() for _ in range(5)))
+"""
+    command = [sys.executable, "-c", script]
+    # where the system has put something behind a process' heap, by chance, that cannot grow, and keeps nothing
+    tries = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(4))
+    assert any(int(faults) < 1000 for faults in tries)
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(hardware.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert not hardware.keep_freed_memory()

@@ -1,0 +1,213 @@
+"""grpo/preflight.py: each check is ok where all is well, and names what is wrong and the remedy where it is not."""
+
+import dataclasses
+import shutil
+from collections import namedtuple
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from conftest import DEMO, ROWS
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig, T5Config
+
+import train_grpo
+from grpo.config import preflight
+from grpo.config.resolve import resolve
+from grpo.core.check import Check, stop_at_errors
+from grpo.core.errors import UserError
+from grpo.data.prompts import choose
+from grpo.policy import loading, memory
+from rewards import GIST_REWARDS, REWARD_FUNCS
+
+
+@pytest.fixture
+def table(write_jsonl):
+    """The checks of a run on the demo's model, by name."""
+
+    def checks(rows=ROWS, rewards=tuple(GIST_REWARDS), model_config=None, **overrides):
+        flags = {
+            "use_cpu": "true",
+            "report_to": "none",
+            "model_name_or_path": str(DEMO / "model"),
+            "dataset_name": write_jsonl(rows),
+            "max_completion_length": "64",
+            "per_device_train_batch_size": "16",
+            "gradient_accumulation_steps": "1",
+            **overrides,
+        }
+        config = resolve(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
+        tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+        style = choose(train_grpo.PROMPT_FORMATS, config.script)
+        data = train_grpo.build_datasets(config, tokenizer, style)
+        read, peft_config = loading.read_configs(config)
+        functions = {name: REWARD_FUNCS[name] for name in rewards}
+        return {
+            check.name: check
+            for check in preflight.check(config, tokenizer, model_config or read, peft_config, data, functions)
+        }
+
+    return checks
+
+
+def test_a_sound_run_is_ok_throughout(table):
+    checks = table(rows=[{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)])
+    assert {check.status for check in checks.values()} == {"ok"} and not any(c.remedy for c in checks.values())
+    expected = {"geometry", "tracker", "output", "schema", "dataset", "duplicates", "overlap", "prompt length"}
+    expected |= {"completion length", "all rewards", "reward correctness", "model", "memory", "disk"}
+    assert expected <= set(checks)
+    assert "360 training rows, 360 optimizer steps per epoch; 40 held-out" in checks["dataset"].finding
+
+
+PROBLEMS = {  # rows that are added, and settings: the check and what it says
+    "no gold": ([{"question": "a", "answer": "9"}], {}, "schema", "1 rows without a question or a gold answer"),
+    "few held out": ([], {}, "dataset", "4 held-out questions"),
+    "duplicates": (ROWS[:9], {}, "duplicates", "training rows ask a question again"),
+    "contradiction": (
+        [{"question": f"One{' ' * n} {pair}?", "answer": f"#### {n}"} for pair in range(9) for n in range(2)],
+        {},
+        "duplicates",
+        "questions with different gold answers",
+    ),
+    "long prompts": (
+        [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)],
+        {},
+        "prompt length",
+        "were dropped",
+    ),
+    "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 % are longer"),
+    "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
+    "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect 0.5, wrong number 0.5"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_each_problem_is_a_warning_with_a_remedy(name, table):
+    rows, settings, check, finding = PROBLEMS[name]
+    rewards = ["int_reward_func"] if name == "no correctness" else list(REWARD_FUNCS)
+    found = table(rows=ROWS + rows, rewards=rewards, **settings)[check]
+    assert found.status == "warning" and finding in found.finding and found.remedy
+
+
+def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
+    held_out = write_jsonl([{"question": " WHAT is 2 + 2? ", "answer": "#### 4"}], "held_out.jsonl")
+    found = table(eval_dataset_name=held_out)["overlap"]
+    assert found.status == "warning" and "1 training rows that ask a held-out question" in found.finding
+
+
+def test_fewer_rows_than_a_rollout_are_an_error(table):
+    found = table(per_device_train_batch_size="1024")["dataset"]
+    assert found.status == "error" and "64 prompts of one rollout" in found.finding
+
+
+def test_the_length_of_gold_solutions_leaves_their_calculator_marks_out(table):
+    rows = [{"question": f"{n}?", "answer": f"1 + 1 = <<{'1+' * 40}1=2>>2\n#### 2"} for n in range(40)]
+    assert table(rows=rows)["completion length"].status == "ok"
+
+
+def test_an_adapter_for_other_modules_is_an_error(table):
+    found = table(use_peft="true", lora_target_modules="no_such_proj")["model"]
+    assert found.status == "error" and "no_such_proj" in found.finding and "lora_target_modules" in found.remedy
+
+
+def test_the_prompt_format_is_named_with_what_replaces_its_own(table):
+    assert table()["prompts"].finding == "xml as chat messages, 0 worked examples"
+    found = table(question_template="Q: {question}", prompt_format="think", use_chat_template="false")["prompts"]
+    assert found.finding == "think with your question_template as plain text, 0 worked examples"
+
+
+def test_the_share_that_is_trained_is_shown(table):
+    assert "1.7 of 1.7 million parameters are trained" in table()["model"].finding
+    assert "of 1.7 million" in table(use_peft="true")["model"].finding
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_knows_is_an_error(table):
+    config = AutoConfig.from_pretrained(DEMO / "model")
+    config.vocab_size = 300
+    assert table(model_config=config)["vocabulary"].status == "error"
+
+
+def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
+    found = table()["memory"]
+    assert found.status == "warning" and "1.0 MB free" in found.finding
+    assert "pack_tokens" in found.remedy
+
+
+@pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])
+def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 0, free))
+    found = table()["disk"]  # two checkpoints and one being written, of 20 MB each, and the model of 7 MB
+    assert found.status == status and "3 checkpoints of 20.1 MB" in found.finding
+
+
+def test_what_weighs_differently_on_the_way_is_told(table):
+    found = table(adaptive_rewards="correctness_reward_func")["adaptive"].finding
+    assert found == "correctness: weights follow their success, 0.25 to 4 times their own"
+
+
+def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("optim: adamw_8bit\n")
+    found = table(config=str(recipe))["machine"]
+    assert found.status == "warning" and "adamw_8bit needs CUDA" in found.finding
+
+
+def test_an_evaluation_alone_is_not_held_to_the_rules_of_training(table):
+    checks = table(eval_only="true", per_device_train_batch_size="1024")
+    assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
+    assert checks["dataset"].finding == "4 held-out questions" and "limit" not in checks["prompt length"].finding
+    assert "trained" not in checks["model"].finding and {"duplicates", "overlap"}.isdisjoint(checks)
+
+
+def test_errors_stop_with_the_first_one_and_the_number_of_others():
+    checks = [Check("ok", "a", "fine"), *[Check("error", "b", "broken", "mend it")] * 3]
+    with pytest.raises(UserError, match=r"b: broken; mend it \(and 2 more"):
+        stop_at_errors(checks)
+    stop_at_errors(checks[:1])
+
+
+def test_an_adapter_is_checked_with_its_base_model(table, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
+    get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(DEMO / "model" / file, tmp_path / "adapter")
+    found = table(model_name_or_path=str(tmp_path / "adapter"))["model"]
+    assert f"an adapter of {DEMO / 'model'}" in found.finding and "0.0 of 1.7 million" in found.finding
+    assert found.status == "ok"
+
+
+def test_a_model_of_which_nothing_is_trained_is_an_error(table, monkeypatch):
+    frozen = dataclasses.replace(memory.shape(AutoConfig.from_pretrained(DEMO / "model")), trained=0)
+    monkeypatch.setattr(memory, "shape", lambda *_: frozen)
+    found = table()["model"]
+    assert (
+        found.status == "error"
+        and "0.0 of 1.7 million" in found.finding
+        and "nothing would be learned" in found.remedy
+    )
+
+
+def test_the_tracker_and_its_login_are_told(table, monkeypatch):
+    assert table()["tracker"].finding == "none"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert table(report_to="wandb")["tracker"].finding == "wandb (offline)"
+
+
+def test_what_is_no_causal_language_model_is_an_error(table):
+    found = table(model_config=T5Config(num_layers=1))["model"]
+    assert found.status == "error" and "no causal language model" in found.finding
+
+
+def test_a_model_that_does_not_tell_its_sizes_does_not_stop_a_run(table, monkeypatch):
+    shape = memory.shape(MambaConfig(num_hidden_layers=2, hidden_size=32, vocab_size=512))
+    assert shape.parameters > 0
+    monkeypatch.setattr(memory, "shape", lambda *_: dataclasses.replace(shape, layers=0))
+    assert table()["memory"].status == "warning" and "does not say" in table()["memory"].finding
+
+    def unbuildable(*_):
+        raise RuntimeError("needs its weights")
+
+    monkeypatch.setattr(memory, "shape", unbuildable)
+    assert table()["model"].status == "warning"

@@ -1,0 +1,147 @@
+"""Every shipped recipe resolves to a GRPOConfig; where it needs a GPU, through the CPU override."""
+
+import json
+
+import pytest
+import yaml
+from conftest import DEMO, ROOT
+
+import train_grpo
+from grpo.config.geometry import solve
+from grpo.config.resolve import resolve
+from grpo.core.errors import UserError
+
+RECIPES = sorted((ROOT / "recipes").iterdir())
+
+
+def test_the_folder_holds_recipes_only_and_the_ones_that_are_promised():
+    assert all(path.suffix == ".yaml" for path in RECIPES)
+    promised = (
+        "demo demo_think smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb notebook_gpt2 a100_x2 "
+        "smoke_20 two_stage unsloth"
+    )
+    assert set(promised.split()) <= {path.stem for path in RECIPES}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_a_configuration_that_says_what_it_differs_in(path):
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    argv = ["--config", str(path), "--use_cpu", "true"]
+    # a CPU has neither; the tracker of a recipe may not be installed
+    argv += ["--use_vllm", "false"] if recipe.get("use_vllm") else []
+    argv += ["--use_unsloth", "false"] if recipe.get("use_unsloth") else []
+    argv += ["--report_to", "none"]
+    config = resolve(train_grpo.HYPERPARAMETERS, argv)
+    settings = config.settings()
+    on_cpu = {
+        "use_vllm",
+        "use_unsloth",
+        "load_in_4bit",
+        "report_to",
+        "use_cpu",
+        "tf32",
+        "dtype",
+        "attn_implementation",
+        "optim",
+        "bf16",
+        "output_dir",
+    }
+    for key, value in recipe.items():
+        if key not in on_cpu:
+            assert settings[key] == value, key
+            assert train_grpo.HYPERPARAMETERS.get(key, "unset") != value, f"{key} repeats the inline value"
+    assert config.geometry.rollout_prompts >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        (
+            "low_memory_24gb",
+            dict(num_generations=8, max_completion_length=512, lora_r=16, lora_alpha=32, use_peft=True),
+        ),
+        ("fast_80gb", dict(num_generations=16, max_prompt_length=512, max_completion_length=1024, logging_steps=10)),
+        ("a100_x2", dict(per_device_train_batch_size=32, generation_batch_size=64, dataloader_num_workers=8)),
+        (
+            "notebook_gpt2",
+            dict(
+                beta=0.02,
+                learning_rate=5e-6,
+                num_generations=4,
+                per_device_train_batch_size=64,
+                gradient_accumulation_steps=4,
+                logging_steps=10,
+                num_train_epochs=3,
+                max_completion_length=128,
+                max_prompt_length=256,
+                dataset_split="train[:1000]",
+                seed=42,
+                prompt_format="think",
+                reward_funcs=["step_verified_reward_func"],
+            ),
+        ),
+        ("smoke_20", dict(max_samples=20)),
+        ("demo_think", dict(prompt_format="think")),
+        ("gist_2025", dict(beta=0.04, loss_type="grpo", temperature=0.9, top_k=50, learning_rate=5e-6)),
+    ],
+)
+def test_recipes_have_the_values_of_what_they_are_named_after(name, values):
+    argv = ["--config", str(ROOT / f"recipes/{name}.yaml"), "--use_cpu", "true", "--use_vllm", "false"]
+    settings = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--report_to", "none"]).settings()
+    assert {key: settings[key] for key in values} == values
+
+
+NEEDS = {"fast_80gb": "vLLM", "unsloth": "Unsloth"}
+DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
+DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl")]
+CPU_CAPABLE = [path for path in RECIPES if path.stem not in NEEDS]
+
+
+@pytest.mark.parametrize("path", CPU_CAPABLE, ids=lambda path: path.stem)
+def test_every_recipe_can_be_tried_dry_with_another_model_and_data(path, capfd, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where a user is
+    there = set((ROOT / "outputs").iterdir())
+    assert train_grpo.main(["--config", str(path), "--dry_run", "true", *DEMO_FLAGS]) == 0
+    assert "Dry run: preflight found no error" in capfd.readouterr().out
+    assert set((ROOT / "outputs").iterdir()) == there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CPU_CAPABLE, ids=lambda path: path.stem)
+def test_every_recipe_trains_a_tiny_model(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = tmp_path / "run"
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    flags = {
+        "max_steps": "2",
+        "max_completion_length": "24",
+        "num_generations": "4",
+        "per_device_train_batch_size": "8",
+        "generation_batch_size": "8" if "generation_batch_size" in recipe else None,
+        "gradient_accumulation_steps": "1",
+        "dataloader_num_workers": "0",
+        "max_prompt_length": "600",
+        "max_samples": "40",
+        "eval_samples": "4",
+        "logging_steps": "1",
+        "report_to": "none",
+        "output_dir": str(run),
+    }
+    argv = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
+    assert train_grpo.main(["--config", str(path), *DEMO_FLAGS, *argv]) == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 2] and lines[1]["reward"] is not None
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+
+
+def test_vllm_on_a_cpu_says_what_to_do():
+    with pytest.raises(UserError, match="--use_vllm false"):
+        resolve(train_grpo.HYPERPARAMETERS, ["--config", str(ROOT / "recipes/fast_80gb.yaml"), "--use_cpu", "true"])
+
+
+def test_a100_x2_is_one_step_per_rollout_on_two_devices():
+    recipe = yaml.safe_load((ROOT / "recipes/a100_x2.yaml").read_text(encoding="utf-8"))
+    settings = {"steps_per_generation": None, "num_iterations": 1, **train_grpo.HYPERPARAMETERS, **recipe}
+    geometry = solve(settings, world_size=2)
+    assert geometry.rollout == geometry.per_step == 64 and geometry.steps_per_generation == 1

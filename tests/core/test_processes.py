@@ -1,0 +1,367 @@
+"""grpo/nodes.py: several machines, which here are launchers with addresses of their own on the loopback interface."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import test_trainer
+import torch
+from conftest import LEARNS, LONG, ROOT
+from peft import LoraConfig
+from test_base_trainer import assert_same, state_of
+from trl import GRPOTrainer
+
+import train_grpo
+from grpo.core import processes as nodes
+from grpo.core.errors import UserError
+from grpo.runs import checkpoints, resume
+from grpo.runs import directory as run_directory
+from grpo.training.trainer import LeanGRPOTrainer
+
+ADDRESSES = ("127.0.0.2", "127.0.0.3")
+SECOND = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+SECOND |= {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1", "MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture
+def second(monkeypatch):
+    """The environment of a process on the second of two machines."""
+    for name, value in SECOND.items():
+        monkeypatch.setenv(name, value)
+
+
+# --- What is said
+
+GLOO = "[/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] "
+NCCL = "NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error, NCCL version 2.27\n"
+
+
+class DistNetworkError(RuntimeError):
+    """In the place of torch.distributed's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError(f"{GLOO}Read error [10.0.0.6]:1: Connection reset by peer. This is typically"), "Read error"),
+        (RuntimeError(f"{GLOO}Connection closed by peer [10.0.0.6]:16592"), "Connection closed by peer"),
+        (RuntimeError(f"{GLOO}Timed out waiting 15000ms for send operation to complete"), "Timed out waiting"),
+        (RuntimeError(NCCL + "ncclRemoteError: A call failed"), "NCCL error in"),
+        (DistNetworkError("The client socket has failed to connect"), "The client socket"),
+        (ValueError("CUDA out of memory"), ""),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), ""),
+        (RuntimeError(f"{GLOO}op.preamble.length <= op.nbytes. 8 vs 4"), ""),
+        (ConnectionResetError(104, "Connection reset by peer"), ""),  # of a reward that asks a server
+    ],
+    ids=[*("reset", "closed", "time", "nccl", "store", "memory", "shapes", "sizes", "elsewhere")],
+)
+def test_a_process_that_is_gone_is_told_from_other_errors(second, monkeypatch, error, reason):
+    found = nodes.reason_gone(error)
+    assert found.startswith(reason) and bool(found) == bool(reason) and "/gloo/" not in found
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert not nodes.reason_gone(error)
+
+
+def test_it_is_found_behind_the_error_that_was_raised_for_it(second):
+    with contextlib.suppress(ValueError):
+        try:
+            raise RuntimeError(f"{GLOO}Connection closed by peer")
+        except RuntimeError as inner:
+            raise (outer := ValueError("could not gather")) from inner
+    assert nodes.reason_gone(outer) == "Connection closed by peer"
+
+
+def test_outside_of_training_it_is_one_line_and_other_errors_stay_what_they_are(second):
+    @nodes.readable_errors
+    def run(error):
+        raise error
+
+    with pytest.raises(nodes.Gone, match=r"is gone \(Connection closed by peer\).*Nothing was trained"):
+        run(RuntimeError(f"{GLOO}Connection closed by peer"))
+    with pytest.raises(nodes.Gone, match=r"did not answer in time .*raise ddp_timeout"):
+        run(RuntimeError(f"{GLOO}Timed out waiting 15000ms for recv operation to complete"))
+    with pytest.raises(ZeroDivisionError):
+        run(ZeroDivisionError())
+
+
+def test_at_the_end_of_a_run_another_that_is_gone_costs_nothing_that_was_saved(second):
+    def ended_with(error):
+        def wait():
+            raise error
+
+        nodes.leave(SimpleNamespace(wait_for_everyone=wait))
+
+    with pytest.raises(nodes.Gone, match=r"is gone .*Here the run had come to its end, and what it has saved is"):
+        ended_with(RuntimeError(f"{GLOO}Connection closed by peer"))
+    with pytest.raises(ZeroDivisionError):
+        ended_with(ZeroDivisionError())
+
+
+def test_the_command_is_the_same_on_every_machine_and_names_their_number(second, monkeypatch):
+    rendezvous = "--rdzv_backend=c10d --rdzv_endpoint=10.0.0.5:29500"
+    assert nodes.launch() == f"torchrun --nnodes=2 --nproc_per_node=1 {rendezvous}"
+    assert nodes.on_each() == ", on each of the 2 machines"
+    assert nodes.speaker() == "error: [process 1, machine 2 of 2]"
+    monkeypatch.delenv("GROUP_WORLD_SIZE")  # srun's tasks: the processes tell
+    assert nodes.count() == 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert (nodes.launch(), nodes.on_each()) == ("torchrun --nproc_per_node=2", "")
+
+
+@pytest.mark.slow
+def test_a_run_that_accelerate_has_started_is_started_by_it_again(tmp_path):
+    """With its settings' file, without which what FSDP or DeepSpeed has divided would be read as if it were not."""
+    script = tmp_path / "show.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom grpo.core import processes; print(processes.launch())"
+    )
+    options = ["--config_file", str(ROOT / "accelerate" / "fsdp2.yaml"), "--num_processes", "2"]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0", *options, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert shlex.join(["accelerate", "launch", "--main_process_port", "0", *options]) in done.stdout, done.stderr
+
+
+def test_another_machine_leaves_it_to_the_first_to_say_what_a_run_may_write(second, monkeypatch):
+    """Before they have met, the first would wait for it in vain; a directory that differs is found afterwards."""
+    assert run_directory.claim("run", "unused", "auto", False) == ("run", None, ())
+    monkeypatch.setenv("GROUP_RANK", "0")
+    with pytest.raises(UserError, match="'run' holds no checkpoint; drop the flag"):
+        run_directory.claim("run", "unused", "auto", False)
+
+
+def test_where_torchrun_starts_again_the_first_start_has_nothing_to_go_on_from(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    claim = run_directory.claim("run", "unused", "auto", False)
+    assert claim[:2] == ("run", None) and "starts from its beginning" in claim.notes[0]
+
+
+def test_settings_that_do_not_go_with_several_machines_are_refused(second, monkeypatch, tiny_run, capsys):
+    monkeypatch.setenv("RANK", "0")
+    assert train_grpo.main(tiny_run(save_on_each_node="true")) == 2
+    assert "save_on_each_node: true would let every machine write the same run" in capsys.readouterr().err
+    Path("checkpoint-1").mkdir()
+    checkpoints.seal(Path("checkpoint-1"), 4)
+    with pytest.raises(UserError, match=r"4 processes.*give --nnodes times --nproc_per_node=4"):
+        resume.compare(Path("checkpoint-1"), {}, 2)
+
+
+# --- Two launchers
+
+DIES = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from grpo import monitoring
+class Dies(monitoring.MetricsFile):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 2 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            for process in {processes}:
+                os.kill(process, signal.{signal})
+monitoring.MetricsFile = Dies
+import train_grpo
+sys.exit(train_grpo.main())
+"""
+NODE = "[os.getppid(), os.getpid()]"  # its launcher, and the only process that it has started
+
+
+def dies(processes, signal):
+    Path("dies.py").write_text(DIES.format(root=str(ROOT), processes=processes, signal=signal))
+    return Path("dies.py").resolve()
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind((ADDRESSES[0], 0))
+        return taken.getsockname()[1]
+
+
+def start(options, words, node, directory="."):
+    """A machine's launcher; its output is in `node<N>.log`."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "100"}
+    launch = [sys.executable, "-m", "torch.distributed.run", f"--local_addr={ADDRESSES[node]}", *options]
+    with Path(f"node{node}.log").open("wb") as log:
+        return subprocess.Popen(
+            [*launch, *map(str, words)], cwd=directory, env=environment, stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+
+def machines(*words, more=(), directories=(".", ".")):
+    """Start a script on two machines by torchrun's own rendezvous; their launchers."""
+    where = [f"--master_addr={ADDRESSES[0]}", f"--master_port={free_port()}", "--nnodes=2", "--nproc_per_node=1"]
+    return [
+        start([*where, f"--node_rank={node}", *more], words, node, directory)
+        for node, directory in enumerate(directories)
+    ]
+
+
+def ended(launchers, timeout=240):
+    """Their exit statuses and outputs; the test fails where they do not end."""
+    try:
+        statuses = [launcher.wait(timeout=timeout) for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            if launcher.poll() is None:
+                launcher.kill()
+    return statuses, [Path(f"node{node}.log").read_text(errors="replace") for node in (0, 1)]
+
+
+STEPS = {**LEARNS, "per_device_train_batch_size": "8", "max_steps": "4", "save_steps": "1", "save_total_limit": "9"}
+STEPS |= {"logging_steps": "1", "max_completion_length": "24", "eval_samples": "2"}
+
+
+@pytest.mark.slow
+def test_two_machines_write_one_run_and_where_one_dies_the_printed_command_ends_in_the_same(tiny_run):
+    statuses, (first, other) = ended(machines(ROOT / "train_grpo.py", *tiny_run(**STEPS, output_dir="whole")))
+    assert statuses == [0, 0], first + other
+    assert first.count("Run: ") == first.count("Saved in ") == first.count("Training (a loss near 0") == 1
+    said = [line for line in other.splitlines() if line.strip() and "Loading weights" not in line]
+    assert not said
+    assert (Path("whole/checkpoint-4") / "rng_state_1.pth").exists() and not list(Path("whole").glob(".shared-*"))
+
+    statuses, (first, other) = ended(machines(dies(NODE, "SIGKILL"), *tiny_run(**STEPS, output_dir="killed")))
+    assert statuses[0] not in (0, None) and statuses[1] < 0
+    (line,) = re.findall(r"^error: .*$", first, re.M)
+    assert "another process of this run is gone (" in line and "SIGTERM" not in first
+    assert "The newest complete checkpoint is killed/checkpoint-2. To go on, on each of the 2 machines: " in line
+    assert "grpo/stopping.py" not in first  # no traceback of ours
+    assert json.loads(Path("killed/run.json").read_text())["status"].startswith("failed: ")
+
+    words = shlex.split(line.partition("machines: ")[2])
+    assert words[0] == "torchrun" and words.index("train_grpo.py") == 5
+    launchers = [start(words[1:5], [ROOT / "train_grpo.py", *words[6:]], node) for node in (0, 1)]
+    statuses, (first, other) = ended(launchers)
+    assert statuses == [0, 0], first + other
+    assert [each["from_step"] for each in json.loads(Path("killed/run.json").read_text())["sessions"]] == [0, 2]
+    assert_same(state_of(Path("killed")), state_of(Path("whole")))
+
+
+@pytest.mark.slow
+def test_machines_that_do_not_share_the_directory_are_refused_before_anything_is_written(tiny_run):
+    """Also where only the first one has the checkpoint that is asked for."""
+    for name in ("one", "two"):
+        Path(name).mkdir()
+    flags = tiny_run(**STEPS, output_dir="run", resume_from_checkpoint="auto")
+    restarts = ["--max_restarts=0"]
+    make_run(Path("one/run"))
+    launchers = machines(ROOT / "train_grpo.py", *flags, more=restarts, directories=("one", "two"))
+    statuses, logs = ended(launchers)
+    assert statuses == [1, 1]  # torchrun's own, for the 2 of its process
+    for log, name in zip(logs, ("error: ", "error: [process 1, machine 2 of 2] "), strict=True):
+        (line,) = re.findall(r"^error: .*$", log, re.M)
+        assert line.startswith(f"{name}output_dir: ") and "one/run on " in line and "two/run on " in line
+        assert "give an output_dir on a file system that they share" in line
+    assert not list(Path("two").iterdir()) and not list(Path("one/run").glob(".shared-*"))
+
+
+def make_run(directory):
+    """What a run leaves that was killed before its first checkpoint."""
+    directory.mkdir()
+    record = {"status": "running", "sessions": [{"from_step": 0}], "settings": {}}
+    (directory / "run.json").write_text(json.dumps(record))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="the long profile's")
+def test_a_machine_that_hangs_ends_the_run_after_ddp_timeout(tiny_run):
+    launchers = machines(dies("[os.getpid()]", "SIGSTOP"), *tiny_run(**STEPS, ddp_timeout="15"))
+    try:
+        assert launchers[0].wait(timeout=200) == 1
+    finally:
+        subprocess.run(["pkill", "-9", "-P", str(launchers[1].pid)])
+        ended(launchers)
+    (line,) = re.findall(r"^error: .*$", Path("node0.log").read_text(), re.M)
+    assert "did not answer in time (Timed out waiting 15000ms" in line and "raise ddp_timeout" in line
+    assert "The newest complete checkpoint is run/checkpoint-2" in line
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="the long profile's")
+def test_torchrun_starts_a_run_again_that_goes_on_by_itself(tiny_run):
+    script, flags = dies("[os.getpid()]", "SIGKILL"), tiny_run(**STEPS, resume_from_checkpoint="auto")
+    statuses, logs = ended(machines(script, *flags, more=["--max_restarts=2"]))
+    assert statuses == [0, 0], "".join(logs)
+    record = json.loads(Path("run/run.json").read_text())
+    assert record["status"] == "finished" and [each["from_step"] for each in record["sessions"]] == [0, 2]
+
+
+# --- Gradients
+
+CASES = {"dapo": {}, "grpo": {"loss_type": "grpo"}, "lora": {"peft": True}}
+GRADIENTS = """
+import os, sys
+sys.path[:0] = [{root!r}, {tests!r}, *__import__("glob").glob({tests!r} + "/*/")]
+from pathlib import Path
+import torch
+from test_processes import CASES, gradients
+from test_trainer import GRPOTrainer, LeanGRPOTrainer
+found = {{}}
+for name in CASES:
+    for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
+        found[name, trainer_class.__name__], trainer = gradients(trainer_class, name, {model!r}, 8, Path("out"))
+if os.environ["RANK"] == "0":
+    torch.save(found, "gradients.pt")
+trainer.accelerator.wait_for_everyone()
+trainer.accelerator.end_training()
+"""
+
+
+def by_prompt(seed, lengths=None):
+    """In the place of sampling: completions that follow from their prompt and how often it was asked, wherever."""
+    asked = Counter()
+
+    def sample(prompt_ids, *args, **kwargs):
+        completions = []
+        for prompt in map(tuple, prompt_ids):
+            asked[prompt] += 1
+            chance = random.Random(f"{prompt} {asked[prompt]}")
+            length = min(test_trainer.LENGTH, max(1, int(chance.lognormvariate(1.8, 0.9))))
+            completions.append([chance.randrange(5, 500) for _ in range(length)])
+            if 1 < length < test_trainer.LENGTH:
+                completions[-1][-1] = 2
+        return completions, None
+
+    return sample
+
+
+def gradients(trainer_class, case, model, batch, out):
+    """Of a step with `batch` completions in a micro-batch of each process, and its trainer."""
+    settings, before = dict(CASES[case]), test_trainer.rollouts
+    if settings.get("peft"):
+        targets = ["q_proj", "down_proj"]
+        settings["peft"] = LoraConfig(r=4, lora_alpha=8, target_modules=targets, init_lora_weights=False)
+        torch.manual_seed(0)
+    own = {"pack_tokens": 60} if trainer_class is LeanGRPOTrainer else {}
+    test_trainer.rollouts = by_prompt
+    try:
+        steps, _, trainer = test_trainer.trained(
+            trainer_class, model, out, own=own, per_device_train_batch_size=batch, **settings
+        )
+    finally:
+        test_trainer.rollouts = before
+    return steps, trainer
+
+
+@pytest.mark.slow
+def test_two_machines_have_the_gradients_of_one_process_on_the_same_completions(tiny_model, tmp_path):
+    tests = str(ROOT / "tests")
+    script = Path("gradients.py").resolve()
+    script.write_text(GRADIENTS.format(root=str(ROOT), tests=tests, model=tiny_model))
+    statuses, logs = ended(machines(script))
+    assert statuses == [0, 0], "".join(logs)[-4000:]
+    found = torch.load("gradients.pt", weights_only=False)
+    for case in CASES:
+        whole, _ = gradients(GRPOTrainer, case, tiny_model, 16, tmp_path)
+        assert any(gradient.any() for gradient in whole[0].values())
+        for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
+            two = found[case, trainer_class.__name__]
+            assert test_trainer.largest_difference(whole, two) < 1e-5, (case, trainer_class)

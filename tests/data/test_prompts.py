@@ -1,0 +1,158 @@
+"""grpo/prompts.py: the formats, as chat messages and as plain text, and what a recipe may change in them."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+from conftest import DEMO
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+import train_grpo
+from grpo.config.resolve import resolve
+from grpo.core.errors import UserError
+from grpo.data import dataset, prompts
+from train_grpo import EXEMPLARS, PROMPT_FORMATS, SYSTEM_PROMPT, XML_COT_FORMAT
+
+XML, THINK = PROMPT_FORMATS["xml"], PROMPT_FORMATS["think"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+
+
+def script(**settings):
+    unset = dict.fromkeys(("system_prompt", "question_template", "completion_template", "use_chat_template"))
+    return SimpleNamespace(**{"prompt_format": "xml", **unset, **settings})
+
+
+def test_the_default_prompt_is_the_gists():
+    assert SYSTEM_PROMPT == (
+        "\nRespond in the following format:\n<reasoning>\n...\n</reasoning>\n<answer>\n...\n</answer>\n"
+    )
+    assert XML_COT_FORMAT == "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
+    assert XML.prompt("2 + 2?") == [
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": "2 + 2?"},
+    ]
+
+
+def test_shots_are_turns_in_the_format_and_the_first_asks_for_the_largest_single_digit_prime():
+    one = XML.prompt("2 + 2?", EXEMPLARS[:1])
+    assert [message["role"] for message in one] == ["system", "user", "assistant", "user"]
+    assert "largest single-digit prime" in one[1]["content"] and one[2]["content"].endswith("<answer>\n7\n</answer>\n")
+    assert len(XML.prompt("2 + 2?", EXEMPLARS)) == 8 and len(EXEMPLARS) >= 3
+
+
+def test_think_asks_in_problem_tags_and_answers_in_one_line():
+    system, user = THINK.prompt("2 + 2?")
+    assert "<think>" in system["content"] and user["content"] == "<problem>\n2 + 2?\n</problem>\n"
+    assert THINK.answered("2 + 2 = 4", "4") == "<think>\n2 + 2 = 4\n</think>\n<answer>4</answer>\n"
+
+
+def test_without_a_chat_template_the_same_prompt_is_one_text():
+    plain = dataclasses.replace(THINK, chat=False)
+    assert plain.prompt("2 + 2?") == "<problem>\n2 + 2?\n</problem>\n"
+    assert plain.prompt("2 + 2?", [("1 + 1?", "1 + 1 = 2", "2")]) == (
+        "<problem>\n1 + 1?\n</problem>\n<think>\n1 + 1 = 2\n</think>\n<answer>2</answer>\n"
+        "<problem>\n2 + 2?\n</problem>\n"
+    )
+    assert dataclasses.replace(XML, chat=False).prompt("2 + 2?") == SYSTEM_PROMPT + "2 + 2?\n"
+
+
+def test_a_question_with_braces_is_asked_as_it_is():
+    assert XML.prompt("What is {x} + {0}?")[-1]["content"] == "What is {x} + {0}?"
+    assert XML.answered("{answer}", "{reasoning}").count("{answer}") == 1
+
+
+@pytest.mark.parametrize("name", PROMPT_FORMATS)
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("num_shots", [0, 2])
+def test_gold_reasoning_and_gold_answers_are_never_in_a_prompt(name, chat, num_shots):
+    rows = [{"question": f"Sum {n}?", "answer": f"SECRET{n} steps\n#### {1234567 + n}"} for n in range(9)]
+    style = dataclasses.replace(PROMPT_FORMATS[name], chat=chat)
+    script = SimpleNamespace(
+        question_column="question", answer_column="answer", eval_split="test", eval_only=False, dataset_split="train",
+        max_samples=None, eval_samples=2, max_prompt_length=None,
+    )  # fmt: skip
+    made = dataset.prepare(
+        {"train": Dataset.from_list(rows)},
+        None,
+        script,
+        style,
+        EXEMPLARS[:num_shots],
+        lambda p: [[1]] * len(p),
+        seed=0,
+    )
+    for part in (made.train, made.held_out):
+        text = json.dumps(part["prompt"][:])
+        assert "Sum" in text and "SECRET" not in text and "12345" not in text
+
+
+def test_a_recipe_can_change_each_field_of_a_format():
+    chosen = prompts.choose(
+        PROMPT_FORMATS,
+        script(
+            system_prompt="Think first.",
+            question_template="Q: {question}",
+            completion_template="{reasoning}\n<answer>{answer}</answer>",
+        ),
+    )
+    assert chosen.prompt("2 + 2?") == [
+        {"role": "system", "content": "Think first."},
+        {"role": "user", "content": "Q: 2 + 2?"},
+    ]
+    assert dataclasses.replace(chosen, chat=False).prompt("2 + 2?") == "Think first.Q: 2 + 2?\n"
+    assert chosen.answered("sum", "4") == "sum\n<answer>4</answer>"
+    assert prompts.choose(PROMPT_FORMATS, script()) == XML
+    assert not prompts.choose(PROMPT_FORMATS, script(use_chat_template=False)).chat
+    without = prompts.choose(PROMPT_FORMATS, script(system_prompt=""))
+    assert [message["role"] for message in without.prompt("2 + 2?")] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"prompt_format": "xlm"}, "'xlm' is unknown; give xml or think"),
+        ({"question_template": "Q:"}, "needs {question} exactly once"),
+        ({"question_template": "{question} {question}"}, "exactly once"),
+        ({"question_template": "{question} {x}"}, "other braces than {question}"),
+        ({"completion_template": "<answer>{answer}</answer>"}, "needs {reasoning}"),
+        ({"completion_template": "{reasoning} \\boxed{{answer}}"}, "other braces"),
+        ({"completion_template": "{reasoning} so {answer}"}, "between <answer> and </answer>"),
+        ({"completion_template": "{reasoning}<answer>is {answer}</answer>"}, "between <answer> and </answer>"),
+    ],
+)
+def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected):
+    with pytest.raises(UserError) as caught:
+        prompts.choose(PROMPT_FORMATS, script(**settings))
+    assert expected in str(caught.value) and next(iter(settings)) in str(caught.value)
+
+
+def test_the_fields_of_a_format_can_stand_in_a_recipe_and_on_the_command_line(tmp_path):
+    (tmp_path / "own.yaml").write_text("system_prompt: |\n  Be brief.\nquestion_template: '<q>{question}</q>'\n")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--config", "own.yaml", "--prompt_format", "think"]
+    chosen = prompts.choose(PROMPT_FORMATS, resolve(train_grpo.HYPERPARAMETERS, argv).script)
+    assert (chosen.system, chosen.question) == ("Be brief.\n", "<q>{question}</q>")
+    assert chosen.completion == THINK.completion
+
+
+def test_exemplars_earn_every_reward():
+    from rewards import GIST_REWARDS, REWARD_FUNCS
+
+    for _, reasoning, answer in EXEMPLARS:
+        text = XML_COT_FORMAT.format(reasoning=reasoning, answer=answer)
+        assert sum(REWARD_FUNCS[name]([text], answer=[answer])[0] for name in GIST_REWARDS) == pytest.approx(4.0)
+
+
+def test_tokenized_prompts_end_where_the_assistant_begins(tokenizer):
+    (ids,) = prompts.tokenize([XML.prompt("What is 2 + 2?")], tokenizer)
+    text = tokenizer.decode(ids)
+    assert text.startswith("<|im_start|>system\n\nRespond") and text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_plain_text_is_tokenized_as_it_is(tokenizer):
+    (ids,) = prompts.tokenize(["What is 2 + 2?"], tokenizer)
+    assert tokenizer.decode(ids) == "What is 2 + 2?"

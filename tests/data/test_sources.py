@@ -1,0 +1,124 @@
+"""grpo/sources.py: every source gives the same rows, and what cannot be read is named with its place."""
+
+import json
+
+import pandas as pd
+import pytest
+from conftest import ROWS
+from datasets import Dataset, DatasetDict
+
+from grpo.core.errors import UserError
+from grpo.data import dataset, sources
+from train_grpo import PROMPT_FORMATS
+
+
+def write_everywhere(directory, rows):
+    """The same rows in every format that is read; yields names for `load_source`."""
+    directory.mkdir(exist_ok=True)
+    (directory / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pd.DataFrame(rows).to_csv(directory / "r.csv", index=False)
+    pd.DataFrame(rows).to_parquet(directory / "r.parquet")
+    Dataset.from_list(rows).save_to_disk(directory / "saved")
+    DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:3])).save_to_disk(directory / "splits")
+    return [str(directory / name) for name in ("r.jsonl", "r.csv", "r.parquet", "saved", "splits")]
+
+
+def test_every_source_gives_the_same_rows(tmp_path):
+    for name in write_everywhere(tmp_path, ROWS):
+        rows = sources.take_split(sources.load_source(name), "train")
+        made, dropped = dataset.make_prompts(rows, PROMPT_FORMATS["xml"].prompt)
+        assert dropped == 0 and made["question"] == [row["question"] for row in ROWS], name
+        assert made["answer"][:3] == ["4", "5", "6"] and made["prompt"][0][1]["content"] == "What is 2 + 2?"
+
+
+def test_files_with_bom_crlf_and_blank_lines_read_as_others(tmp_path):
+    lines = "\r\n".join(json.dumps(row) for row in ROWS[:2])
+    (tmp_path / "r.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.encode() + b"\r\n\r\n")
+    assert sources.load_source(str(tmp_path / "r.jsonl"))["train"].to_list() == ROWS[:2]
+
+
+def test_a_line_separator_inside_a_string_does_not_end_the_line(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"question": "a\u2028b", "answer": "#### 1"}\n', encoding="utf-8")
+    assert sources.load_source(str(tmp_path / "r.jsonl"))["train"]["question"] == ["a\u2028b"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        ("train", 40),
+        ("train[:7]", 7),
+        ("train[-5:]", 5),
+        ("train[10%:20%]", 4),
+        ("train[:1]+train[5:7]", 3),
+        ("train[30:99]", 10),
+    ],
+)
+def test_slices(spec, count):
+    assert len(sources.take_split({"train": Dataset.from_list(ROWS)}, spec)) == count
+
+
+@pytest.mark.parametrize("spec", ["nope", "train[", "train[a:b]", "nope[:3]", "train[5000:]", "train[3:3]"])
+def test_bad_slices_name_what_there_is(spec):
+    with pytest.raises(UserError, match="train"):
+        sources.take_split({"train": Dataset.from_list(ROWS)}, spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("empty.jsonl", b"", "holds no rows"),
+        ("broken.jsonl", b'{"a": 1}\n{"a": 2}\n{"a": \n', "line 3"),
+        ("list.jsonl", b"[1, 2]\n", "line 1"),
+        ("binary.jsonl", b"\xff\xfe\x00", "not UTF-8"),
+        ("mixed.jsonl", b'{"a": 1}\n{"a": "x"}\n{"a": {"b": 1}}\n', "mixes types"),
+        ("empty.csv", b"", "holds no rows"),
+        ("ragged.csv", b"a,b\n1,2\n1,2,3\n", "line 3: 3 fields"),
+        ("head.csv", b"question,answer\n", "holds no rows"),
+        ("bad.parquet", b"not parquet", "no valid Parquet"),
+        ("rows.txt", b"hello", "is no .jsonl, .csv, .parquet file"),
+    ],
+)
+def test_bad_files_are_named_with_the_place(tmp_path, name, content, expected):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        sources.load_source(str(tmp_path / name))
+    assert name in str(caught.value) and expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "/missing/dir", "a/b/c"])
+def test_missing_paths_are_not_looked_for_on_the_hub(name):
+    with pytest.raises(UserError) as caught:
+        sources.load_source(name)
+    assert name in str(caught.value)
+
+
+def test_an_unreachable_hub_is_one_line_with_the_way_around_it():
+    with pytest.raises(UserError) as caught:
+        sources.load_source("nobody/nothing", "main")
+    assert "--dataset_name" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rows_in_memory_may_mix_answers_and_lack_some():
+    frame = pd.DataFrame({"question": ["a", "b", "c"], "answer": [1, "2", None]})
+    rows = sources.load_source(frame)["train"]
+    assert rows["answer"][:] == ["1", "2", None] and sources.load_source(rows)["train"] is rows
+
+
+def test_a_file_may_mix_numbers_and_texts(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"question": "a", "answer": 1}\n{"question": "b", "answer": "2 apples"}\n')
+    assert sources.load_source(str(tmp_path / "r.jsonl"))["train"]["answer"][:] == ["1", "2 apples"]
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["answer", "answer"]), "same name"),
+        (pd.DataFrame({"question": []}), "no rows"),
+        (pd.DataFrame({"answer": [1, {"a": 1}]}), "mixes types"),
+        (DatasetDict(train=Dataset.from_list(ROWS)), "DatasetDict is no table"),
+        ([{"question": "a"}], "list is no table"),
+    ],
+)
+def test_what_is_no_table_is_one_line(table, reason):
+    with pytest.raises(UserError, match=reason):
+        sources.load_source(table)

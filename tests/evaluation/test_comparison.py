@@ -1,0 +1,102 @@
+"""grpo/comparison.py: counts, exact p-values and intervals, and a sentence that says what was learned."""
+
+import json
+
+import pytest
+import scipy
+
+from grpo.core.errors import UserError
+from grpo.evaluation import comparison
+from grpo.evaluation.comparison import bootstrap, compare, mcnemar
+
+
+def rows(*flags):
+    """Records from strings: s strict, l lenient, f format."""
+    return [
+        {
+            "question": str(index),
+            "strict": "s" in flag,
+            "lenient": "l" in flag,
+            "format_strict": "f" in flag,
+            "format_soft": "f" in flag,
+        }
+        for index, flag in enumerate(flags)
+    ]
+
+
+@pytest.mark.parametrize(("fixed", "broken"), [(0, 0), (1, 0), (0, 7), (8, 1), (10, 10), (102, 1), (300, 250)])
+def test_mcnemar_is_scipys_exact_binomial_test(fixed, broken):
+    expected = scipy.stats.binomtest(fixed, fixed + broken).pvalue if fixed + broken else 1.0
+    assert mcnemar(fixed, broken) == pytest.approx(expected, rel=1e-9)
+    assert mcnemar(fixed, broken) == mcnemar(broken, fixed)
+
+
+def test_the_bootstrap_interval_covers_what_resampled_questions_give():
+    low, high = bootstrap(fixed=30, broken=10, n=200)
+    # the paired difference's standard error is sqrt((b + c - (b - c)^2 / n) / n^2)
+    half = 1.96 * ((40 - 20**2 / 200) ** 0.5) / 200
+    assert (low, high) == pytest.approx((0.1 - half, 0.1 + half), abs=0.01)
+    assert bootstrap(30, 10, 200) == (low, high)  # seeded
+
+
+def test_where_nothing_changed_the_interval_is_what_n_questions_leave_possible():
+    low, high = bootstrap(fixed=0, broken=0, n=100)
+    assert -low == high == pytest.approx(scipy.stats.binomtest(0, 100, alternative="less").proportion_ci().high)
+    assert compare(rows(*["l"] * 1319), rows(*["l"] * 1319))["verdict"] == "no_change"
+    assert compare(rows(*["l"] * 10), rows(*["l"] * 10))["verdict"] == "too_small_to_tell"
+
+
+def test_the_bootstrap_equals_scipys():
+    outcomes = [1] * 30 + [-1] * 10 + [0] * 160
+    reference = scipy.stats.bootstrap((outcomes,), lambda x, axis: x.mean(axis), method="percentile", rng=0)
+    interval = reference.confidence_interval
+    assert bootstrap(30, 10, 200) == pytest.approx((interval.low, interval.high), abs=0.006)
+
+
+def test_counts_are_paired_by_question():
+    found = compare(rows("l", "l", "", "", ""), rows("l", "", "l", "l", ""))["lenient"]
+    assert (found["both"], found["fixed"], found["broken"], found["neither"]) == (1, 2, 1, 1)
+    assert (found["before"], found["after"], found["difference"]) == (0.4, 0.6, pytest.approx(0.2))
+    assert found["difference_low"] <= 0.2 <= found["difference_high"] and found["p_value"] == 1.0
+
+
+VERDICTS = {  # how many of 100 questions change, and how
+    "got_better": ([""] * 40 + ["slf"] * 60, ["slf"] * 95 + [""] * 5),
+    "learned_the_tags": (["l"] * 60 + [""] * 40, ["slf"] * 60 + ["f"] * 40),
+    "got_worse": (["slf"] * 60 + [""] * 40, ["slf"] * 20 + [""] * 80),
+    "too_small_to_tell": (["slf"] * 3 + [""], ["slf"] * 4),
+}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_verdict_tells_learned_the_tags_from_got_better(verdict):
+    before, after = VERDICTS[verdict]
+    found = compare(rows(*before), rows(*after))
+    assert found["verdict"] == verdict and verdict.replace("_", " ") in found["sentence"]
+
+
+def test_many_questions_without_a_net_change_are_no_change():
+    before, after = ["slf"] * 3000 + [""] * 10, ["slf"] * 2995 + [""] * 5 + ["slf"] * 6 + [""] * 4
+    assert compare(rows(*before), rows(*after))["verdict"] == "no_change"
+
+
+def test_tags_that_came_with_worse_answers_are_no_progress():
+    found = compare(rows(*["l"] * 60), rows(*["f"] * 40 + ["slf"] * 20))
+    assert found["verdict"] == "got_worse" and "learned the tags" in found["sentence"]
+
+
+def test_learned_tags_say_where_the_sample_leaves_room_for_more():
+    found = compare(rows(*["l"] * 10 + [""] * 10), rows(*["slf"] * 11 + ["f"] * 9))
+    assert found["verdict"] == "learned_the_tags" and "20 questions are too few" in found["sentence"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(["l"], ["l", "l"]), ([], [])])
+def test_other_questions_cannot_be_compared(before, after):
+    with pytest.raises(UserError, match="same questions"):
+        compare(rows(*before), rows(*after))
+
+
+def test_it_is_saved_as_json(tmp_path):
+    found = compare(rows("l", ""), rows("slf", "slf"))
+    comparison.save(tmp_path, found)
+    assert json.loads((tmp_path / "comparison.json").read_text()) == found

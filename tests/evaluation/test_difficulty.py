@@ -1,0 +1,166 @@
+"""grpo/difficulty.py: questions are measured once, with the policy's own samples, and those without a signal leave."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import pytest
+import torch
+from conftest import DEMO, ROOT
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import rewards
+import train_grpo
+from grpo.config.resolve import resolve
+from grpo.core.errors import UserError
+from grpo.data.prompts import choose, tokenize
+from grpo.evaluation import difficulty
+from grpo.evaluation.evaluate import is_right
+from grpo.policy.generation import Sampling, generate
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "grpo_pass_rates"
+
+
+@pytest.fixture(scope="module")
+def demo():
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+
+
+def prepared(tokenizer, rows=24, **flags):
+    argv = ["--use_cpu", "true", "--report_to", "none", "--dataset_name", str(DEMO / "train.jsonl")]
+    argv += ["--max_samples", str(rows), "--eval_samples", "2", "--max_completion_length", "40"]
+    argv += ["--num_generations", "8", "--per_device_train_batch_size", "16", "--gradient_accumulation_steps", "1"]
+    argv += ["--filter_num_samples", "4", *(word for key, value in flags.items() for word in (f"--{key}", *value))]
+    config = resolve(train_grpo.HYPERPARAMETERS, argv)
+    style = choose(train_grpo.PROMPT_FORMATS, config.script)
+    return config, train_grpo.build_datasets(config, tokenizer, style)
+
+
+def test_a_pass_rate_is_the_share_of_right_samples(demo):
+    model, tokenizer = demo
+    config, data = prepared(tokenizer, filter_pass_rate=["0", "1"])
+    rates = difficulty.pass_rates(config, model, tokenizer, data)
+    prompts = [ids for ids in tokenize(data.train["prompt"], tokenizer) for _ in range(4)]
+    drawn = generate(model, tokenizer, prompts, 40, 64, Sampling.like(config.training))
+    for place, gold in enumerate(data.train["answer"]):
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn[4 * place : 4 * place + 4]]
+        assert rates[place] == sum(is_right(text, gold) for text in texts) / 4
+    assert len(set(rates)) > 2  # some are harder than others
+
+
+def test_pass_rates_are_drawn_once(demo, cache, monkeypatch):
+    model, tokenizer = demo
+    config, data = prepared(tokenizer, filter_pass_rate=["0", "1"])
+    first = difficulty.pass_rates(config, model, tokenizer, data)
+    (file,) = cache.iterdir()
+    assert json.loads(file.read_text()) == first
+    monkeypatch.setattr(difficulty, "generate", None)
+    assert difficulty.pass_rates(config, model, tokenizer, data) == first
+
+
+@pytest.mark.parametrize("change", ["weights", "temperature", "samples", "prompts", "limit"])
+def test_what_pass_rates_depend_on_is_measured_anew(change, demo, cache):
+    model, tokenizer = demo
+    flags = {
+        "temperature": {"temperature": ["0.7"]},
+        "samples": {"filter_num_samples": ["2"]},
+        "prompts": {"num_shots": ["1"]},
+        "limit": {"max_completion_length": ["30"]},
+    }
+    difficulty.pass_rates(*prepared(tokenizer, 10)[:1], model, tokenizer, prepared(tokenizer, 10)[1])
+    config, data = prepared(tokenizer, 10, **flags.get(change, {}))
+    if change == "weights":
+        model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+        model.model.layers[1].mlp.up_proj.weight.data *= 1.001
+    difficulty.pass_rates(config, model, tokenizer, data)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_bounds_are_inclusive_and_what_leaves_is_counted(demo):
+    _, data = prepared(demo[1], 7)
+    asked = data.train["question"][:]
+    rates = [0.0, 0.1, 0.5, 0.9, 1.0, 0.25]
+    kept = difficulty.select(data, rates, (0.1, 0.9), easy_first=False)
+    assert kept.train["question"][:] == [asked[1], asked[2], asked[3], asked[5]]
+    assert (kept.too_hard, kept.too_easy) == (1, 1) and kept.facts()["data"]["too_hard"] == 1
+    ordered = difficulty.select(data, rates, None, easy_first=True)
+    assert ordered.train["question"][:] == [asked[place] for place in (4, 3, 2, 5, 1, 0)]
+    assert kept.held_out is data.held_out
+
+
+def test_too_few_questions_left_is_one_line(demo, monkeypatch):
+    model, tokenizer = demo
+    config, data = prepared(tokenizer, filter_pass_rate=["0.4", "0.6"])
+    monkeypatch.setattr(difficulty, "pass_rates", lambda *_: [0.5] + [0.0] * (len(data.train) - 1))
+    with pytest.raises(
+        UserError, match=r"filter_pass_rate: of 22 .* 21 are never right .* 1 are kept, fewer than the 2"
+    ):
+        difficulty.apply(config, model, tokenizer, data)
+
+
+def test_without_either_setting_nothing_is_drawn():
+    config, data = SimpleNamespace(script=SimpleNamespace(filter_pass_rate=None, curriculum=False)), object()
+    assert difficulty.apply(config, None, None, data) is data
+
+
+@pytest.mark.parametrize("value", [["0.5"], ["0.9", "0.1"], ["-0.1", "0.5"], ["0.5", "1.5"]])
+def test_impossible_ranges_are_refused(value):
+    with pytest.raises(UserError, match="filter_pass_rate"):
+        resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--filter_pass_rate", *value])
+
+
+def test_a_curriculum_is_trained_in_its_order(tiny_run, monkeypatch, capfd):
+    trained = []
+
+    def note(prompts, completions, **kwargs):
+        trained.extend(prompt[-1]["content"] for prompt in prompts)
+        return [float(len(completion[0]["content"])) for completion in completions]
+
+    monkeypatch.setitem(rewards.REWARD_FUNCS, "int_reward_func", note)
+    seen = {}
+
+    def rates(config, model, tokenizer, data):
+        seen.update({asked: 0.25 + (7 * place % 10) / 20 for place, asked in enumerate(data.train["question"])})
+        return list(seen.values())
+
+    monkeypatch.setattr(difficulty, "pass_rates", rates)
+    flags = {"reward_funcs": "int_reward_func", "max_steps": "5", "max_completion_length": "2", "curriculum": "true"}
+    assert train_grpo.main(tiny_run(**flags)) == 0
+    asked = list(dict.fromkeys(trained[5:]))  # the first five are preflight's
+    assert [seen[question] for question in asked] == sorted(seen.values(), reverse=True)[: len(asked)]
+    assert "the easiest first" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_keep_the_same_questions(tiny_run, tmp_path):
+    flags = {
+        "model_name_or_path": str(DEMO / "model"),
+        "dataset_name": str(DEMO / "train.jsonl"),
+        "max_samples": "60",
+        "max_completion_length": "40",
+        "num_generations": "8",
+        "per_device_train_batch_size": "8",
+        "curriculum": "true",
+    }
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    argv = [*tiny_run(**flags, overwrite_run="true"), "--filter_pass_rate", "0.1", "0.9"]
+    for _ in range(2):  # the second one reads what the first has drawn
+        done = subprocess.run(
+            [*launcher, str(ROOT / "train_grpo.py"), *argv],
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=280,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "shared")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("are kept, the easiest first") == 1
+    assert len(list((tmp_path / "shared" / "grpo_pass_rates").iterdir())) == 1
+    counts = json.loads(Path("run/run.json").read_text())["data"]
+    assert counts["train"] + counts["too_hard"] + counts["too_easy"] == 54 and counts["too_hard"] > 0

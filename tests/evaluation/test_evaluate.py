@@ -1,0 +1,180 @@
+"""grpo/evaluation.py: the numbers, and that batching changes no answer."""
+
+import itertools
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import scipy
+import torch
+from conftest import DEMO, ROWS
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo.config.resolve import resolve
+from grpo.data import dataset, sources
+from grpo.evaluation import evaluate
+from grpo.evaluation.evaluate import wilson
+from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
+
+make_prompt = PROMPT_FORMATS["xml"].prompt
+
+
+@pytest.fixture(scope="module")
+def demo():
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+
+
+@pytest.fixture(scope="module")
+def questions():
+    rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(24))
+    return dataset.make_prompts(rows, make_prompt)[0]
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        (8, 10, 0.49016, 0.94331),
+        (0, 10, 0.0, 0.27753),
+        (10, 10, 0.72247, 1.0),
+        (500, 1000, 0.46907, 0.53093),
+        (0, 0, 0, 1),
+    ],
+)
+def test_wilson_intervals_equal_published_values(successes, n, low, high):
+    assert wilson(successes, n) == pytest.approx((low, high), abs=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 7, 200, 1319])
+def test_wilson_intervals_equal_scipys(n):
+    for successes in {0, 1, n // 3, n - 1, n}:
+        reference = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
+        assert wilson(successes, n) == pytest.approx((reference.low, reference.high), abs=1e-9)
+
+
+@pytest.mark.parametrize(("n", "correct"), [(1, 0), (1, 1), (5, 2), (8, 8), (10, 1)])
+def test_pass_at_k_is_the_share_of_all_draws_of_k_that_hold_a_right_one(n, correct):
+    outcomes = [index < correct for index in range(n)]
+    for k in range(1, n + 1):
+        draws = list(itertools.combinations(outcomes, k))
+        assert evaluate.pass_at_k(n, correct, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    # the values of Chen et al.'s product form
+    assert evaluate.pass_at_k(200, 20, 100) == pytest.approx(1 - math.prod(1 - 100 / i for i in range(181, 201)))
+
+
+@pytest.mark.parametrize(("n", "correct", "k"), [(5, 1, 6), (5, 6, 1), (5, -1, 1), (5, 1, 0)])
+def test_pass_at_k_of_impossible_numbers_is_an_error(n, correct, k):
+    with pytest.raises(ValueError, match="pass@"):
+        evaluate.pass_at_k(n, correct, k)
+
+
+@pytest.mark.parametrize(
+    ("texts", "winner"),
+    [
+        (["<answer>3</answer>", "<answer>4</answer>", "it is 4.0"], 1),  # equal as numbers
+        (["5", "6", "6", "5"], 0),  # of equals the first
+        (["0", "0", "1"], 0),  # zero is an answer
+        (["", "<answer></answer>", "7"], 2),  # no answer, no vote
+        (["yes", "no", "no"], 1),  # words vote as they are
+        (["", ""], None),
+    ],
+)
+def test_the_majority_is_the_first_completion_of_the_most_frequent_answer(texts, winner):
+    assert evaluate.majority(texts) == (None if winner is None else texts[winner])
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("72.0", "72", True),
+        ("$72", "72", True),
+        ("1,000", "1000", True),
+        ("72.", "72", True),
+        ("-5", "-5", True),
+        ("5", "-5", False),
+        ("3/4", "0.75", True),
+        ("0.75", "3/4", True),
+        ("50%", "50", True),
+        ("72 apples", "72", True),
+        ("10 + 62 = 72", "72", True),
+        ("72 of 80", "72", False),
+        ("seventy-two", "72", False),
+        ("7 2", "72", False),
+        ("", "72", False),
+        ("yes", "yes", True),  # strictly right is right, also without a number
+        ("yes", "no", False),
+    ],
+)
+def test_the_lenient_rule(answer, gold, right):
+    assert evaluate.is_right(f"<reasoning>\n1 + 1 = 2\n</reasoning>\n<answer>\n{answer}\n</answer>", gold) is right
+
+
+def test_without_a_number_in_the_tag_the_texts_last_one_counts():
+    assert evaluate.is_right("so 70 + 2 = 72\n<answer>\nthat\n</answer>", "72")
+    assert not evaluate.is_right("72 it is\n<answer>\n71\n</answer>", "72")
+
+
+def record(strict, lenient, format_strict, truncated=False, length=10):
+    flags = {"strict": strict, "lenient": lenient, "format_strict": format_strict, "format_soft": format_strict}
+    return {**flags, "truncated": truncated, "length": length}
+
+
+def test_the_summary_has_the_contracts_keys_and_their_shares():
+    summary = evaluate.summarize(
+        [record(True, True, True), record(False, True, True), record(False, False, False, True, 40)]
+    )
+    shares = ("accuracy_strict", "accuracy_lenient", "format_strict", "format_soft", "truncated")
+    bounds = {f"{share}_{bound}" for share in shares for bound in ("low", "high")}
+    assert set(summary) == {"n", "mean_length", *shares, *bounds}
+    assert [summary[share] for share in shares] == pytest.approx([1 / 3, 2 / 3, 2 / 3, 2 / 3, 1 / 3])
+    assert summary["mean_length"] == 20
+    assert all(summary[f"{share}_low"] < summary[share] < summary[f"{share}_high"] for share in shares)
+
+
+def test_saved_files_are_json_and_keep_every_completion(tmp_path):
+    records = [{**record(True, True, True), "completion": "‹é›\n\u2028"}]
+    evaluate.save(tmp_path, "before", evaluate.summarize(records), records)
+    assert json.loads((tmp_path / "eval_before.json").read_text(encoding="utf-8"))["n"] == 1
+    lines = (tmp_path / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
+    assert [json.loads(line) for line in lines if line] == records
+
+
+def test_rows_of_any_question_column(demo):
+    rows = dataset.make_prompts(
+        Dataset.from_list([{"q": r["question"], "answer": r["answer"]} for r in ROWS[:2]]), make_prompt, "q"
+    )
+    (_, records) = evaluate.evaluate(*demo, rows[0], max_new_tokens=4)
+    assert records[0]["question"] == "What is 2 + 2?"
+
+
+def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
+    """Accelerate casts in the forward of a model that it has prepared: the same weights must answer the same."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), demo[1]
+    argv = ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"]
+    config = resolve(HYPERPARAMETERS, argv)
+    data = SimpleNamespace(held_out=questions, style=PROMPT_FORMATS["xml"])
+    full = evaluate.measure(config, model, tokenizer, data)[1]
+    config.training.bf16 = True
+    before = evaluate.measure(config, model, tokenizer, data)[1]
+    model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    after = evaluate.measure(config, model, tokenizer, data)[1]
+    assert before == after != full
+
+
+def test_k_samples_give_majority_and_pass_at_k():
+    right, wrong = "<answer>4</answer>", "<answer>5</answer>"
+    mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
+    summary = evaluate.summarize([{**record(True, True, True), "answer": "4", "samples": mix} for mix in mixes])
+    assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75)
+    assert summary["pass_1"] == pytest.approx((4 + 0 + 1 + 3) / 16) and 0.5 < summary["pass_2"] < 0.75
+    assert "pass_4" not in summary and summary["maj_k_low"] < 0.5 < summary["maj_k_high"]
+
+
+def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
+    (summary, records) = evaluate.evaluate(*demo, questions.select(range(4)), max_new_tokens=40, num_samples=3)
+    assert summary["k"] == 3 and 0 <= summary["maj_k"] <= summary["pass_k"] <= 1
+    assert all(len(row["samples"]) == 3 for row in records)
+    again = evaluate.evaluate(*demo, questions.select(range(4)), max_new_tokens=40, num_samples=3)[1]
+    assert [row["samples"] for row in again] == [row["samples"] for row in records]

@@ -1,0 +1,231 @@
+"""grpo/saved.py: a saved run answers a question as it was trained to, and its adapter can be merged."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import DEMO, LEARNS, finish
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, pipeline
+
+import train_grpo
+from grpo.config.resolve import resolve
+from grpo.core.errors import UserError
+from grpo.evaluation import inference
+
+QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
+
+
+def settings(dtype="float32"):
+    return resolve(train_grpo.HYPERPARAMETERS, ["--merge_only", "run", "--dtype", dtype])
+
+
+@pytest.fixture
+def adapter_run(learned_adapter):
+    """A LoRA run whose adapter matters, in `run`."""
+    return learned_adapter.copy()
+
+
+@pytest.fixture(scope="module")
+def thinking(tmp_path_factory):
+    """An adapter that was trained on another prompt format, as plain text, with a worked example."""
+    prompt = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "max_prompt_length": "400"}
+    lora = {"use_peft": "true", "lora_r": "4", "merge_lora": "true", "save_steps": "2"}
+    return finish(tmp_path_factory.mktemp("thinking"), **prompt, **lora)
+
+
+def greedy(directory):
+    generate = pipeline("text-generation", model=str(directory), dtype=torch.float32)
+    prompt = train_grpo.PROMPT_FORMATS["xml"].prompt(QUESTION)
+    return generate(prompt, max_new_tokens=24, do_sample=False, return_full_text=False)[0]["generated_text"]
+
+
+def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run):
+    merged = adapter_run / "merged"
+    assert not (merged / "adapter_config.json").exists() and (adapter_run / "adapter_model.safetensors").exists()
+    assert greedy(merged) == greedy(adapter_run) != greedy(DEMO / "model")
+    weights, start = load_file(merged / "model.safetensors"), load_file(DEMO / "model" / "model.safetensors")
+    changed = {name for name in start if not torch.equal(weights[name], start[name].float())}
+    assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
+
+
+@pytest.mark.slow
+def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(adapter_run, tiny_run, capfd):
+    (adapter_run / "merged").rename("first")
+    assert train_grpo.main(["--merge_only", "run"]) == 0  # in the run's dtype
+    assert "Saved in run/merged" in capfd.readouterr().out
+    first, second = load_file("first/model.safetensors"), load_file("run/merged/model.safetensors")
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert train_grpo.main(["--merge_only", "run"]) == 2 and "run/merged" in capfd.readouterr().err
+    assert train_grpo.main(["--merge_only", str(DEMO / "model")]) == 2
+    assert "holds no adapter" in capfd.readouterr().err
+    assert train_grpo.main(["--merge_only", "./nowhere"]) == 2
+    flags = {"resume_from_checkpoint": "auto", "max_steps": "4", "use_peft": "true", "lora_r": "4"}
+    flags["learning_rate"] = "3e-2"
+    assert train_grpo.main(tiny_run(**LEARNS, **flags, merge_lora="true")) == 0  # going on replaces what was merged
+    third = load_file("run/merged/model.safetensors")
+    assert any(not torch.equal(first[name], third[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_merged_weights_have_the_dtype_that_is_asked_for(adapter_run):
+    (adapter_run / "merged").rename("first")
+    merged = inference.merge(settings(dtype="bfloat16"), "run")
+    assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
+    merged.rename("second")
+    merged = inference.merge(settings(dtype="auto"), "run")  # the base model's own
+    assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
+
+
+def test_an_interrupted_merge_leaves_nothing_that_looks_like_a_model(adapter_run, monkeypatch):
+    from transformers import PreTrainedTokenizerFast
+
+    (adapter_run / "merged").rename("first")
+
+    def full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
+        with pytest.raises(OSError, match="No space"):
+            inference.merge(settings(), "run")
+    assert not (adapter_run / "merged").exists()
+    assert inference.merge(settings(), "run").is_dir() and not (adapter_run / "merged.partial").exists()
+
+
+def test_merging_needs_an_adapter_to_train(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(merge_lora="true")) == 2
+    assert "merge_lora" in capfd.readouterr().err and not Path("run").exists()
+
+
+def test_a_question_is_asked_and_its_answer_read(capfd):
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(DEMO / "model")]) == 0
+    shown = capfd.readouterr().out
+    assert "<reasoning>" in shown and "Answer: 19" in shown and list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("<answer>\n7\n</answer>\n", "Answer: 7"),
+        ("<answer></answer>", "Answer: empty"),
+        ("It is 7.", "Answer: no answer tag"),
+    ],
+)
+def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
+    ids = tokenizer.encode(text)
+    monkeypatch.setattr(inference, "generate", lambda *_, **__: [(ids, False)])
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION])
+    model = SimpleNamespace(device=torch.device("cpu"))
+    shown = inference.answer(config, model, tokenizer, train_grpo.PROMPT_FORMATS["xml"], [])
+    assert shown.endswith(f"\n\n{read}") and shown.startswith(text.strip())
+
+
+def test_a_saved_run_is_asked_in_its_own_format_with_its_own_examples(thinking, monkeypatch):
+    thinking.copy()
+    asked = []
+    tokenize = inference.tokenize
+    monkeypatch.setattr(
+        inference, "tokenize", lambda prompts, *args: asked.extend(prompts) or tokenize(prompts, *args)
+    )
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", "run"]) == 0
+    record = json.loads(Path("run/run.json").read_text())
+    assert asked[0].startswith("<problem>\nWhat is the largest single-digit prime") and asked[0].count("<think>") == 1
+    assert asked[0].endswith(f"<problem>\n{QUESTION}\n</problem>\n") and record["prompt"]["chat"] is False
+
+
+def test_an_adapter_can_be_asked(adapter_run, capfd):
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", "run"]) == 0
+    assert "Answer:" in capfd.readouterr().out
+
+
+def test_what_is_no_run_has_no_prompts_of_its_own(tmp_path):
+    assert inference.prompting(str(tmp_path)) is None and inference.prompting("some/model") is None
+    (tmp_path / "run.json").write_text('{"settings": {}}')  # of before there were formats
+    assert inference.prompting(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{",
+        "[]",
+        '{"prompt": 5, "shots": []}',
+        '{"prompt": {"color": "red"}, "shots": []}',
+        '{"prompt": {}, "shots": []}',
+    ],
+)
+def test_a_record_that_cannot_be_read_is_one_line(record, tiny_model, tmp_path, capfd):
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    (model / "run.json").write_text(record)
+    assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(model)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "is no record of a run" in line and str(model / "run.json") in line
+
+
+def test_what_belongs_to_a_run_is_asked_as_the_run_was(thinking, tiny_run, capfd):
+    thinking.copy()
+    style, shots = inference.prompting("run")
+    assert style.question.startswith("<problem>") and not style.chat and len(shots) == 1
+    for place in ("run/merged", "run/checkpoint-2"):
+        assert inference.prompting(place) == (style, shots)
+        capfd.readouterr()
+        assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", place]) == 0
+        assert "<think>" in capfd.readouterr().out
+    again = {**LEARNS, "model_name_or_path": "run", "output_dir": "eval", "eval_only": "true"}
+    assert train_grpo.main(tiny_run(**again)) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "run was trained on other prompts: '<problem>" in shown and "its own prompt_format" in shown
+    asked = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "overwrite_run": "true"}
+    assert train_grpo.main(tiny_run(**again, **asked)) == 0
+    assert "other prompts" not in capfd.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_overwriting_a_run_leaves_nothing_that_would_be_loaded_in_its_place(first, learned, learned_adapter, tiny_run):
+    second = "false" if first == "true" else "true"
+    (learned_adapter if first == "true" else learned).copy()
+    assert train_grpo.main(tiny_run(**LEARNS, use_peft=second, lora_r="4", overwrite_run="true")) == 0
+    names = {path.name for path in Path("run").iterdir()}
+    adapter = {"adapter_model.safetensors", "adapter_config.json"}
+    assert adapter <= names if second == "true" else not adapter & names
+    assert ("model.safetensors" in names) is (second == "false") and "merged" not in names
+    if second == "true":
+        flags = {"use_peft": "true", "lora_r": "4", "merge_lora": "true", "overwrite_run": "true"}
+        for _ in range(2):  # over an adapter, and over one that was merged
+            assert train_grpo.main(tiny_run(**LEARNS, **flags)) == 0 and Path("run/merged").is_dir()
+
+
+def test_a_run_may_not_overwrite_the_model_that_it_starts_from(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(max_steps="1")) == 0
+    before = Path("run/model.safetensors").read_bytes()
+    assert train_grpo.main(tiny_run(model_name_or_path="run", overwrite_run="true")) == 2
+    assert "holds the model to start from" in capfd.readouterr().err
+    assert Path("run/model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--ask", "2 + 2?", "--model_name_or_path", "./nowhere"], "./nowhere"),
+        (["--ask", " "], "ask: it is empty"),
+        (["--merge_only", ""], "merge_only: it is empty"),
+        (["--ask", "2 + 2?", "--merge_only", "run"], "ask and merge_only are each"),
+        (["--ask", "2 + 2?", "--eval_only", "true"], "eval_only and ask are each"),
+        (["--merge_only", "run", "--dry_run", "true"], "dry_run and merge_only are each"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(argv, named, capfd):
+    assert train_grpo.main(argv) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: ") and named in line
+
+
+def test_merge_refuses_what_is_no_adapter():
+    with pytest.raises(UserError, match="holds no adapter"):
+        inference.merge(settings(), str(DEMO / "model"))

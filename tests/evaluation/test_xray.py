@@ -1,0 +1,405 @@
+"""grpo/xray.py: the golden values come out, each suspicious kind is recognised, and no line can break it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT, SHARED
+
+from grpo.evaluation import xray
+from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT
+
+GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>\n"
+
+
+@pytest.fixture(autouse=True)
+def _piped_and_80_columns_wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def line(completion, answer="7", **others):
+    return json.dumps({"completion": completion, "answer": answer, **others}).encode()
+
+
+def scored(completion, answer="7"):
+    rows, bad = xray.read([line(completion, answer)])
+    assert not bad
+    return xray.score(rows, xray.select(None, {}, XML_COT_FORMAT))[0]
+
+
+def run(*words, data=None, **environment):
+    """The command in a process of its own: exit status, stdout, stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo.xray", *words],
+        cwd=ROOT,
+        input=data,
+        capture_output=True,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+# --- Values
+
+
+def test_golden_values_come_out_of_the_command(capsys):
+    path = SHARED / "golden" / "rewards.jsonl"
+    if not path.exists():
+        pytest.skip("the golden vectors are not beside this checkout")
+    golden = [json.loads(row) for row in path.read_text(encoding="utf-8").split("\n") if row]
+    assert xray.main([str(path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["rows"]) == len(golden) >= 400 and result["bad_lines"] == []
+    for number, (row, expected) in enumerate(zip(result["rows"], golden, strict=True), start=1):
+        values = {name: expected[name.removesuffix("_reward_func")] for name in GIST_REWARDS}
+        assert row["rewards"] == pytest.approx(values, abs=1e-12)
+        assert row["total"] == pytest.approx(sum(values.values()), abs=1e-12)
+        assert (row["line"], row["answer"], row["extracted"]) == (number, expected["answer"], expected["extracted"])
+    for name, total in result["totals"].items():
+        column = [row["total"] if name == "total" else row["rewards"][name] for row in result["rows"]]
+        assert total["mean"] == pytest.approx(sum(column) / len(column), abs=1e-12)
+        assert total["positive"] == pytest.approx(sum(value > 0 for value in column) / len(column), abs=1e-12)
+
+
+def test_the_table_has_every_row_every_value_and_the_means(write_jsonl, capsys):
+    path = write_jsonl([{"completion": GOOD, "answer": "7"}, {"completion": GOOD[:-1], "answer": "8"}] * 150)
+    assert xray.main([path]) == 0
+    out = capsys.readouterr().out.splitlines()
+    body = {words[0]: words[1:] for words in map(str.split, out) if words}
+    assert all(str(number) in body for number in range(1, 301))
+    assert body["1"] == ["0.500", "0.500", "0.500", "0.500", "2.000", "4.000", "7", "7"]
+    assert body["2"] == ["0.446", "0.500", "0", "0.500", "0", "1.446", "8", "i", "7"]
+    assert body["mean"] == ["0.473", "0.500", "0.250", "0.500", "1.000", "2.723"]
+    assert body[">"] == ["0", "100%", "100%", "50%", "100%", "50%", "100%"]
+    assert max(map(len, out)) <= 80
+
+
+def test_numbers_are_never_cut_however_many_rewards_and_however_narrow(write_jsonl, monkeypatch, capsys):
+    long = {f"a_rather_long_name_{i}_reward_func": lambda completions, **_: [-12345.678] for i in range(8)}
+    for name, reward in long.items():
+        monkeypatch.setitem(REWARD_FUNCS, name, reward)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert xray.main([write_jsonl([{"completion": GOOD, "answer": "7"}]), "--reward_funcs", *long]) == 0
+    row = next(words for words in map(str.split, capsys.readouterr().out.splitlines()) if words[:1] == ["1"])
+    assert row.count("-12345.678") == 8 and row[-3:] == ["-98765.424", "7", "7"]
+
+
+def test_a_reward_that_gives_none_or_no_finite_value_is_left_out_of_sum_and_mean(write_jsonl, monkeypatch, capsys):
+    monkeypatch.setitem(REWARD_FUNCS, "odd", lambda completions, **_: [None, float("nan"), float("inf"), 1])
+    path = write_jsonl([{"completion": GOOD, "answer": "7"}] * 4)
+    assert xray.main([path, "--json", "--reward_funcs", "odd"]) == 0
+    result = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [row["rewards"]["odd"] for row in result["rows"]] == [None, None, None, 1.0]
+    assert [row["total"] for row in result["rows"]] == [0, 0, 0, 1]
+    assert result["totals"]["odd"] == {"mean": 1.0, "positive": 1.0}
+    monkeypatch.setitem(REWARD_FUNCS, "odd", lambda completions, **_: [None] * len(completions))
+    assert xray.main([path, "--reward_funcs", "odd"]) == 0 == xray.main([path, "--json", "--reward_funcs", "odd"])
+
+
+# --- Which rewards
+
+THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
+
+
+def in_a_run(tmp_path, capsys, completion, *words, template=XML_COT_FORMAT, **settings):
+    """What --json prints of a completion in the directory of a run with these settings, and stderr."""
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings, "prompt": {"completion": template}}))
+    (tmp_path / "completions_after.jsonl").write_bytes(line(completion))
+    assert xray.main([str(tmp_path / "completions_after.jsonl"), "--json", *words]) == 0
+    out, err = capsys.readouterr()
+    row = json.loads(out)["rows"][0]
+    return row["rewards"], row["suspicious"], err
+
+
+def test_rewards_by_name(write_jsonl, capsys):
+    path = write_jsonl([{"completion": THINK, "answer": "7"}])
+    assert xray.main([path, "--reward_funcs", "step_verified_reward_func", "int_reward_func", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["rows"][0]["rewards"] == pytest.approx({"step_verified_reward_func": 0.6, "int_reward_func": 0.5})
+    assert list(result["totals"]) == ["step_verified_reward_func", "int_reward_func", "total"]
+    for name in ("length_reward_func", "my_rewards.own", "zzz"):
+        assert xray.main([path, "--reward_funcs", name]) == 2
+        message = capsys.readouterr().err
+        assert f"{name!r} cannot be scored here; give one or more of xmlcount_reward_func" in message
+
+
+def test_of_a_run_its_own_rewards_with_their_parameters_in_its_format(tmp_path, capsys):
+    names = ["strict_format_reward_func", "step_verified_reward_func", "length_reward_func", "mine.own"]
+    args = {"step_verified_reward_func": {"line_value": 3}, "length_reward_func": {"low": 1}, "own": {"x": 1}}
+    found, suspicious, err = in_a_run(
+        tmp_path, capsys, THINK, reward_funcs=names, reward_args=args, template=THINK_FORMAT
+    )
+    assert found == pytest.approx({"strict_format_reward_func": 0.5, "step_verified_reward_func": 3.4})
+    assert suspicious == []
+    assert err == "not scored, since they take more than completions and answers: length_reward_func, mine.own\n"
+    found, _, err = in_a_run(tmp_path, capsys, THINK, "--reward_funcs", "int_reward_func", reward_funcs=names)
+    assert (found, err) == ({"int_reward_func": 0.5}, "")
+
+
+def test_suspicions_follow_the_format_of_the_run(tmp_path, capsys):
+    empty = THINK_FORMAT.format(reasoning="3 + 4", answer="")
+    assert in_a_run(tmp_path, capsys, empty)[1] == []
+    assert in_a_run(tmp_path, capsys, empty, template=THINK_FORMAT)[1] == ["empty_answer"]
+    assert in_a_run(tmp_path, capsys, THINK[:-1], template=THINK_FORMAT)[1] == ["no_newline"]
+    assert in_a_run(tmp_path, capsys, GOOD[:-1])[1] == ["no_newline"]
+
+
+def test_where_no_reward_of_the_run_can_be_scored_the_five_are(tmp_path, capsys):
+    found, _, err = in_a_run(tmp_path, capsys, GOOD, reward_funcs=["overlong_reward_func"])
+    assert list(found) == GIST_REWARDS and err.endswith(": overlong_reward_func\n")
+    assert list(in_a_run(tmp_path, capsys, GOOD)[0]) == GIST_REWARDS
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("{", "is no record of a run (JSONDecodeError)"),
+        ("[]", "is no record of a run (AttributeError)"),
+        ("{}", "is no record of a run (KeyError)"),
+        ('{"settings": {}, "prompt": {}}', "is no record of a run (KeyError)"),
+        ('{"settings": 5, "prompt": {"completion": "x"}}', "is no record of a run (TypeError)"),
+        (
+            json.dumps({"settings": {"reward_args": {"int_reward_func": {"x": 1}}}}),
+            "int_reward_func has no parameter 'x'",
+        ),
+        ('{"settings": {}, "prompt": {"completion": "no places"}}', "template 'no places': give it"),
+    ],
+)
+def test_a_broken_record_is_one_line(record, message, tmp_path, capsys):
+    (tmp_path / "run.json").write_text(record)
+    (tmp_path / "rows.jsonl").write_bytes(line(GOOD))
+    assert xray.main([str(tmp_path / "rows.jsonl")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+# --- Reading
+
+
+def test_chat_completions_count_like_their_text():
+    chat = scored([{"role": "assistant", "content": GOOD}])
+    assert chat == scored(GOOD) and chat["total"] == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("72", "72"),
+        (72, "72"),
+        (-5, "-5"),
+        (72.0, "72"),
+        (0.75, "0.75"),
+        (1e-7, "0.0000001"),
+        (1e22, "10000000000000000000000"),
+        ("48/2 = <<48/2=24>>24\n#### 24", "24"),
+        ("#### $1,234", "1234"),
+        ("1,234", "1,234"),  # a plain answer is compared as it stands
+    ],
+)
+def test_gold_answers(answer, gold):
+    rows, bad = xray.read([line("x", answer)])
+    assert not bad and rows == [{"line": 1, "completion": "x", "answer": gold}]
+
+
+BAD = [
+    (b"{", "no valid JSON (Expecting property name enclosed in double quotes, column 2)"),
+    (b"hello", "no valid JSON (Expecting value, column 1)"),
+    (b"[" * 100_000, "no valid JSON"),
+    (b'{"completion": "x", "answer": ' + b"9" * 5000 + b"}", "no valid JSON"),
+    (b'{"completion": "\xff", "answer": "7"}', "utf-8"),
+    (b"[1]", "no JSON object"),
+    (b"null", "no JSON object"),
+    (b'{"answer": "7"}', "fields `completion` and `answer`"),
+    (b'{"completion": "7"}', "fields `completion` and `answer`"),
+    (line(None), "`completion` is neither"),
+    (line([]), "`completion` is neither"),
+    (line(["7"]), "`completion` is neither"),
+    (line([{"role": "assistant"}]), "`completion` is neither"),
+    (line([{"role": "assistant", "content": [{"type": "text", "text": "7"}]}]), "`completion` is neither"),
+    (line({"content": "7"}), "`completion` is neither"),
+    (line("7", None), "`answer` is neither"),
+    (line("7", True), "`answer` is neither"),
+    (line("7", float("nan")), "`answer` is neither"),
+    (line("7", float("-inf")), "`answer` is neither"),
+    (line("7", ["7"]), "`answer` is neither"),
+    (line("7", ""), "`answer` holds no gold answer"),
+    (line("7", "well\n####"), "`answer` holds no gold answer"),
+]
+
+
+def test_bad_lines_are_named_by_number_and_the_rest_is_scored(tmp_path, capsys):
+    lines = [b"", *(bad for bad, _ in BAD), b"  \r", line(GOOD, question="kept out")]
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines))
+    assert xray.main(["rows.jsonl", "--json"]) == 1
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert [row["line"] for row in result["rows"]] == [len(BAD) + 3]
+    assert [bad["line"] for bad in result["bad_lines"]] == list(range(2, len(BAD) + 2))
+    for bad, (_, reason), message in zip(result["bad_lines"], BAD, err.splitlines(), strict=True):
+        assert reason in bad["reason"] and message == f"line {bad['line']}: {bad['reason']}"
+
+
+def test_lines_end_at_newlines_only_and_a_byte_order_mark_is_tolerated(tmp_path, capsys):
+    text = json.dumps({"completion": "a\u2028b\x85c <answer>7</answer>", "answer": "7"}, ensure_ascii=False)
+    (tmp_path / "rows.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{text}\r\n\r\n{text}".encode())
+    assert xray.main(["rows.jsonl", "--json"]) == 0
+    assert [row["line"] for row in json.loads(capsys.readouterr().out)["rows"]] == [1, 3]
+
+
+# --- Suspicions
+
+R = "<reasoning>\nr\n</reasoning>\n"
+CASES = [  # kind, a completion that is one, a completion that is none; gold is 7
+    ("unpaid", "<answer>7 apples</answer>", "<answer>7</answer>"),
+    ("unpaid", "3 + 4 = 7.0", "3 + 4 = 8"),
+    ("unpaid", "<answer>8</answer> or rather 7", "<answer>8</answer> or rather 9"),
+    ("unpaid", "<answer>\nseven\n</answer>7", "<answer>seven</answer>"),
+    ("empty_answer", R + "<answer>\n\n</answer>\n", R + "<answer>\n7\n</answer>\n"),
+    ("empty_answer", R + "<answer></answer>", "<answer></answer>"),
+    ("untagged", " 7\n", "<answer>7"),
+    ("untagged", "7</answer>", "8"),
+    ("several_answers", "<answer>6</answer><answer>7</answer>", "<answer>7</answer></answer>"),
+    ("empty_reasoning", "<reasoning>\n\n</reasoning>\n<answer>\n7\n</answer>\n", GOOD),
+    ("empty_reasoning", "<reasoning>\n...\n</reasoning>", "<reasoning>..7</reasoning>"),
+    ("empty_reasoning", "<think></think><answer>7</answer>", "<think>7</think><answer>7</answer>"),
+    ("cut_off", "<reasoning>\n3 + 4", "3 + 4"),
+    ("cut_off", R + "<answer>\n7", R + "<answer>\n7\n</answer>"),
+    ("cut_off", "<think>3 + 4", "</think>3 + 4"),
+    ("other_digits", "<answer>²</answer>", "<answer>2</answer>"),
+    ("other_digits", "<answer>٣</answer>", "<answer>x٣</answer>"),
+    ("costly_tail", R + "<answer>\n7\n</answer>\n" + "!" * 260, R + "<answer>\n7\n</answer>\n" + "!" * 240),
+    ("no_newline", GOOD[:-1], GOOD),
+    ("no_newline", GOOD[:-1], GOOD[:-1] + " done"),
+]
+
+
+@pytest.mark.parametrize(("kind", "one", "none"), CASES)
+def test_each_kind_knows_a_row_of_it_from_a_row_that_is_not(kind, one, none):
+    assert kind in scored(one)["suspicious"]
+    assert kind not in scored(none)["suspicious"]
+
+
+def test_every_kind_has_a_case_and_a_perfect_completion_is_of_no_kind():
+    assert {kind for kind, *_ in CASES} == set(xray.KINDS)
+    assert scored(GOOD)["suspicious"] == []
+
+
+def test_suspicious_rows_are_listed_under_their_sentence_with_line_gold_and_extracted(write_jsonl, capsys):
+    texts = [GOOD, "<answer>7 apples</answer>", R + "<answer></answer>"]
+    path = write_jsonl([{"completion": text, "answer": "7"} for text in texts])
+    assert xray.main([path]) == 0
+    out = capsys.readouterr().out.splitlines()
+    start = out.index("a: last number equals gold but correctness is 0 (1 of 3)")
+    assert out[start + 1] == "   line 2: gold '7', extracted '7 apples'"
+    assert out[start + 2] == "b: format right, answer empty (1 of 3)"
+    assert out[start + 3] == "   line 3: gold '7', extracted ''"
+    assert xray.main([path, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["suspicious"] == {kind: {"unpaid": [2], "empty_answer": [3]}.get(kind, []) for kind in xray.KINDS}
+    assert [row["suspicious"] for row in result["rows"]] == [[], ["unpaid"], ["empty_answer"]]
+
+
+# --- Hostile text
+
+
+@pytest.mark.parametrize(
+    ("text", "visible"),
+    [
+        ("[bold]7[/bold] [/nope] [link=x]", "[bold]7[/bold] [/nope] [link=x]"),
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        ("\x1b[31mred\x1b[0m\x07\x08", r"\x1b[31mred\x1b[0m\x07\x08"),
+        ("\x9b31m C1", r"\x9b31m C1"),
+        ("a\r\nb\tc\u2028d", r"a\r\nb\tc\u2028d"),
+        ("\u202eright to left\u200b", r"\u202eright to left\u200b"),
+        ("half \ud800 a pair", r"half \ud800 a pair"),
+        (":smile: \\[x]", r":smile: \\[x]"),
+    ],
+)
+def test_model_text_is_shown_and_not_obeyed(text, visible, write_jsonl, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    row = {"completion": f"<answer>{text} 7</answer>", "answer": "7"}
+    assert xray.main([write_jsonl([row])]) == 0
+    out = capsys.readouterr().out
+    assert f"extracted '{visible} 7'" in out and out.count(visible) == 2  # in the table and in the list
+    assert all(character.isprintable() or character == "\n" for character in out)
+    assert xray.main([write_jsonl([{**row, "answer": text}]), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii() and json.loads(out)["rows"][0]["answer"] == text
+
+
+def test_long_texts_are_cut_in_the_middle():
+    assert xray.shown("x" * 30 + "7", 31) == "x" * 30 + "7"
+    assert xray.shown("1" + "x" * 90 + "7", 12) == "1xxxxx…xxxx7"
+
+
+@pytest.mark.parametrize("unit", ["<reasoning> ", "<answer>\n", "</answer>\n<answer>\n...\n", "\x1b[", "7 ", "1,"])
+def test_a_line_of_a_million_characters_is_quick(unit, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_bytes(line("<reasoning>" + unit * (1_000_000 // len(unit))))
+    start = time.perf_counter()
+    assert xray.main(["rows.jsonl"]) == 0
+    assert time.perf_counter() - start < 5  # quadratic code takes minutes; generous, so that no busy machine fails it
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+# --- The command
+
+
+def test_exit_status_0_and_standard_input():
+    status, out, err = run("-", data=line(GOOD) + b"\n")
+    assert (status, err) == (0, "") and "4.000" in out and "\x1b" not in out
+
+
+def test_exit_status_1_with_a_bad_line_on_a_terminal_that_is_not_utf8(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(line("é 中 7") + b"\n{\n")
+    status, out, err = run(str(path), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert status == 1 and err.startswith("line 2: no valid JSON") and err.count("\n") == 1
+    assert out.isascii() and r"\xe9 \u4e2d 7" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.jsonl"], "nowhere.jsonl"),
+        (["."], "directory"),
+        ([], "required: FILE.jsonl"),
+        (["a", "b"], "unrecognized arguments: b"),
+        (["a", "--js"], "unrecognized arguments: --js"),
+        (["-"], "'-' holds no row that can be scored"),
+    ],
+)
+def test_exit_status_2_is_one_line(words, message):
+    status, out, err = run(*words, data=b"\n\n")
+    assert (status, out) == (2, "") and err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+def test_a_file_of_bad_lines_only_names_the_first():
+    status, out, err = run("-", data=b"\nquestion,answer\n1,2\n")
+    assert (status, out) == (2, "")
+    assert err == "error: '-' holds no row that can be scored (line 2: no valid JSON (Expecting value, column 1))\n"
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys; from grpo import xray\n"
+        "try: xray.main(['--help'])\n"
+        "except SystemExit as stop: assert not stop.code\n"
+        "print([m for m in ('torch', 'numpy', 'rich', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "FILE.jsonl" in done.stdout and done.stdout.endswith("[]\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGPIPE there")
+@pytest.mark.parametrize("flag", [[], ["--json"]])
+def test_a_reader_that_goes_away_leaves_no_traceback(flag, tmp_path):
+    (tmp_path / "rows.jsonl").write_bytes((line(GOOD) + b"\n") * 3000)
+    words = [sys.executable, "-m", "grpo.xray", str(tmp_path / "rows.jsonl"), *flag]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""

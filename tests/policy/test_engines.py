@@ -1,0 +1,136 @@
+"""grpo/engines.py: the setting `generation` and TRL's switches say the same."""
+
+import pytest
+
+import train_grpo
+from grpo.config.resolve import resolve
+from grpo.core.errors import UserError
+from grpo.policy import engines
+
+
+def settings(**overrides):
+    base = {
+        "generation": "auto",
+        "use_vllm": False,
+        "use_transformers_continuous_batching": False,
+        "cache_implementation": None,
+    }
+    return {**base, **overrides}
+
+
+@pytest.mark.parametrize(
+    ("given", "engine", "switch"),
+    [
+        ({}, "auto", None),
+        ({"generation": "lean"}, "lean", None),
+        ({"generation": "vllm"}, "vllm", "use_vllm"),
+        ({"use_vllm": True}, "vllm", "use_vllm"),
+        ({"generation": "vllm", "use_vllm": True}, "vllm", "use_vllm"),
+        ({"generation": "continuous"}, "continuous", "use_transformers_continuous_batching"),
+        ({"use_transformers_continuous_batching": True}, "continuous", "use_transformers_continuous_batching"),
+        ({"cache_implementation": "offloaded"}, "hf", None),
+        ({"generation": "compiled", "cache_implementation": "static"}, "compiled", None),
+    ],
+)
+def test_a_switch_of_trl_and_the_setting_mean_each_other(given, engine, switch):
+    engines.settle(found := settings(**given), set(given))
+    assert found["generation"] == engine
+    assert [key for key in engines.SWITCH_OF.values() if found[key]] == ([switch] if switch else [])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"generation": "hf", "use_vllm": True}, "hf contradicts use_vllm True.*--use_vllm false"),
+        ({"generation": "vllm", "use_vllm": False}, "vllm contradicts use_vllm false"),
+        ({"generation": "lean", "use_transformers_continuous_batching": True}, "lean contradicts use_transformers_co"),
+        ({"generation": "lean", "cache_implementation": "static"}, "lean contradicts cache_implementation static"),
+        ({"generation": "compiled", "cache_implementation": "offloaded"}, "compiled contradicts cache_impl"),
+        ({"use_vllm": True, "use_transformers_continuous_batching": True}, "drop one"),
+        ({"use_vllm": True, "cache_implementation": "static"}, "no effect with use_vllm"),
+        ({"generation": "vllm", "cache_implementation": "static"}, "vllm contradicts cache_implementation"),
+    ],
+)
+def test_contradictions_are_mistakes(given, message):
+    with pytest.raises(UserError, match=message):
+        engines.settle(settings(**given), set(given))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--generation", "fast"], "generation: 'fast' is unknown; give auto, lean"),
+        (["--generation", "vllm"], "generation: vLLM needs a CUDA GPU; give --generation auto"),
+        (["--generation", "hf", "--use_vllm", "true"], "generation: hf contradicts use_vllm True"),
+        (["--vllm_mode", "remote"], "vllm_mode: 'remote' is unknown; give colocate or server"),
+    ],
+)
+def test_bad_flags_are_one_line(argv, message):
+    with pytest.raises(UserError, match=message):
+        resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *argv])
+
+
+def on_gpu(**overrides):
+    base = {
+        "eval_only": False,
+        "ask": None,
+        "merge_only": None,
+        "use_unsloth": False,
+        "bf16": True,
+        "fp16": False,
+        "dtype": "bfloat16",
+        "use_peft": False,
+        "attn_implementation": "flash_attention_2",
+        "max_prompt_length": 256,
+        "max_completion_length": 786,
+        "eval_strategy": "no",
+        "vllm_max_model_length": None,
+    }
+    return {**settings(), **base, **overrides}
+
+
+def test_compiled_decoding_takes_flash_attention_away_and_says_so():
+    notes = engines.fit_to_gpu(found := on_gpu(generation="compiled"), set())
+    assert found["attn_implementation"] == "sdpa" and "sdpa" in notes[0]
+    with pytest.raises(UserError, match="give sdpa"):
+        engines.fit_to_gpu(on_gpu(generation="compiled"), {"attn_implementation"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        ({"dtype": "float32"}, True),
+        ({"use_peft": True}, True),
+        ({"bf16": False, "fp16": True, "dtype": "float32"}, True),
+        ({"bf16": False, "dtype": "float32"}, False),
+        ({}, False),
+    ],
+)
+def test_continuous_batching_may_not_round_float32_weights_for_good(overrides, refused):
+    found = on_gpu(generation="continuous", **overrides)
+    if not refused:
+        assert engines.fit_to_gpu(found, set()) == []
+        return
+    with pytest.raises(UserError, match=r"for good.*bfloat16"):
+        engines.fit_to_gpu(found, set())
+
+
+@pytest.mark.parametrize("engine", ["lean", "compiled", "continuous"])
+def test_unsloth_decodes_in_its_own_way(engine):
+    with pytest.raises(UserError, match="Unsloth"):
+        engines.fit_to_gpu(on_gpu(generation=engine, use_unsloth=True), set())
+
+
+def test_vllm_reserves_no_more_than_the_longest_sequence_of_the_run(monkeypatch):
+    monkeypatch.setattr(engines, "check_installed", lambda: None)
+    for overrides, expected in [
+        ({}, 1042),
+        ({"vllm_max_model_length": 4096}, 4096),
+        ({"eval_strategy": "steps"}, None),
+    ]:
+        engines.fit_to_gpu(found := on_gpu(generation="vllm", **overrides), set())
+        assert found["vllm_max_model_length"] == expected
+
+
+def test_an_evaluation_alone_needs_no_engine():
+    assert engines.fit_to_gpu(on_gpu(generation="vllm", eval_only=True), set()) == []

@@ -1,0 +1,192 @@
+"""grpo/generation.py and grpo/decoding.py: the completions of `model.generate`, whatever the batch does."""
+
+import pytest
+import torch
+from conftest import DEMO
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from grpo.data import dataset, prompts, sources
+from grpo.policy import decoding, generation
+from grpo.policy.generation import Sampling, eos_ids, generate
+from train_grpo import EXEMPLARS, PROMPT_FORMATS
+
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def ids(tokenizer):
+    """Prompts of different lengths."""
+    rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(COUNT))
+    style = PROMPT_FORMATS["xml"]
+    asked = dataset.make_prompts(rows, lambda question: style.prompt(question, EXEMPLARS[: len(question) % 2]))[0]
+    return prompts.tokenize(asked["prompt"], tokenizer)
+
+
+def stock(model, tokenizer, ids, limit):
+    """One prompt at a time by `model.generate`."""
+    found, ends = [], eos_ids(model, tokenizer)
+    model.eval()
+    for prompt in ids:
+        output = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
+            max_new_tokens=limit, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, repetition_penalty=1.0,
+        )[0, len(prompt) :].tolist()  # fmt: skip
+        end = next((place for place, token in enumerate(output) if token in ends), None)
+        found.append((output[:end], end is None))
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(demo, tokenizer, ids):
+    return stock(demo, tokenizer, ids, 32)  # some are cut off, most end at different lengths
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 64])
+def test_greedy_completions_are_those_of_generate_for_any_batch_size(batch_size, demo, tokenizer, ids, reference):
+    assert len({len(tokens) for tokens, _ in reference}) > 5 and 0 < sum(cut for _, cut in reference) < COUNT
+    assert generate(demo, tokenizer, ids, 32, batch_size) == reference
+
+
+FAMILIES = {  # absolute positions, rotary with grouped heads, no position ids at all, a window that forgets
+    "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=48, n_layer=2, n_head=4, n_positions=400)),
+    "llama": LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=512, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2,
+        )
+    ),
+    "bloom": BloomForCausalLM(BloomConfig(vocab_size=512, hidden_size=48, n_layer=2, n_head=4)),
+    "mistral": MistralForCausalLM(
+        MistralConfig(
+            vocab_size=512, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, sliding_window=16,
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_kinds_of_models_answer_as_generate_does(family, tokenizer, ids, capsys):
+    torch.manual_seed(0)
+    model = FAMILIES[family]
+    for parameter in model.parameters():  # random weights alone repeat one token
+        torch.nn.init.normal_(parameter, std=0.3)
+    expected = stock(model, tokenizer, ids[:12], 20)
+    assert generate(model, tokenizer, ids[:12], 20, 5) == expected
+    assert ("runs on model.generate" in capsys.readouterr().out) == (family == "mistral")
+
+
+def test_sequences_may_fill_all_the_positions_that_a_model_has(tokenizer):
+    """A row that has ended waits for others to leave with it, and must not be computed beyond the last position."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=48, n_layer=2, n_head=4, n_positions=60))
+    prompts = [[5 + row] * 20 for row in range(64)]
+    assert all(len(tokens) == 40 or not cut for tokens, cut in generate(model, tokenizer, prompts, 40, 64))
+    drawn = generate(model, tokenizer, prompts, 40, 64, Sampling(temperature=1.0, seed=0))
+    assert any(not cut for _, cut in drawn) and any(cut for _, cut in drawn)
+
+
+def test_an_adapter_takes_part(demo, tokenizer, ids, reference):
+    torch.manual_seed(0)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32),
+        LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False),
+    )
+    found = generate(model, tokenizer, ids, 32, 8)
+    assert found == stock(model, tokenizer, ids, 32) and found != reference
+
+
+def test_an_end_token_ends_a_completion_and_is_no_part_of_it(demo, tokenizer, ids):
+    for tokens, cut in generate(demo, tokenizer, ids, 60, 7):
+        assert tokenizer.eos_token_id not in tokens and not cut
+    for tokens, cut in generate(demo, tokenizer, ids, 4, 7):
+        assert cut and len(tokens) == 4
+
+
+def test_equal_prompts_are_answered_once(demo, tokenizer, ids, monkeypatch):
+    taken = []
+    monkeypatch.setattr(decoding._Batch, "admit", lambda self, jobs, real=decoding._Batch.admit: (
+        taken.extend(jobs), real(self, jobs),
+    ))  # fmt: skip
+    found = generate(demo, tokenizer, [ids[0], ids[1], ids[0], ids[0]], 32, 2)
+    assert len(taken) == 2 and found[0] == found[2] == found[3] != found[1]
+
+
+def test_the_batch_is_kept_full(demo, tokenizer, ids, monkeypatch):
+    widths = []
+    real = decoding._Batch.step
+    monkeypatch.setattr(decoding._Batch, "step", lambda self: (widths.append(len(self.rows)), real(self)))
+    generate(demo, tokenizer, ids, 60, 8)
+    before_the_end = widths[: len(widths) // 2]
+    assert max(widths) == 8 and min(before_the_end) >= 6
+    assert sum(widths) < 1.2 * sum(len(tokens) for tokens, _ in generate(demo, tokenizer, ids, 60, 8))
+
+
+def test_samples_follow_the_policys_distribution(demo, tokenizer, ids):
+    prompt = torch.tensor([ids[0]])
+    with torch.no_grad():
+        shares = demo.eval()(prompt).logits[0, -1].div(2.0).softmax(-1)
+    drawn = generate(demo, tokenizer, [ids[0]] * 4000, 1, 500, Sampling(temperature=2.0, seed=1))
+    counts = torch.zeros(len(shares))
+    for tokens, _ in drawn:
+        counts[tokens[0] if tokens else tokenizer.eos_token_id] += 1
+    assert torch.allclose(counts / 4000, shares, atol=0.03) and (counts > 0).sum() > 5
+
+
+def test_samples_are_seeded_and_differ_among_themselves(demo, tokenizer, ids):
+    def draw(seed):
+        return generate(demo, tokenizer, [ids[0]] * 8, 32, 4, Sampling(temperature=1.5, seed=seed))
+
+    assert draw(1) == draw(1) != draw(2) and len({tuple(tokens) for tokens, _ in draw(1)}) > 1
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.5, top_k=1), Sampling(temperature=1.5, top_p=1e-6)])
+def test_top_k_and_top_p_leave_only_the_likeliest_token(sampling, demo, tokenizer, ids, reference):
+    assert generate(demo, tokenizer, ids[:10], 32, 4, sampling) == reference[:10]
+
+
+def test_the_fallback_draws_from_the_same_settings(demo, tokenizer, ids, reference, monkeypatch):
+    monkeypatch.setattr(generation, "_possible", lambda model: False)
+    assert generate(demo, tokenizer, ids, 32, 8) == reference
+    assert generate(demo, tokenizer, ids[:10], 32, 4, Sampling(temperature=1.5, top_k=1)) == reference[:10]
+    drawn = generate(demo, tokenizer, [ids[0]] * 8, 32, 4, Sampling(temperature=1.5))
+    assert drawn == generate(demo, tokenizer, [ids[0]] * 8, 32, 4, Sampling(temperature=1.5))
+
+
+def test_the_models_own_sampling_defaults_do_not_count(demo, tokenizer, ids, reference, monkeypatch):
+    own = type(demo.generation_config)(
+        **{**demo.generation_config.to_dict(), "repetition_penalty": 9.0, "do_sample": True}
+    )
+    monkeypatch.setattr(demo, "generation_config", own)
+    assert generate(demo, tokenizer, ids, 32, 8) == reference
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(temperature=1.0)])
+def test_the_models_mode_and_the_random_state_stay(sampling, demo, tokenizer, ids):
+    demo.train()
+    state = torch.get_rng_state()
+    generate(demo, tokenizer, ids[:3], 4, 2, sampling)
+    assert demo.training and torch.equal(state, torch.get_rng_state())
+    demo.eval()

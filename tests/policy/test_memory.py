@@ -1,0 +1,145 @@
+"""grpo/estimates.py: sizes without weights, held against real ones."""
+
+from pathlib import Path
+
+import pytest
+from conftest import DEMO
+from peft import LoraConfig
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
+from trl import get_peft_config
+
+import train_grpo
+from grpo.config.resolve import resolve
+from grpo.policy import memory
+
+QWEN_15B = Qwen2Config(
+    vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
+    num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=32768,
+)  # fmt: skip
+
+
+def settings(*flags):
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
+    return config.training, config.model
+
+
+def test_the_shape_is_the_models_own():
+    shape = memory.shape(AutoConfig.from_pretrained(DEMO / "model"))
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
+    assert shape.parameters == shape.trained == sum(weight.numel() for weight in model.parameters())
+    assert (shape.layers, shape.hidden, shape.vocabulary) == (4, 192, 512)
+
+
+def test_qwens_published_number_of_parameters_and_an_adapters():
+    assert memory.shape(QWEN_15B).parameters == 1_543_714_304  # 1.54B
+    targets = train_grpo.HYPERPARAMETERS["lora_target_modules"]
+    adapted = memory.shape(QWEN_15B, LoraConfig(r=16, target_modules=targets))
+    assert adapted.parameters == 1_543_714_304 and adapted.trained == 18_464_768
+
+
+def test_an_adapter_that_fits_nothing_is_an_error():
+    with pytest.raises(ValueError, match="no_such"):
+        memory.shape(QWEN_15B, LoraConfig(target_modules=["no_such"]))
+
+
+def test_weights_optimizer_and_checkpoint_of_the_default_run():
+    training, model = settings()
+    training.bf16, model.dtype = True, "bfloat16"
+    shape = memory.shape(QWEN_15B)
+    training.use_cpu = False
+    parts = memory.memory(shape, training, model, rollout_per_device=64, prompt_length=256, pack_tokens=8192)
+    assert parts["weights"] == parts["gradients"] == 2 * shape.parameters and parts["reference model"] == 0
+    assert parts["optimizer"] == 6 * shape.parameters  # two moments and the compensation, in bfloat16
+    checkpoint, final = memory.disk(shape, training, model)
+    assert checkpoint == pytest.approx(12.3e9, rel=0.01) and final == pytest.approx(3.1e9, rel=0.01)
+    training.beta = 0.04
+    assert memory.memory(shape, training, model, 64, 256)["reference model"] == 2 * shape.parameters
+
+
+def test_longer_completions_and_larger_batches_take_more():
+    def peak(*flags):
+        training, model = settings(*flags)
+        shape = memory.shape(QWEN_15B, get_peft_config(model))
+        return sum(memory.memory(shape, training, model, 64, 256).values())
+
+    assert peak("--max_completion_length", "2048") > peak()
+    assert peak("--per_device_train_batch_size", "64") > peak()
+    assert peak("--gradient_checkpointing", "false") > peak()
+    assert peak("--use_peft", "true") < peak()
+
+
+def on_a_gpu(*flags):
+    training, model = settings(*flags)
+    training.use_cpu, training.bf16, model.dtype, model.attn_implementation = (
+        False,
+        True,
+        "bfloat16",
+        "flash_attention_2",
+    )
+    return training, model
+
+
+def test_a_training_step_without_checkpointing_is_its_layers_its_ends_and_the_head():
+    training, model = on_a_gpu("--gradient_checkpointing", "false")
+    layers = 28 * 8192 * (16 * 1536 + 4 * (1536 + 256) + 8 * 8960)
+    ends, tiles = 8192 * 1536 * 10, 4096 * 32768 * 2
+    head = 151936 * 1536 * (4 + 2) + 8192 * 1536 * 4  # the head's gradients, and that of what it reads
+    assert memory.training_step(memory.shape(QWEN_15B), training, model, 8192) == layers + ends + tiles + head
+
+
+def test_packs_bound_what_a_step_computes_at_once_by_the_budget_or_the_longest_completion():
+    training, model = on_a_gpu("--gradient_checkpointing", "false", "--max_completion_length", "1000")
+    shape = memory.shape(QWEN_15B)
+
+    def step(tokens):
+        return memory.memory(shape, training, model, 1, 250, pack_tokens=tokens)["training step"]
+
+    for given, computed in ((5000, 5000), (100, 1250), (10**6, training.per_device_train_batch_size * 1250)):
+        assert step(given) == memory.training_step(shape, training, model, computed)
+
+
+def test_sharding_divides_what_is_shared_and_keeps_float32_weights_under_bf16():
+    training, model = on_a_gpu()
+    training.use_vllm, training.per_device_train_batch_size = True, 256  # so that training is the largest phase
+    shape = memory.shape(QWEN_15B)
+    weights, one = shape.parameters, memory.memory(shape, training, model, 64, 256, 2**17)
+    expected = {  # bytes of a weight: held, gradient, optimizer
+        "zero2": (2, 2 / 8, (4 + 4 + 4) / 8),
+        "zero3": (2 / 8, 2 / 8, (4 + 4 + 4) / 8),
+        "fsdp2": (4 / 8, 4 / 8, (4 + 4) / 8),
+    }
+    for sharding, (held, gradient, state) in expected.items():
+        eight = memory.memory(shape, training, model, 64, 256, 2**17, devices=8, sharding=sharding)
+        found = [eight[part] / weights for part in ("weights", "gradients", "optimizer")]
+        assert found == pytest.approx([held, gradient, state]), sharding
+    both = memory.memory(shape, training, model, 64, 256, 2**17, devices=2)
+    assert both["gradients"] == 2 * one["gradients"]  # and DDP's buckets
+
+
+def test_divided_weights_are_gathered_to_sample_with():
+    training, model = on_a_gpu()
+    shape = memory.shape(QWEN_15B)
+    training.max_completion_length = 30_000  # so that generation is the largest phase
+    parts = memory.memory(shape, training, model, 64, 256, 8192, devices=8, sharding="zero3")
+    assert parts["weights gathered"] == 2 * shape.parameters and "gradients" not in parts
+
+
+def test_what_fsdp_makes_float32_is_whole_on_each_device_before_it_is_divided():
+    training, model = on_a_gpu()
+    shape, part = memory.shape(QWEN_15B), "weights, before they are divided"
+    training.max_completion_length, training.use_vllm = 16, True
+    parts = memory.memory(shape, training, model, 8, 16, 512, 8, "fsdp2")
+    assert parts == {"reference model": 0, "vLLM": 0, part: 4 * shape.parameters}  # and no optimizer state yet
+    assert part not in memory.memory(shape, training, model, 8, 16, 512, 8, "zero3")
+
+
+def test_what_is_said_of_the_disk_is_what_a_run_writes(tiny_run):
+    flags = tiny_run(model_name_or_path=str(DEMO / "model"), save_steps="1", max_steps="1")
+    assert train_grpo.main(flags) == 0
+    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--overwrite_run", "true"])
+    checkpoint, final = memory.disk(
+        memory.shape(AutoConfig.from_pretrained(DEMO / "model")), config.training, config.model
+    )
+    written = sum(path.stat().st_size for path in Path("run/checkpoint-1").iterdir())
+    assert written == pytest.approx(checkpoint, rel=0.05)
+    assert Path("run/model.safetensors").stat().st_size == pytest.approx(final, rel=0.05)

@@ -1,0 +1,293 @@
+"""grpo/out_of_memory.py: whatever a device was doing when it was full, one line says so, and its advice is sound."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DEMO, TINY, flags
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from test_trainer import trained
+
+import train_grpo
+from grpo.config.geometry import solve
+from grpo.config.resolve import resolve
+from grpo.core import out_of_memory
+from grpo.core.errors import UserError
+from grpo.core.out_of_memory import OutOfMemory, is_one, phase
+from grpo.core.settings import Geometry
+from grpo.evaluation import evaluate
+from grpo.policy import loading
+from grpo.policy.advice import advice, changes, smaller_batch, smaller_rollout
+from grpo.training import attention
+from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.trainer import LeanGRPOTrainer
+
+FULL = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB of which 1.2 GiB is free."
+)
+
+
+def full(*args, **kwargs):
+    raise FULL
+
+
+@pytest.mark.parametrize(
+    ("error", "yes"),
+    [
+        (FULL, True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory: you tried to "
+                      "allocate 4294967296 bytes."), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"), True),
+        (ValueError("Free memory on device (3.1/23.6 GiB) on startup is less than desired GPU memory"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (RuntimeError("shape '[4, 2]' is invalid for input of size 9"), False),
+        (KeyError("out of memory"), False),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_says_that_memory_is_out(error, yes):
+    assert is_one(error) is yes
+
+
+def test_the_innermost_phase_counts_and_other_errors_pass():
+    with pytest.raises(OutOfMemory) as raised, phase(out_of_memory.OPTIMIZER), phase(out_of_memory.GENERATION):
+        full()
+    assert raised.value.phase == "generation" and raised.value.__cause__ is FULL
+    for other in (ValueError("no"), UserError("no"), KeyboardInterrupt()):
+        with pytest.raises(type(other)) as raised, phase(out_of_memory.OPTIMIZER):
+            raise other
+        assert raised.value is other
+
+
+def test_the_size_is_named_whoever_says_it():
+    for text, size in (
+        ("Tried to allocate 2.00 GiB. GPU", "2.00 GiB"),
+        ("you tried to allocate 17 bytes.", "17 bytes"),
+    ):
+        assert f"(it asked for {size} more)" in str(OutOfMemory("generation", text, None))
+    assert str(OutOfMemory("generation", "CUDA error: out of memory", None)) == "out of memory in generation"
+
+
+# --- The phases of a run
+
+
+def spoil(monkeypatch, trainer_class, where):
+    """Have this trainer run out of memory there, below what is ours."""
+    elsewhere = {"optimizer": "torch.optim.SGD.step", "advantages": "trl.trainer.grpo_trainer.nanstd"}
+    if where in elsewhere:
+        monkeypatch.setattr(elsewhere[where], full)
+        return
+    (base,) = [one for one in trainer_class.__mro__ if one.__name__ == "GRPOTrainer"]
+    monkeypatch.setattr(base, where, full)
+
+
+PHASES = {  # what of TRL or torch fails: the phase that is to be named
+    "_generate_single_turn": "generation",
+    "_calculate_rewards": "the rewards",
+    "advantages": "scoring the rollout",
+    "_compute_loss": "the training step",
+    "optimizer": "the optimizer step",
+    "_save_checkpoint": "saving the checkpoint",
+}
+
+
+@pytest.mark.parametrize("where", PHASES)
+@pytest.mark.parametrize("trainer_class", [DurableGRPOTrainer, LeanGRPOTrainer])
+def test_the_phase_of_training_is_named(tiny_model, tmp_path, monkeypatch, trainer_class, where):
+    spoil(monkeypatch, trainer_class, where)
+    with pytest.raises(OutOfMemory) as raised:
+        trained(trainer_class, tiny_model, tmp_path, save_strategy="steps", save_steps=1, lengths="sampled")
+    assert raised.value.phase == PHASES[where]
+    assert raised.value.pack_tokens == (2048 if trainer_class is LeanGRPOTrainer else None)
+
+
+def test_the_reference_models_turn_is_scoring_and_an_evaluation_has_its_own_name(tiny_model, tmp_path, monkeypatch):
+    _, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, beta=0.1, per_device_eval_batch_size=4)
+    score = attention.score
+
+    def full_with_a_rollout(model, backend, rows, *others):
+        return full() if len(rows) == 16 else score(model, backend, rows, *others)
+
+    monkeypatch.setattr(attention, "score", full_with_a_rollout)
+    with pytest.raises(OutOfMemory) as raised:
+        trained(LeanGRPOTrainer, tiny_model, tmp_path, beta=0.1)
+    assert raised.value.phase == "scoring the rollout"
+    trainer._generate_single_turn = full
+    with pytest.raises(OutOfMemory) as raised:
+        trainer.evaluate(trainer.train_dataset.select(range(4)))
+    assert raised.value.phase == "the evaluation"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "found"),
+    [
+        (evaluate, "generate", ["the evaluation", "per_device_eval_batch_size 64 → 32 and start again"]),
+        (torch.nn.Module, "to", ["loading (it asked for 2.00 GiB more); take a smaller model, or a larger device"]),
+        (torch.nn.functional, "silu", ["the training step", "max_completion_length 8 → 4 or use_peft true in a new"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_outside_of_training_it_is_one_line_and_status_2(module, name, found, tiny_run, monkeypatch, capfd):
+    monkeypatch.setattr(module, name, full)
+    assert train_grpo.main(tiny_run(eval_samples="2")) == 2
+    err = capfd.readouterr().err
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert [part for part in ["error: out of memory in ", *found, ""] if part not in line] == [], line
+    assert "Traceback" not in err
+
+
+def test_in_training_the_line_stands_alone_and_says_how_to_go_on(tiny_run, monkeypatch, capfd):
+    steps = []
+
+    def third(self, *args, **kwargs):
+        steps.append(self)
+        return full() if len(steps) == 3 else real(self, *args, **kwargs)
+
+    real = LeanGRPOTrainer._loss_of
+    monkeypatch.setattr(LeanGRPOTrainer, "_loss_of", third)
+    settings = {"max_steps": "4", "eval_samples": "2", "gradient_checkpointing": "false"}
+    assert train_grpo.main(tiny_run(**settings, save_steps="1")) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    newest = max(Path("run").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    assert "out of memory in the training step" in line and f"--model_name_or_path {newest}" in line
+    at_once = (
+        "give pack_tokens 2048 → 1024 or gradient_checkpointing true and go on with --resume_from_checkpoint auto"
+    )
+    assert at_once in line
+    again = {"pack_tokens": "1024", "gradient_checkpointing": "true", "resume_from_checkpoint": "auto"}
+    assert train_grpo.main(tiny_run(**{**settings, **again})) == 0
+
+
+# --- The advice
+
+BATCHES = st.builds(
+    dict,
+    per_device_train_batch_size=st.integers(1, 24),
+    gradient_accumulation_steps=st.integers(1, 12),
+    num_generations=st.integers(2, 16),
+    steps_per_generation=st.none() | st.integers(1, 16),
+    generation_batch_size=st.none() | st.integers(1, 400),
+    num_iterations=st.integers(1, 2),
+)
+
+
+def applied(given, said):
+    """The settings after what was said to be changed has been."""
+    new = dict(given)
+    for key, value in re.findall(r"(\w+) (?:\d+ → )?(\d+)(?= with |$)", said):
+        assert key in new
+        new[key] = int(value)
+    return new
+
+
+@settings(max_examples=400, deadline=None)
+@given(BATCHES, st.sampled_from([1, 2, 3]))
+def test_every_geometry_that_is_proposed_is_one_and_keeps_the_completions_of_a_step(batch, world_size):
+    try:
+        old = solve(batch, world_size)
+    except UserError:
+        assume(False)
+    given = next((key for key in ("generation_batch_size", "steps_per_generation") if batch[key]), None)
+    for propose in (smaller_rollout, smaller_batch):
+        if (new := propose(old)) is None:
+            continue
+        solved = solve(applied(batch, changes(old, new, given)), world_size)
+        assert solved == new and solved.per_step == old.per_step and solved.rollout % old.num_generations == 0
+        if propose is smaller_rollout:
+            assert solved.rollout <= old.rollout / 2
+        else:
+            assert solved.rollout == old.rollout
+            assert solved.per_device_train_batch_size <= old.per_device_train_batch_size / 2
+
+
+@pytest.mark.parametrize(
+    ("geometry", "said"),
+    [
+        (Geometry(1, 16, 4, 4, 16, 1), "steps_per_generation 4 → 2"),
+        (
+            Geometry(1, 64, 1, 1, 16, 1),
+            "per_device_train_batch_size 64 → 32 with gradient_accumulation_steps 1 → 2 with steps_per_generation 1",
+        ),
+        (Geometry(4, 4, 1, 1, 16, 1), None),  # one group on all devices together
+    ],
+)  # fmt: skip
+def test_a_smaller_rollout(geometry, said):
+    new = smaller_rollout(geometry)
+    assert new is None if said is None else changes(geometry, new) == said
+
+
+def config(argv=(), gpu=False, **overrides):
+    argv = flags(**{**TINY, "model_name_or_path": str(DEMO / "model"), "dataset_name": "x.jsonl", **overrides})
+    made = resolve(train_grpo.HYPERPARAMETERS, argv)
+    made.training.use_cpu = not gpu
+    return made
+
+
+def said(phase_name, made, pack_tokens=None):
+    return advice(OutOfMemory(phase_name, "", pack_tokens), made)
+
+
+BATCH = {"per_device_train_batch_size": "16", "gradient_accumulation_steps": "4", "num_generations": "16"}
+
+
+def test_each_phase_is_answered_with_what_it_takes():
+    made = config(**BATCH, max_completion_length="100", max_prompt_length="200", gradient_checkpointing="false")
+    whole = "(still whole groups, and 64 completions an optimizer step)"
+    assert said(out_of_memory.GENERATION, made) == (
+        f"give steps_per_generation 4 → 2 {whole} or max_completion_length 100 → 50 in a new run"
+    )
+    assert said(out_of_memory.TRAINING, made, pack_tokens=2048) == (
+        "give pack_tokens 2048 → 1024 or gradient_checkpointing true and start again, or give max_completion_length "
+        "100 → 50 or use_peft true in a new run"
+    )
+    assert said(out_of_memory.TRAINING, made, pack_tokens=400).startswith("give pack_tokens 400 → 300 or")
+    assert said(out_of_memory.SCORING, made) == (
+        f"give per_device_train_batch_size 16 → 8 with gradient_accumulation_steps 4 → 8 {whole} in a new run"
+    )
+    assert said(out_of_memory.OPTIMIZER, made) == "give use_peft true in a new run"
+    gpu = config(gpu=True, **BATCH)
+    assert "optim stable_adamw → adamw_bnb_8bit or dtype float32 → bfloat16" in said(out_of_memory.OPTIMIZER, gpu)
+    assert "dtype float32 → bfloat16 or load_in_4bit true with use_peft true" in said(out_of_memory.START, gpu)
+
+
+def test_nothing_is_proposed_that_is_so_already():
+    made = config(
+        **BATCH, gradient_checkpointing="true", use_peft="true", max_completion_length="100", max_prompt_length="200"
+    )
+    assert said(out_of_memory.TRAINING, made, pack_tokens=300) == "give max_completion_length 100 → 50 in a new run"
+    made.training.use_cpu, made.model.dtype, made.model.load_in_4bit = False, "bfloat16", True
+    made.training.optim = type(made.training.optim)("paged_adamw_8bit")
+    for phase_name in (out_of_memory.START, out_of_memory.OPTIMIZER, out_of_memory.CHECKPOINT):
+        assert said(phase_name, made) == "take a smaller model, or a larger device"
+
+
+def test_where_vllm_shares_the_device_its_share_is_what_can_be_given():
+    made = config(gpu=True, **BATCH)
+    made.training.use_vllm, made.training.vllm_mode, made.training.vllm_gpu_memory_utilization = True, "colocate", 0.3
+    for phase_name in (out_of_memory.START, out_of_memory.GENERATION):
+        assert "vllm_gpu_memory_utilization 0.3 → 0.21" in said(phase_name, made)
+        assert "steps_per_generation" not in said(phase_name, made)  # vLLM's memory does not follow the rollout
+    assert "vllm_enable_sleep_mode true or vllm_gpu" in said(out_of_memory.OPTIMIZER, made)
+
+
+def test_a_saved_adapter_is_not_told_to_become_one(tmp_path):
+    made = config(**BATCH)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    made.model.model_name_or_path = str(tmp_path)
+    assert "use_peft" not in said(out_of_memory.OPTIMIZER, made)
+
+
+def test_a_model_that_does_not_fit_is_no_model_that_does_not_load(tiny_model, monkeypatch):
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
+    with pytest.raises(OutOfMemory, match="out of memory in loading"):
+        loading.load(config(model_name_or_path=tiny_model))
+
+
+def test_a_model_that_does_not_fit_is_no_model_that_refuses_packs(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(attention, "score", full)
+    with pytest.raises(OutOfMemory, match="out of memory in the training step"):
+        trained(LeanGRPOTrainer, tiny_model, tmp_path)

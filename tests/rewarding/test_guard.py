@@ -1,0 +1,455 @@
+"""grpo/guard.py and grpo/scoring.py: rewards that fail leave rows out, and change nothing for the others."""
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from test_trainer import largest_difference, rewards_by_sum, trained
+from trl import GRPOTrainer
+
+import train_grpo
+from grpo.core.errors import UserError
+from grpo.core.out_of_memory import OutOfMemory
+from grpo.rewarding.scoring import LARGEST, RECORDED, Scoring, numbers_of, of_models
+from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.trainer import LeanGRPOTrainer
+
+MANY = {"max_faulty_rewards": 1.0}  # more than in a real run: their number is not what a test is about
+
+
+def is_bad(completion_ids):
+    """Rows at fault, told by what stands in them, so that it does not matter with which others they are scored."""
+    return {index for index, ids in enumerate(completion_ids) if sum(ids) % 5 == 0}
+
+
+def without(completion_ids, instead):
+    bad = is_bad(completion_ids)
+    return [instead if index in bad else float(sum(ids) % 997) for index, ids in enumerate(completion_ids)]
+
+
+def none(completion_ids, **kwargs):
+    return without(completion_ids, None)
+
+
+def raises(completion_ids, **kwargs):
+    if is_bad(completion_ids):
+        raise ValueError("a fault in the reward")
+    return rewards_by_sum(completion_ids)
+
+
+async def raises_later(completion_ids, **kwargs):
+    await asyncio.sleep(0)
+    return raises(completion_ids)
+
+
+def gives(value):
+    def reward(completion_ids, **kwargs):
+        return without(completion_ids, value)
+
+    return reward
+
+
+def columns(count, **more):
+    ids = [[index] for index in range(count)]
+    return {
+        "prompts": [f"question {index}" for index in range(count)],
+        "completions": [f"answer {index}" for index in range(count)],
+        "completion_ids": ids,
+        "trainer_state": None,
+        "log_extra": lambda *_: None,
+        "log_metric": lambda *_: None,
+        **more,
+    }
+
+
+# --- A single reward's values
+
+
+@pytest.mark.parametrize(
+    ("result", "values"),
+    [
+        ([1, 2.5, None], [1.0, 2.5, None]),
+        ((True, False, Fraction(1, 2)), [1.0, 0.0, 0.5]),
+        (torch.tensor([1.0, 2.0, 3.0]), [1.0, 2.0, 3.0]),
+        (np.array([1, 2, 3]), [1.0, 2.0, 3.0]),
+        ([np.float32(1), np.bool_(True), torch.tensor(3)], [1.0, 1.0, 3.0]),
+        ((n for n in range(3)), [0.0, 1.0, 2.0]),
+        ([10**400, -1.0, 0.0], [math.inf, -1.0, 0.0]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_lists_of_numbers_are_taken_whatever_they_are_made_of(result, values):
+    assert numbers_of("mine", result, 3) == values
+
+
+@pytest.mark.parametrize(
+    ("result", "named"),
+    [
+        ([1.0, 2.0], "2 values for 3 completions"),
+        ([1.0] * 4, "4 values for 3 completions"),
+        ([], "0 values for 3 completions"),
+        (1.0, "float 1.0"),
+        (None, "NoneType None"),
+        ("111", "str '111'"),
+        ({0: 1.0, 1: 1.0, 2: 1.0}, "dict {0: 1.0"),
+        (["1.0", 2.0, 3.0], "str '1.0' for a completion"),
+        ([1.0, [2.0], 3.0], "list [2.0] for a completion"),
+        (torch.ones(3, 1), "Tensor tensor([1.]) for a completion"),
+        ([1.0, 2j, 3.0], "complex 2j for a completion"),
+    ],
+    ids=str,
+)
+def test_anything_else_is_a_mistake_that_names_the_function(result, named):
+    with pytest.raises(UserError) as raised:
+        numbers_of("mine", result, 3)
+    assert str(raised.value).startswith(f"reward_funcs: mine returned {named}")
+    assert "give a list of 3 numbers" in str(raised.value)
+
+
+def test_the_rows_at_fault_are_found_and_the_others_keep_the_values_that_they_have_together():
+    def by_rank(completion_ids, **kwargs):  # a value depends on the other rows
+        if [2] in completion_ids:
+            raise KeyError("two")
+        return [float(sorted(completion_ids).index(ids)) for ids in completion_ids]
+
+    scoring = Scoring()
+    assert scoring.guarded("by_rank", by_rank)(**columns(5)) == [0.0, 1.0, 0.0, 2.0, 3.0]
+    assert scoring.rows == {2} and not scoring.nonfinite
+    (fault,) = scoring.faults
+    assert (fault["row"], fault["question"], fault["completion"]) == (2, "question 2", "answer 2")
+    assert fault["fault"] == "KeyError: 'two'" and "raise KeyError" in fault["traceback"]
+    assert "scoring.py" not in fault["traceback"]  # only what the user wrote
+
+
+def test_columns_are_taken_row_by_row_and_everything_else_as_it_is():
+    seen = []
+
+    def reward(prompts, answer, whole, trainer_state, **kwargs):
+        seen.append((prompts, answer, whole, trainer_state))
+        if "question 0" in prompts:
+            raise ValueError
+        return [1.0] * len(prompts)
+
+    state, whole = object(), [1, 2, 3]  # three of something, for four rows
+    Scoring().guarded("reward", reward)(**columns(4, answer=list("abcd"), whole=whole, trainer_state=state))
+    assert [len(prompts) for prompts, *_ in seen] == [4, 1, 1, 1, 1, 3]
+    assert seen[2][:2] == (["question 1"], ["b"]) and seen[5][1] == ["b", "c", "d"]
+    assert all(one[2] is whole and one[3] is state for one in seen)
+
+
+def test_what_fails_on_the_rest_together_is_a_fault_of_all_and_what_passes_at_a_second_try_of_none():
+    def never_two(prompts, **kwargs):
+        if len(prompts) > 1:
+            raise ValueError("one at a time")
+        return [1.0]
+
+    scoring = Scoring()
+    scoring.guarded("never_two", never_two)(**columns(6))
+    assert scoring.rows == set(range(6)) and len(scoring.faults) == RECORDED
+
+    tries = []
+
+    def flaky(prompts, **kwargs):
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("reset by peer")
+        return [1.0] * len(prompts)
+
+    scoring = Scoring()
+    assert scoring.guarded("flaky", flaky)(**columns(4)) == [1.0] * 4
+    assert not scoring.rows and scoring.faults[0]["fault"] == "ConnectionError: reset by peer"  # told all the same
+
+
+def test_a_judge_that_is_down_is_not_asked_for_every_row():
+    calls = []
+
+    def down(prompts, **kwargs):
+        calls.append(len(prompts))
+        raise TimeoutError
+
+    scoring = Scoring(hopeless=0.1)
+    scoring.guarded("down", down)(**columns(100))
+    assert len(calls) == 1 + 11 and scoring.rows == set(range(100))
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_is_no_fault(raised):
+    def reward(**kwargs):
+        raise raised
+
+    with pytest.raises(raised):
+        Scoring().guarded("reward", reward)(**columns(2))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_what_a_reward_logs_counts_once_and_has_a_line_for_each_row(kind):
+    logged = []
+    given = columns(
+        4, log_extra=lambda *what: logged.append(what), log_metric=lambda name, value: logged.append((name, value))
+    )
+
+    def reward(completion_ids, log_extra, log_metric, **kwargs):
+        log_extra("first", [ids[0] for ids in completion_ids])
+        log_metric("length", len(completion_ids))
+        if [1] in completion_ids:
+            raise ValueError
+        return [1.0] * len(completion_ids)
+
+    async def later(**kwargs):
+        await asyncio.sleep(0)
+        return reward(**kwargs)
+
+    guarded = Scoring().guarded("reward", reward if kind == "sync" else later)
+    assert guarded(**given) == [1.0, 0.0, 1.0, 1.0] if kind == "sync" else asyncio.run(guarded(**given))
+    assert logged == [("first", [0, None, 2, 3]), ("length", 3)]
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 1e300, 10**400, 2 * LARGEST], ids=lambda v: str(v)[:9]
+)
+def test_values_that_are_not_finite_leave_their_row_out(value):
+    scoring = Scoring()
+    values = scoring.guarded("mine", lambda **kwargs: [1.0, value, None, 2.0])(**columns(4))
+    assert values == [1.0, 0.0, None, 2.0] and scoring.rows == scoring.nonfinite == {1}
+    assert "it returned" in scoring.faults[0]["fault"]
+
+
+def test_a_reward_models_values_are_looked_at_too_and_functions_nans_are_nones():
+    scoring, values = Scoring(), torch.tensor([[1.0, 1.0], [torch.nan, 1.0], [1.0, torch.nan], [torch.inf, 1.0]])
+    of_models(scoring, ["model", "function"], [torch.nn.Identity(), max], values, columns(4))
+    assert scoring.rows == {1, 3} and {fault["function"] for fault in scoring.faults} == {"model"}
+
+
+# --- In a trainer
+
+
+def faults(directory):
+    return [json.loads(line) for line in (Path(directory) / "faults.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [raises, raises_later, gives(math.nan), gives(math.inf), gives(-math.inf)],
+    ids=["raises", "raises later", "nan", "inf", "-inf"],
+)
+@pytest.mark.parametrize("trainer_class", [DurableGRPOTrainer, LeanGRPOTrainer])
+def test_a_row_at_fault_is_to_the_gradient_what_none_from_all_rewards_is_to_stock(
+    tiny_model, tmp_path, trainer_class, reward
+):
+    stock, stock_log, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=none)
+    guarded, log, trainer = trained(trainer_class, tiny_model, tmp_path, reward=reward, own=MANY)
+    assert any(gradient.any() for gradient in stock[0].values()) and largest_difference(stock, guarded) < 1e-5
+    (earned,) = trainer._logs["rewards"].values()
+    left_out = sum(map(math.isnan, earned))
+    assert left_out >= 2 and log[0]["rewards/left_out"] == left_out / 16
+    assert sum(fault["row"] is not None for fault in faults(tmp_path)) == min(left_out, RECORDED)
+    assert log[0]["rewards/nonfinite"] == (0 if reward in (raises, raises_later) else log[0]["rewards/left_out"])
+    assert log[0]["reward"] == pytest.approx(stock_log[0]["reward"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"beta": 0.1}, {"scale_rewards": "batch"}, {"scale_rewards": "none", "loss_type": "grpo"},
+     {"multi_objective_aggregation": "normalize_then_sum"}, {"loss_type": "dr_grpo"}, {"loss_type": "bnpo"}],
+    ids=str,
+)  # fmt: skip
+def test_a_fault_in_one_of_two_rewards_leaves_the_row_out_of_both(tiny_model, tmp_path, settings):
+    def both_none(completion_ids, **kwargs):
+        return [0.5 * value if value is not None else None for value in without(completion_ids, None)]
+
+    def half(completion_ids, **kwargs):
+        return [0.5 * float(sum(ids) % 997) for ids in completion_ids]
+
+    stock, _, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=[none, both_none], **settings)
+    lean, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[raises, half], own=MANY, **settings)
+    assert trainer.backend is not None and largest_difference(stock, lean) < 1e-5
+    columns = [trainer._logs["rewards"][name] for name in ("raises", "half")]
+    left_out = [[math.isnan(value) for value in column] for column in columns]
+    assert left_out[0] == left_out[1] and 0 < sum(left_out[0]) < 16
+
+
+def test_the_others_of_its_group_have_the_advantages_of_a_group_without_it(tiny_model, tmp_path):
+    _, _, trainer = trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=gives(math.inf), own=MANY)
+    earned, advantages = list(trainer._logs["rewards"]["reward"]), list(trainer._logs["advantages"])
+    assert any(map(math.isnan, earned))
+    for start in range(0, 16, 4):
+        group = [value for value in earned[start : start + 4] if not math.isnan(value)]
+        for value, advantage in zip(earned[start : start + 4], advantages[start : start + 4], strict=True):
+            if math.isnan(value) or len(group) == 1:
+                assert advantage == 0
+            else:
+                rewards = torch.tensor(group)
+                assert advantage == pytest.approx(((value - rewards.mean()) / (rewards.std() + 1e-4)).item(), abs=1e-4)
+
+
+def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):
+    stock, stock_log, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=[none, rewards_by_sum])
+    lean, log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[none, rewards_by_sum])
+    assert largest_difference(stock, lean) < 1e-5 and log[0]["reward"] == stock_log[0]["reward"]
+    assert "rewards/left_out" not in log[0] and not (tmp_path / "faults.jsonl").exists()
+
+
+def test_a_device_that_is_full_is_no_fault_of_a_rows(tiny_model, tmp_path):
+    def hungry(completions, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with pytest.raises(OutOfMemory, match=r"out of memory in the rewards \(it asked for 2.00 GiB more\)"):
+        trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=hungry)
+
+
+def test_the_first_fault_of_each_reward_is_shown_with_its_row_and_markup_is_text(tiny_model, tmp_path, capfd):
+    def closes_a_tag(completions, completion_ids, **kwargs):
+        if is_bad(completion_ids):
+            raise ValueError("[/bold] is no tag, [red]nor is this")
+        return [1.0] * len(completions)
+
+    trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=[closes_a_tag, raises], max_steps=2, own=MANY)
+    shown = capfd.readouterr().out
+    assert shown.count("reward at fault at step 1: closes_a_tag") == shown.count("at fault at step 1: raises") == 1
+    assert "at fault at step 2" not in shown and "[/bold] is no tag, [red]nor is this" in shown
+    assert "Question: What is" in shown and {fault["step"] for fault in faults(tmp_path)} == {1, 2}
+
+
+def test_share_of_an_evaluation_does_not_end_a_run(tiny_model, tmp_path):
+    _, _, trainer = trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=raises, own=MANY)
+    trainer.guard.limit = 0.0
+    found = trainer.evaluate(trainer.train_dataset.select(range(8)))
+    assert found["eval_rewards/left_out"] > 0 and not trainer.guard.excess
+
+
+# --- As a command
+
+REWARDS = """
+import os, sys
+
+def training(trainer_state):
+    return trainer_state.max_steps > 0  # and not preflight's trial
+
+def faulty(completions, trainer_state, prompts, **kwargs):
+    if training(trainer_state) and trainer_state.global_step == 1:
+        for index, prompt in enumerate(prompts):
+            if index % 4 == 0 and len(prompts) > 1:
+                raise ZeroDivisionError(f"planted in {os.environ.get('MY_SECRET')}")
+    return [float(len(c[0]["content"])) for c in completions]
+
+def one_row(completions, trainer_state, **kwargs):
+    if training(trainer_state) and any(c[0]["content"].startswith(("a", "b")) for c in completions):
+        raise ZeroDivisionError
+    return [float(len(c[0]["content"])) for c in completions]
+
+def short(completions, trainer_state, **kwargs):
+    rank = os.environ.get("RANK", "1")  # alone, or on the second process
+    wrong = training(trainer_state) and rank == "1"
+    return [float(len(c[0]["content"])) for c in completions][wrong:]
+
+def on_the_second(completions, trainer_state, **kwargs):
+    if training(trainer_state) and os.environ.get("RANK") == "1":
+        if os.environ["END"] == "exit":
+            os._exit(7)
+        if os.environ["END"] == "SystemExit":
+            sys.exit("the second process gives up")
+        if os.environ["END"] == "memory":
+            import torch
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        raise ValueError("planted on the second process")
+    return [float(len(c[0]["content"])) for c in completions]
+"""
+
+
+@pytest.fixture
+def with_reward(tiny_run, monkeypatch):
+    """The command line of a tiny run with one of REWARDS."""
+    Path("planted_rewards.py").write_text(REWARDS)
+    monkeypatch.syspath_prepend(os.getcwd())
+    yield lambda reward, **flags: tiny_run(
+        reward_funcs=f"planted_rewards.{reward}", allow_custom_rewards="true", eval_samples="2", **flags
+    )
+    sys.modules.pop("planted_rewards", None)
+
+
+def test_too_many_faults_end_a_run_with_a_checkpoint_and_say_why(with_reward, monkeypatch, capfd):
+    monkeypatch.setenv("MY_SECRET", "planted-0123456789")
+    assert train_grpo.main(with_reward("faulty", max_steps="4", save_steps="50")) == 3
+    run, shown = Path("run"), " ".join(capfd.readouterr().out.split())
+    status = json.loads((run / "run.json").read_text())["status"]
+    assert status.startswith(
+        "stopped by the reward guard: 100 % of the rows of step 2 were left out (first: faulty: Ze"
+    )
+    assert (run / "checkpoint-2" / "model.safetensors").exists() and not (run / "model.safetensors").exists()
+    assert "--resume_from_checkpoint auto" in shown
+    text = (run / "faults.jsonl").read_text() + (run / "run.json").read_text() + shown
+    assert "planted-0123456789" not in text and "planted in ***" in text
+    sys.modules.pop("planted_rewards", None)
+
+
+def test_a_run_goes_on_where_few_rows_fail_or_many_may(with_reward):
+    assert train_grpo.main(with_reward("faulty", max_steps="3", max_faulty_rewards="1")) == 0
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [line.get("rewards/left_out") for line in lines[:3]] == [None, 1.0, 0.0]
+    assert {fault["step"] for fault in faults("run")} == {2}
+
+
+def test_a_result_of_the_wrong_length_ends_a_run_with_one_line(with_reward, monkeypatch, capfd):
+    monkeypatch.delenv("RANK", raising=False)
+    assert train_grpo.main(with_reward("short")) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "reward_funcs: short returned 3 values for 4 completions; give a list of 4 numbers" in line
+
+
+def test_a_share_out_of_range_is_a_mistake(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(max_faulty_rewards="1.5")) == 2
+    assert "max_faulty_rewards: 1.5 is out of range" in capfd.readouterr().err
+
+
+def torchrun(argv, **environment):
+    start = time.monotonic()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    done = subprocess.run(
+        [*launcher, str(ROOT / "train_grpo.py"), *argv],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.getcwd(), **environment},
+        timeout=280,
+    )
+    return done, time.monotonic() - start
+
+
+ENDS = {  # what the second process does: what the command's standard error names
+    "exit": ["exitcode  : 7", "local_rank: 1"],
+    "SystemExit": ["the second process gives up", "local_rank: 1"],
+    "memory": ["error: [process 1] out of memory in the rewards (it asked for 2.00 GiB more); give "],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ENDS)
+def test_a_process_that_waits_for_one_in_trouble_ends_soon_and_the_cause_is_named(end, with_reward):
+    done, seconds = torchrun(with_reward("on_the_second"), END=end)
+    assert done.returncode != 0 and seconds < 90  # half a minute of it to start two processes
+    assert all(cause in done.stderr for cause in ENDS[end]), done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_two_processes_leave_out_each_others_rows_and_stop_together(with_reward):
+    done, _ = torchrun(with_reward("on_the_second"), END="raise")
+    assert "the reward guard: 50 % of the rows of step 1 were left out" in done.stdout + done.stderr
+    assert Path("run/checkpoint-1/model.safetensors").exists()
+    assert {fault["process"] for fault in faults("run")} == {1}
+    assert done.stdout.count("reward at fault at step 1: on_the_second") == 1
+
+
+@pytest.mark.slow
+def test_a_wrong_result_on_one_process_is_said_once(with_reward):
+    done, seconds = torchrun(with_reward("short"))
+    assert done.stderr.count("reward_funcs: short returned 3 values for 4 completions") == 1 and seconds < 90

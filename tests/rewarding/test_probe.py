@@ -1,0 +1,117 @@
+"""grpo/reward_trial.py: rewards as TRL calls them, on a perfect completion and on perturbed ones."""
+
+import pytest
+
+from grpo.rewarding.probe import about_rewards, perturbed, try_rewards
+from rewards import GIST_REWARDS, REWARD_FUNCS
+from train_grpo import PROMPT_FORMATS, XML_COT_FORMAT
+
+XML = PROMPT_FORMATS["xml"]
+
+FIVE = {name: REWARD_FUNCS[name] for name in GIST_REWARDS}
+ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
+
+
+def try_out(**rewards):
+    return try_rewards(rewards, ROW, "5 + 4 = <<5+4=9>>9", XML, lambda text: list(text.encode()))
+
+
+def checks(tried, **weights):
+    return {check.name: check for check in about_rewards(tried, {name: 1.0 for name in tried} | weights)}
+
+
+def constant(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def test_perturbed_answers():
+    kinds = perturbed("5 + 4 = 9", "9", XML)
+    assert kinds["perfect"] == XML_COT_FORMAT.format(reasoning="5 + 4 = 9", answer="9")
+    assert "<answer>\n10\n</answer>" in kinds["wrong number"] and "<" not in kinds["no tags"]
+    assert kinds["extra text"].startswith(kinds["perfect"]) and kinds["empty"] == ""
+    assert "<answer>\nnot yes\n</answer>" in perturbed("", "yes", XML)["wrong number"]
+
+
+def test_each_reward_is_tried_on_all_of_them():
+    tried = try_out(**FIVE)
+    totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
+    assert totals == pytest.approx(
+        {"perfect": 4.0, "wrong number": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
+    )
+    assert {check.status for check in checks(tried).values()} == {"ok"}
+
+
+def test_rewards_get_what_trl_gives_them():
+    seen = {}
+
+    def curious(prompts, completions, completion_ids, answer, other, trainer_state, log_extra, log_metric):
+        seen.update(prompts=prompts, completions=completions, ids=completion_ids, answer=answer, other=other)
+        log_metric("some", 1.0)
+        log_extra("some", [1] * len(completions))
+        return [float(trainer_state.global_step)] * len(completions)
+
+    assert set(try_out(curious=curious)["curious"].values()) == {0.0}
+    assert seen["prompts"] == [ROW["prompt"]] * 5 and seen["answer"] == ["9"] * 5 and seen["other"] == [3] * 5
+    assert seen["completions"][0] == [
+        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", XML)["perfect"]}
+    ]
+    assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
+
+
+def test_every_reward_of_the_registry_can_be_tried_quietly(capfd):
+    tried = try_out(**REWARD_FUNCS)
+    assert all(isinstance(values, dict) for values in tried.values()), tried
+    assert tried["step_verified_reward_func"]["perfect"] == pytest.approx(0.6)
+    assert tried["debug_reward_func"]["perfect"] == 1.0 and capfd.readouterr() == ("", "")
+
+
+def test_a_reward_that_tells_nothing_apart_is_named():
+    found = checks(try_out(constant=constant, int_reward_func=REWARD_FUNCS["int_reward_func"]))
+    assert found["reward constant"].status == "warning" and found["reward int"].status == "ok"
+    alone = checks(try_out(constant=constant))["all rewards"]
+    assert alone.status == "warning" and "nothing can be learned" in alone.remedy
+
+
+def test_rewards_without_any_weight_are_an_error():
+    found = checks(try_out(constant=constant), constant=0.0)["all rewards"]
+    assert found.status == "error" and "every weight is 0" in found.finding
+
+
+def test_a_reward_of_format_alone_may_train_and_is_warned_of():
+    found = checks(try_out(int_reward_func=REWARD_FUNCS["int_reward_func"]))["all rewards"]
+    assert found.status == "warning" and "correctness" in found.remedy
+
+
+def test_a_reward_that_raises_is_an_error_that_says_what():
+    def broken(completions, **kwargs):
+        raise KeyError("solution")
+
+    found = checks(try_out(broken=broken, **FIVE))
+    assert found["reward broken"].status == "error" and "KeyError: 'solution'" in found["reward broken"].finding
+    assert found["all rewards"].status == "ok"
+    assert "all rewards" not in checks(try_out(broken=broken))
+
+
+def test_a_reward_may_abstain_or_be_asynchronous():
+    def abstains(completions, **kwargs):
+        return [None, 1.0, 1.0, None, None]
+
+    async def later(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    found = checks(try_out(abstains=abstains, later=later), abstains=1.0)
+    assert "perfect none, wrong number 1" in found["reward abstains"].finding and "reward later" not in found
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_wrong_number_of_values_is_an_error(count):
+    found = checks(try_out(short=lambda completions, **kwargs: [1.0] * count))
+    assert found["reward short"].status == "error"
+    assert f"short returned {count} values for 5 completions" in found["reward short"].finding
+
+
+@pytest.mark.parametrize("odd", ["1.0", [1.0], {"score": 1.0}, float("nan"), float("-inf")], ids=str)
+def test_what_is_no_finite_number_is_an_error(odd):
+    found = checks(try_out(odd=lambda completions, **kwargs: [1.0, odd, 1.0, 1.0, 1.0], **FIVE))
+    assert found["reward odd"].status == "error" and str(odd) in found["reward odd"].finding
+    assert found["all rewards"].status == "ok"

@@ -1,0 +1,233 @@
+"""grpo/reward_choice.py: names and parameters become functions, or one sentence that says what is wrong."""
+
+import doctest
+import functools
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo.core.errors import UserError
+from grpo.rewarding import registry
+from grpo.rewarding.registry import choose, parameters, refuse_collisions
+from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
+
+OWN = """
+import functools
+class Longer:
+    def __call__(self, completions, *, than: int = 3, **kwargs):
+        return [float(len(text) > than) for text in completions]
+
+def my_reward(completions, *, scale: float = 1.0, **kwargs):
+    return [scale * len(text) for text in completions]
+
+def strict(completions, *, needed, **kwargs):
+    return [needed] * len(completions)
+
+def int_reward_func(completions, **kwargs):
+    return [0.0] * len(completions)
+
+def annotated(completions, *, low: "Unknown" = 1, **kwargs):
+    return [float(low)] * len(completions)
+
+longer, other_name, setting = Longer(), my_reward, 3
+part = functools.partial(my_reward, scale=2.0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch):
+    """The user's files in the working directory."""
+    Path("my_rewards.py").write_text(OWN)
+    Path("broken_rewards.py").write_text("raise KeyError('no data')")
+    Path("leaving_rewards.py").write_text("raise SystemExit(0)")
+    Path("json.py").write_text("def mine(completions, **kwargs): ...")
+    Path("a_package").mkdir()
+    Path("a_package/inner.py").write_text("def deep(completions, **kwargs): return [1.0] * len(completions)")
+    Path("a_package/__init__.py").touch()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("my_rewards", "broken_rewards", "leaving_rewards", "a_package", "a_package.inner"):
+        sys.modules.pop(name, None)
+
+
+def chosen(*names, weights=None, args=None, run=(), allow=True):
+    return choose(list(names), weights, args, dict(run), allow)
+
+
+def test_the_five_are_themselves_in_order():
+    rewards = chosen(*GIST_REWARDS, weights=[1.0] * 5, run={"max_completion_length": 9})
+    assert list(rewards) == GIST_REWARDS and all(rewards[name] is REWARD_FUNCS[name] for name in GIST_REWARDS)
+
+
+def test_parameters_come_from_the_recipe_then_from_the_run_then_from_the_signature():
+    run = {"template": THINK_FORMAT, "max_completion_length": 100}
+    names = ["strict_format_reward_func", "overlong_reward_func", "length_reward_func", "int_reward_func"]
+    args = {"overlong_reward_func": {"cache": 50}, "length_reward_func": {"low": 0, "high": 10, "margin": 10}}
+    rewards = chosen(*names, args=args, run=run)
+    given = {"completions": [THINK_FORMAT], "completion_ids": [[1] * 75], "answer": ["7"]}
+    assert [reward(**given) for reward in rewards.values()] == [[0.5], [-0.5], [0.0], [0.0]]
+    args["overlong_reward_func"]["max_completion_length"] = 75
+    assert chosen(*names, args=args, run=run)["overlong_reward_func"](**given) == [-1.0]
+
+
+def test_what_is_chosen_keeps_its_name_for_trl_and_can_be_pickled():
+    from trl.trainer.utils import get_callable_name
+
+    rewards = chosen(
+        "length_reward_func", "my_rewards.my_reward", "my_rewards.longer", args={"length_reward_func": {"low": 1}}
+    )
+    assert list(rewards) == ["length_reward_func", "my_reward", "Longer"]
+    for name, reward in rewards.items():
+        copy = pickle.loads(pickle.dumps(reward))
+        assert name == reward.__name__ == copy.__name__ == get_callable_name(reward) == get_callable_name(copy)
+        assert copy(completions=["7"], completion_ids=[[1]]) == reward(completions=["7"], completion_ids=[[1]])
+
+
+@pytest.mark.parametrize("key", ["my_rewards.my_reward", "my_reward"])
+def test_a_reward_of_ones_own_takes_parameters_too(key):
+    rewards = chosen("int_reward_func", "my_rewards.my_reward", args={key: {"scale": 2}})
+    assert rewards["my_reward"](completions=["abc"]) == [6.0]
+    assert chosen("my_rewards.longer", args={"Longer": {"than": 0}})["Longer"](completions=["ab"]) == [1.0]
+    assert chosen("my_rewards.strict", run={"needed": 4})["strict"](completions=["ab"]) == [4]
+    assert chosen("my_rewards.part", args={"my_reward": {"scale": 3}})["my_reward"](completions=["ab"]) == [6]
+    assert chosen("my_rewards.part")["my_reward"](completions=["ab"]) == [4.0]
+    assert chosen("a_package.inner.deep")["deep"](completions=["ab"]) == [1.0]
+
+
+MISTAKES = {
+    "nothing": (dict(names=[]), "reward_funcs: 'nothing' is no reward; give one or more of xmlcount_reward_func, "),
+    "unknown": (dict(names=["zzz"]), "reward_funcs: 'zzz' is no reward; give one or more of xmlcount_reward_func, "),
+    "near": (dict(names=["corectness_reward_func"]), "did you mean correctness_reward_func?"),
+    "short": (dict(names=["correctness"]), "did you mean correctness_reward_func?"),
+    "twice": (dict(names=["int_reward_func"] * 2), "'int_reward_func' is given twice; give it once, with a weight"),
+    "weights": (dict(names=GIST_REWARDS, weights=[1]), "1 weights for 5 reward_funcs; give one for each"),
+    "untrusted": (dict(allow=False), "'my_rewards.my_reward' runs the code of my_rewards.py; if you trust it, give "),
+    "no file": (dict(names=["nowhere.reward"]), "needs a file nowhere.py in "),
+    "no path": (dict(names=["..reward"]), "needs a file"),
+    "no attribute": (dict(names=["my_rewards.my_rewrd"]), "'my_rewards' has no 'my_rewrd'; did you mean my_reward?"),
+    "empty attribute": (dict(names=["my_rewards."]), "'my_rewards' has no ''"),
+    "not callable": (dict(names=["my_rewards.setting"]), "'my_rewards.setting' is no function but int"),
+    "class": (dict(names=["my_rewards.Longer"]), "'my_rewards.Longer' is no function but type"),
+    "kind of the default": (
+        dict(names=["my_rewards.annotated"], args={"annotated": {"low": "x"}}),
+        "annotated: low is 'x'; give a whole number, such as 1",
+    ),
+    "raises": (dict(names=["broken_rewards.x"]), "importing 'broken_rewards' raises KeyError: 'no data'"),
+    "leaves": (dict(names=["leaving_rewards.x"]), "importing 'leaving_rewards' raises SystemExit: 0"),
+    "taken": (dict(names=["json.mine"]), "'json' is the name of another module"),
+    "same name": (
+        dict(names=["my_rewards.my_reward", "my_rewards.other_name"]),
+        "two rewards are called 'my_reward', as 'my_rewards.other_name' is; rename one",
+    ),
+    "name of ours": (dict(names=["int_reward_func", "my_rewards.int_reward_func"]), "two rewards are called 'int_rew"),
+    "args no dictionary": (dict(args=["low"]), "reward_args: ['low'] is no dictionary"),
+    "args of one": (dict(args={"my_reward": 3}), "my_reward: 3 is no dictionary; write {parameter: value}"),
+    "args not chosen": (dict(args={"style_reward_func": {}}), "'style_reward_func' is not among reward_funcs"),
+    "args unknown": (dict(args={"my_rewards": {}}), "reward_args: 'my_rewards' is no reward"),
+    "parameter": (
+        dict(names=["length_reward_func"], args={"length_reward_func": {"lo": 3}}),
+        "length_reward_func has no parameter 'lo'; it has low, high, margin",
+    ),
+    "no parameters": (
+        dict(names=["int_reward_func"], args={"int_reward_func": {"completions": 3}}),
+        "int_reward_func has no parameter 'completions'; it has none",
+    ),
+    "needed": (dict(names=["my_rewards.strict"]), "strict needs a value for its parameter 'needed'"),
+    "own kind": (dict(args={"my_reward": {"scale": "2"}}), "scale is '2'; give a finite number, such as 1.0"),
+    "range": (
+        dict(names=["length_reward_func"], args={"length_reward_func": {"low": 900}}),
+        "reward_args: length_reward_func: low 900, high 400, margin 100: give 0 <= low <= high and margin >= 0",
+    ),
+    "range by the run": (
+        dict(
+            names=["overlong_reward_func"],
+            args={"overlong_reward_func": {"cache": 65}},
+            run={"max_completion_length": 64},
+        ),
+        "cache 65: give 1 to max_completion_length (64)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_mistakes_are_one_sentence(kind):
+    call, message = MISTAKES[kind]
+    given = {"names": ["my_rewards.my_reward"], **call}
+    with pytest.raises(UserError) as error:
+        chosen(*given.pop("names"), **given)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("reward", "parameter", "value", "message"),
+    [
+        ("length", "low", "3", "low is '3'; give a whole number, such as 50"),
+        ("length", "low", 3.5, "give a whole number"),
+        ("length", "low", True, "give a whole number"),
+        ("step_verified", "line_value", float("nan"), "give a finite number, such as 0.2"),
+        ("step_verified", "max_lines", -1, "max_lines -1: give at least 0"),
+        ("overlong", "cache", "x", "give a whole number or null"),
+        ("style", "phrases", "certainly", "give a list, each item a text"),
+        ("style", "phrases", ["a", 3], "give a list, each item a text"),
+        ("incremental_format", "template", 3, "give a text or null"),
+        ("soft_format", "template", "no places", "give it {reasoning}, a tag or more"),
+        ("incremental_format", "template", "no tags", "holds no tags"),
+        ("debug", "every", 0, "give every >= 1"),
+        ("repetition", "ngram_size", 0, "give at least 1"),
+    ],
+)
+def test_values_that_a_parameter_cannot_take(reward, parameter, value, message):
+    name = f"{reward}_reward_func"
+    with pytest.raises(UserError) as error:
+        chosen(name, args={name: {parameter: value}})
+    assert message in str(error.value) and str(error.value).startswith(f"reward_args: {name}: ")
+
+
+@pytest.mark.parametrize(
+    ("reward", "parameter", "value"),
+    [
+        ("step_verified", "line_value", 1),  # a whole number is a number
+        ("overlong", "cache", None),
+        ("style", "phrases", ["well"]),
+        ("incremental_format", "template", None),
+    ],
+)
+def test_values_that_a_parameter_takes(reward, parameter, value):
+    name = f"{reward}_reward_func"
+    found = chosen(name, args={name: {parameter: value}})[name]
+    assert isinstance(found, functools.partial) and found.keywords == {parameter: value}
+
+
+def test_columns_that_would_replace_a_parameter_are_refused():
+    rewards = chosen("length_reward_func", "int_reward_func", args={"length_reward_func": {"low": 3}})
+    assert list(parameters(rewards["length_reward_func"])) == ["low", "high", "margin"]
+    refuse_collisions(rewards, ["prompt", "answer", "completion_ids", "level"])
+    with pytest.raises(UserError, match="the dataset's column 'low' would replace the parameter 'low' of length_rew"):
+        refuse_collisions(rewards, ["answer", "low"])
+
+
+def test_trl_logs_each_chosen_reward_by_its_name(tiny_model):
+    """Functions, functions with parameters, a class's instance: as TRL's trainer takes and calls them."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = {"length_reward_func": {"low": 1}, "Longer": {"than": 0}}
+    run = {"template": THINK_FORMAT, "max_completion_length": 8}
+    rewards = chosen(*REWARD_FUNCS, "my_rewards.my_reward", "my_rewards.longer", args=args, run=run)
+    settings = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "logging_steps": 1}
+    settings |= {"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 4, "max_completion_length": 8}
+    trainer = GRPOTrainer(
+        model=tiny_model,
+        reward_funcs=list(rewards.values()),
+        args=GRPOConfig("run", **settings),
+        train_dataset=Dataset.from_list([{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(4)]),
+    )
+    trainer.train()
+    logged = {key.split("/")[1] for key in trainer.state.log_history[0] if key.startswith("rewards/")}
+    assert logged == set(rewards) == {*REWARD_FUNCS, "my_reward", "Longer"}
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(registry).failed == 0

@@ -1,0 +1,184 @@
+"""grpo/stages.py: settings → stages, and one readable line for every mistake."""
+
+import json
+
+import pytest
+from conftest import ROOT
+
+import train_grpo
+from grpo.config.resolve import resolve
+from grpo.core.errors import UserError
+from grpo.rewarding import stages
+
+FORMAT = {"name": "format", "reward_funcs": ["xmlcount_reward_func", "int_reward_func"], "max_steps": 40}
+ANSWERS = {
+    "name": "answers",
+    "reward_funcs": ["correctness_reward_func", "int_reward_func"],
+    "reward_weights": [1, 0.5],
+    "max_steps": 80,
+}
+SETTINGS = {"reward_funcs": ["any"], "reward_weights": None, "max_steps": -1}
+CPU = ["--use_cpu", "true", "--report_to", "none"]
+
+
+def read(*asked, given=(), unit=1, **settings):
+    return stages.read({**SETTINGS, "stages": list(asked), **settings}, set(given), unit)
+
+
+def spans(found):
+    return [(stage.first_step, stage.last_step) for stage in found]
+
+
+def test_stages_follow_each_other_with_their_own_rewards_and_weights():
+    found, notes = read(FORMAT, ANSWERS)
+    assert notes == [] and spans(found) == [(1, 40), (41, 120)]
+    assert found[0].weights == {"xmlcount_reward_func": 1.0, "int_reward_func": 1.0}
+    assert found[1].weights == {"correctness_reward_func": 1.0, "int_reward_func": 0.5}
+    assert found[1].describe() == "answers: steps 41-120, correctness, int × 0.5"
+    assert [stages.at(found, step) for step in (1, 40, 41, 120, 121)] == [0, 0, 1, 1, 1]
+
+
+def test_the_run_has_all_their_rewards_in_order_and_their_steps():
+    assert stages.whole_run(read(FORMAT, ANSWERS)[0]) == {
+        "reward_funcs": ["xmlcount_reward_func", "int_reward_func", "correctness_reward_func"],
+        "reward_weights": [1.0, 1.0, 0.0],
+        "max_steps": 120,
+    }
+
+
+def test_without_stages_nothing_changes():
+    assert stages.read({**SETTINGS, "stages": None}, {"reward_funcs"}, 1) == ([], []) and stages.whole_run([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("steps", "total", "unit", "expected"),
+    [
+        ([40, 80], -1, 1, [(1, 40), (41, 120)]),
+        ([40, 80], 6, 1, [(1, 2), (3, 6)]),
+        ([1, 300], 4, 1, [(1, 1), (2, 4)]),  # each at least one
+        ([300, 1], 4, 1, [(1, 3), (4, 4)]),
+        ([1, 1, 98], 3, 1, [(1, 1), (2, 2), (3, 3)]),
+        ([98, 1, 1], 10, 1, [(1, 8), (9, 9), (10, 10)]),
+        ([40, 80], 240, 1, [(1, 80), (81, 240)]),  # longer in proportion, too
+        ([41, 80], -1, 4, [(1, 40), (41, 121)]),  # a rollout serves four steps; the last may be cut off
+        ([1, 1, 1], 9, 4, [(1, 4), (5, 8), (9, 9)]),
+    ],
+)
+def test_a_given_max_steps_and_whole_rollouts_move_the_boundaries(steps, total, unit, expected):
+    asked = [{**FORMAT, "name": str(index), "max_steps": count} for index, count in enumerate(steps)]
+    found, notes = read(*asked, unit=unit, max_steps=total)
+    assert spans(found) == expected
+    moved = [last - first + 1 for first, last in expected] != steps
+    assert len(notes) == moved and all(note.startswith("note: the stages take ") for note in notes)
+
+
+def test_the_note_says_what_the_stages_take_and_why():
+    assert read(FORMAT, ANSWERS, max_steps=6)[1] == [
+        "note: the stages take format 2, answers 4 steps, not 40, 80, since max_steps is 6"
+    ]
+    assert "since a rollout serves 16 steps" in read(FORMAT, ANSWERS, unit=16)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "extra", "expected"),
+    [
+        ([], {}, ["stages: the list is empty", "max_steps"]),
+        (["format"], {}, ["stages: stage 1 is 'format'", "mapping"]),
+        ([FORMAT, [ANSWERS]], {}, ["stages: stage 2 is [", "mapping"]),
+        ([[]], {}, ["stages: the list is empty"]),
+        ([{**FORMAT, "name": None}], {}, ["stages: stage 1: name: None"]),
+        ([{**FORMAT, "name": " "}], {}, ["name: ' '"]),
+        ([{**FORMAT, "steps": 4}], {}, ["stages: format: steps: no such key", "name, reward_funcs"]),
+        ([{**FORMAT, "max_steps": None}], {}, ["stages: format: max_steps: None", "at least 1"]),
+        ([{key: FORMAT[key] for key in ("name", "reward_funcs")}], {}, ["stages: format: max_steps: None"]),
+        ([{**FORMAT, "max_steps": 0}], {}, ["stages: format: max_steps: 0"]),
+        ([{**FORMAT, "max_steps": True}], {}, ["stages: format: max_steps: True"]),
+        ([{**FORMAT, "max_steps": 2.5}], {}, ["stages: format: max_steps: 2.5"]),
+        ([{**FORMAT, "reward_funcs": []}], {}, ["stages: format: reward_funcs: []", "one or more"]),
+        ([{**FORMAT, "reward_funcs": "int_reward_func"}], {}, ["stages: format: reward_funcs: 'int_reward_func'"]),
+        ([{**FORMAT, "reward_funcs": ["a", "a"]}], {}, ["stages: format: reward_funcs: 'a' is given twice"]),
+        ([ANSWERS, {**FORMAT, "reward_weights": [1.0]}], {}, ["stages: format: reward_weights: [1.0] for 2"]),
+        ([{**FORMAT, "reward_weights": 2.0}], {}, ["stages: format: reward_weights: 2.0 for 2"]),
+        ([{**FORMAT, "reward_weights": [1.0, "a"]}], {}, ["stages: format: reward_weights: 'a'"]),
+        ([{**FORMAT, "reward_weights": [1, float("nan")]}], {}, ["stages: format: reward_weights: nan", "finite"]),
+        ([{**FORMAT, "reward_weights": [0, 0.0]}], {}, ["stages: format: reward_weights: every weight is 0"]),
+        ([FORMAT, FORMAT], {}, ["stages: 'format' is the name of 2 stages"]),
+        ([FORMAT, ANSWERS], {"max_steps": 1}, ["max_steps: 1 is too few for 2 stages", "at least 2"]),
+        ([FORMAT, ANSWERS], {"max_steps": 4, "unit": 4}, ["max_steps: 4 is too few for 2 stages", "at least 5"]),
+        ([FORMAT], {"given": ["reward_funcs"]}, ["reward_funcs:", "beside stages"]),
+        ([FORMAT], {"reward_weights": [1.0]}, ["reward_weights: [1.0] beside stages"]),
+    ],
+)
+def test_mistakes_name_the_stage_and_the_key(asked, extra, expected):
+    with pytest.raises(UserError) as error:
+        read(*asked, **extra)
+    assert all(part in str(error.value) for part in expected), error.value
+
+
+def test_a_recipe_and_the_command_line_give_stages_alike(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"stages": [FORMAT, ANSWERS]}))  # JSON is YAML
+    first = resolve(train_grpo.HYPERPARAMETERS, ["--config", str(recipe), *CPU])
+    second = resolve(train_grpo.HYPERPARAMETERS, ["--stages", json.dumps(FORMAT), json.dumps(ANSWERS), *CPU])
+    assert first.stages == second.stages and spans(first.stages) == [(1, 40), (41, 120)]
+    assert (
+        resolve(train_grpo.HYPERPARAMETERS, ["--stages", json.dumps([FORMAT, ANSWERS]), *CPU]).stages == first.stages
+    )
+    assert first.script.stages == second.script.stages == [FORMAT, ANSWERS]
+    assert first.training.max_steps == 120 and first.training.reward_weights == [1.0, 1.0, 0.0]
+    assert first.script.reward_funcs == ["xmlcount_reward_func", "int_reward_func", "correctness_reward_func"]
+    assert first.changed["stages"] == {"inline": None, "run": [FORMAT, ANSWERS]}
+    inline = resolve({**train_grpo.HYPERPARAMETERS, "stages": [FORMAT, ANSWERS]}, CPU)
+    assert inline.stages == first.stages and "stages" not in inline.changed
+
+
+def test_stages_change_where_a_rollout_ends():
+    flags = ["--stages", json.dumps({**FORMAT, "max_steps": 41}), json.dumps(ANSWERS), *CPU]
+    found = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--steps_per_generation", "16"])
+    assert found.geometry.steps_per_rollout == 4 and spans(found.stages) == [(1, 40), (41, 121)]
+    assert any("a rollout serves 4 steps" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--stages", "{format"], ["stages: '{format' is no JSON", '"max_steps"']),
+        (["--stages", "3"], ["stages: stage 1 is 3"]),
+        (["--stages", json.dumps(FORMAT), "--reward_funcs", "int_reward_func"], ["reward_funcs:", "beside stages"]),
+        (["--stages", json.dumps(FORMAT), "--reward_weights", "1"], ["reward_weights: [1.0] beside stages"]),
+        (["--adaptive_rewards", "int"], ["adaptive_rewards: 'int'", "int_reward_func"]),
+        (["--adaptive_bounds", "2"], ["adaptive_bounds: [2.0]", "0.25 4"]),
+        (["--adaptive_bounds", "2", "4"], ["adaptive_bounds: [2.0, 4.0]"]),
+        (["--adaptive_bounds", "0", "4"], ["adaptive_bounds: 0", "above 0"]),
+        (["--adaptive_threshold", "nan"], ["adaptive_threshold: nan", "finite"]),
+    ],
+)
+def test_mistakes_on_the_command_line(flags, expected):
+    with pytest.raises(UserError) as error:
+        resolve(train_grpo.HYPERPARAMETERS, [*flags, *CPU])
+    assert all(part in str(error.value) for part in expected), error.value
+
+
+def test_a_reward_that_is_none_is_named_before_anything_loads(capfd):
+    stage = {**FORMAT, "reward_funcs": ["xmlcont_reward_func"]}
+    assert train_grpo.main(["--stages", json.dumps(stage), *CPU]) == 2
+    assert "'xmlcont_reward_func' is no reward" in capfd.readouterr().err
+
+
+def test_the_shipped_recipe_teaches_the_format_alone_first():
+    argv = ["--config", str(ROOT / "recipes/two_stage.yaml"), *CPU]
+    config = resolve(train_grpo.HYPERPARAMETERS, argv)
+    assert [(stage.name, stage.last_step) for stage in config.stages] == [("format", 100), ("correctness", 400)]
+    assert "correctness_reward_func" not in config.stages[0].reward_funcs
+    assert config.stages[1].weights["correctness_reward_func"] == 1.0 and config.training.max_steps == 400
+    short = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--max_steps", "4"])
+    assert spans(short.stages) == [(1, 1), (2, 4)] and short.training.max_steps == 4
+
+
+def test_a_recipe_with_stages_and_rewards_beside_them_is_refused(tmp_path):
+    recipe = tmp_path / "both.yaml"
+    recipe.write_text(
+        "stages: [{name: a, reward_funcs: [int_reward_func], max_steps: 2}]\nreward_funcs: [correctness_reward_func]\n"
+    )
+    with pytest.raises(UserError, match=r"reward_funcs: .*both.yaml holds stages too"):
+        resolve(train_grpo.HYPERPARAMETERS, ["--config", str(recipe), "--use_cpu", "true", "--report_to", "none"])

@@ -1,0 +1,378 @@
+"""grpo/weights.py: what each reward weighs, by stage and by success, also after a resume and on two processes."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict, deque
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import DEMO, ROOT
+from transformers import TrainerState
+
+import train_grpo
+from grpo.rewarding.stages import Stage
+from grpo.rewarding.weighting import RewardWeights, adapted, is_penalty
+
+ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+# --- The rule
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 0, 0, 0], 1.2),
+        ([2, 2, 0, 0, 0, 0, 0, 0, 0, 0], 1.2),
+        ([2, 2, 2, 0, 0, 0, 0, 0, 0, 0], 1.0),  # 0.3 is not below 0.3
+        ([2, 2, 2, 2, 0], 1.0),  # 0.8 is not above 0.8
+        ([2] * 9 + [0], 0.9),
+        ([], 1.0),  # no value, no news
+    ],
+)
+def test_a_rare_reward_gains_weight_and_a_usual_one_loses_it(values, expected):
+    assert adapted(1.0, values, 0.0, (0.25, 4.0)) == expected
+
+
+def test_the_factor_stays_within_its_bounds():
+    up = down = 1.0
+    for _ in range(50):
+        up, down = adapted(up, [0.0], 0.0, (0.25, 4.0)), adapted(down, [1.0], 0.0, (0.25, 4.0))
+    assert (up, down) == (4.0, 0.25)
+    assert adapted(3.9, [0.0], 0.0, (0.25, 4.0)) == 4.0 and adapted(9.0, [], 0.0, (0.25, 4.0)) == 4.0
+
+
+def test_success_is_a_value_above_the_threshold():
+    assert adapted(1.0, [0.5] * 4, 0.5, (0.25, 4.0)) == 1.2 and adapted(1.0, [0.5] * 4, 0.4, (0.25, 4.0)) == 0.9
+    assert adapted(1.0, [-0.1] * 4, -0.5, (0.25, 4.0)) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("values", "threshold", "expected"),
+    [
+        ([-1.0, 0.0], 0.0, True),  # takes away, or leaves alone
+        ([-2.0, -1.0], 0.0, True),
+        ([-1.0, -1.0], 0.0, False),  # all wrong
+        ([0.0, 0.0], 0.0, False),  # never earned so far
+        ([-1.0, 1.0], 0.0, False),
+        ([0.0, 0.5], 1.0, False),  # earned in part
+        ([-1.0, 0.0], -0.5, False),  # the threshold says what a success is
+    ],
+)
+def test_a_reward_that_only_takes_away_is_a_penalty(values, threshold, expected):
+    assert is_penalty(min(values), max(values), threshold) is expected
+
+
+# --- The callback, on a stand-in for the trainer
+
+
+class Trainer:
+    """What the callback knows of a GRPOTrainer, and its loop: micro-batches, rollouts, optimizer steps."""
+
+    def __init__(self, accumulation=1, per_rollout=1, iterations=1, weights=(1.0, 1.0)):
+        self.args = SimpleNamespace(steps_per_generation=per_rollout, gradient_accumulation_steps=accumulation)
+        self.num_iterations, self._step = iterations, 0
+        self.reward_func_names = ["first", "second"]
+        self.reward_weights = torch.tensor(weights)
+        self._logs = {"rewards": {name: deque(maxlen=4) for name in self.reward_func_names}}
+        self._metrics = {"train": defaultdict(list)}
+        self.rollouts = []  # the weights that each was scored with
+
+    def train(self, callback, state, steps, rewards):
+        callback.on_train_begin(self.args, state, None)
+        for _ in range(steps):
+            callback.on_step_begin(self.args, state, None)
+            for micro in range(self.args.gradient_accumulation_steps):
+                if self._step % (self.args.steps_per_generation * self.num_iterations) == 0:
+                    self.rollouts.append(self.reward_weights.tolist())
+                    for name, values in rewards(len(self.rollouts)).items():
+                        self._logs["rewards"][name].extend(values)
+                self._step += 1
+                if micro + 1 < self.args.gradient_accumulation_steps:
+                    callback.on_substep_end(self.args, state, None)
+            state.global_step += 1
+            callback.on_step_end(self.args, state, None)
+
+
+def script(names=("first", "second"), adaptive=None, threshold=0.0, bounds=(0.25, 4.0)):
+    return SimpleNamespace(
+        reward_funcs=list(names), adaptive_rewards=adaptive, adaptive_threshold=threshold, adaptive_bounds=list(bounds)
+    )
+
+
+def started():
+    return TrainerState(is_world_process_zero=True)
+
+
+def wrong(rollout):
+    return {"first": [0.0] * 4, "second": [math.nan, 1.0, 0.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "per_rollout", "iterations", "rollouts"),
+    [(1, 1, 1, 12), (2, 2, 1, 12), (1, 4, 1, 3), (1, 2, 3, 2), (4, 2, 1, 24), (4, 2, 3, 8)],
+)
+def test_the_rule_is_applied_once_a_rollout_whatever_the_geometry(accumulation, per_rollout, iterations, rollouts):
+    trainer, state = Trainer(accumulation, per_rollout, iterations), started()
+    callback = RewardWeights(trainer, script(adaptive=["first"], bounds=(0.25, 1e9)))
+    trainer.train(callback, state, 12, wrong)
+    assert len(trainer.rollouts) == rollouts
+    assert state.stateful_callbacks["reward_weights"]["first"]["factor"] == pytest.approx(1.2**rollouts)
+    assert all(second == 1.0 for _, second in trainer.rollouts)
+    if accumulation <= per_rollout:  # else several rollouts belong to one step, and one set of weights to them
+        assert [first for first, _ in trainer.rollouts] == pytest.approx([1.2**n for n in range(rollouts)])
+
+
+def test_what_was_logged_is_what_the_rollout_was_scored_with_also_while_it_serves_several_steps():
+    trainer, logged = Trainer(per_rollout=3), []
+    callback = RewardWeights(trainer, script(adaptive=["all"]))
+    on_step_end = callback.on_step_end
+
+    def note(*args):
+        logged.append((trainer._metrics["train"]["reward_weights/first"], trainer.reward_weights.tolist()[0]))
+        on_step_end(*args)
+
+    callback.on_step_end = note
+    trainer.train(callback, started(), 6, wrong)
+    assert logged == [([1.0], 1.0)] * 3 + [([pytest.approx(1.2)], pytest.approx(1.2))] * 3
+
+
+def test_missing_values_do_not_count_and_a_rollout_without_any_changes_nothing():
+    trainer, state = Trainer(), started()
+    columns = {"first": [math.nan] * 4, "second": [math.nan, math.nan, math.nan, 1.0]}
+    trainer.train(RewardWeights(trainer, script(adaptive=["all"])), state, 2, lambda rollout: columns)
+    assert (
+        trainer.rollouts[1] == [1.0, pytest.approx(0.9)] and "first" not in state.stateful_callbacks["reward_weights"]
+    )
+
+
+def test_a_penalty_keeps_its_own_weight_and_is_named_once(capsys):
+    def rewards(rollout):
+        return {"first": [0.0] * 4 if rollout < 3 else [0.0, -1.0, 0.0, 0.0], "second": [-1.0] * 4}
+
+    trainer = Trainer(weights=(0.5, 1.0))
+    trainer.train(RewardWeights(trainer, script(adaptive=["all"])), started(), 6, rewards)
+    assert [first for first, _ in trainer.rollouts] == pytest.approx([0.5, 0.6, 0.72, 0.5, 0.5, 0.5])
+    assert trainer.rollouts[5][1] == pytest.approx(1.2**5)  # all wrong at -1 each is no penalty
+    assert " ".join(capsys.readouterr().out.split()).count("first has been below 0 and never above it") == 1
+
+
+def test_a_reward_with_a_weight_of_0_or_below_is_not_scaled():
+    trainer, state = Trainer(weights=(0.0, -1.0)), started()
+    trainer.train(RewardWeights(trainer, script(adaptive=["all"])), state, 3, wrong)
+    assert trainer.rollouts == [[0.0, -1.0]] * 3 and state.stateful_callbacks["reward_weights"] == {}
+
+
+STAGES = [Stage("one", 1, 2, ["first"], [2.0]), Stage("two", 3, 6, ["second", "first"], [1.0, 0.5])]
+
+
+def test_a_stage_sets_its_weights_before_its_first_rollout_and_says_so(capsys):
+    trainer = Trainer()
+    trainer.train(RewardWeights(trainer, script(), STAGES), started(), 6, wrong)
+    assert trainer.rollouts == [[2.0, 0.0]] * 2 + [[0.5, 1.0]] * 4
+    assert trainer._metrics["train"]["stage"] == [2]
+    shown = capsys.readouterr().out
+    assert "Stage 1 of 2, one: steps 1-2, first × 2" in shown
+    assert "Stage 2 of 2, two: steps 3-6, second, first × 0.5" in shown and shown.count("Stage") == 2
+
+
+def test_factors_go_on_from_stage_to_stage_and_rest_while_their_reward_is_off():
+    trainer = Trainer()
+    trainer.train(RewardWeights(trainer, script(adaptive=["first"]), STAGES), started(), 4, wrong)
+    assert [first for first, _ in trainer.rollouts] == pytest.approx([2.0, 2.4, 0.5 * 1.44, 0.5 * 1.728])
+    trainer, off = Trainer(), [STAGES[0], Stage("two", 3, 6, ["second"], [1.0])]
+    state = started()
+    trainer.train(RewardWeights(trainer, script(adaptive=["all"]), off), state, 6, wrong)
+    assert state.stateful_callbacks["reward_weights"]["first"]["factor"] == pytest.approx(1.44)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_a_saved_state_goes_on_with_the_same_weights(tmp_path, stop):
+    whole, settings = Trainer(), script(adaptive=["all"])
+    whole.train(RewardWeights(whole, settings, STAGES), started(), 6, wrong)
+    first, state = Trainer(), started()
+    first.train(RewardWeights(first, settings, STAGES), state, stop, wrong)
+    state.save_to_json(str(tmp_path / "trainer_state.json"))
+    second, state = Trainer(), TrainerState.load_from_json(str(tmp_path / "trainer_state.json"))
+    second.train(RewardWeights(second, settings, STAGES), state, 6 - stop, wrong)
+    assert first.rollouts + second.rollouts == whole.rollouts
+
+
+def test_other_settings_on_resuming_hold_at_once():
+    state = started()
+    state.stateful_callbacks["reward_weights"] = {"first": {"factor": 3.0, "lowest": 0.0, "highest": 0.0}}
+    trainer = Trainer()
+    trainer.train(RewardWeights(trainer, script(adaptive=["first"], bounds=(0.5, 2.0))), state, 1, wrong)
+    assert trainer.rollouts == [[2.0, 1.0]]
+    trainer = Trainer()
+    trainer.train(RewardWeights(trainer, script()), state, 1, wrong)
+    assert trainer.rollouts == [[1.0, 1.0]] and not trainer._metrics["train"]
+
+
+# --- Real runs
+
+FORMAT = {"name": "format", "reward_funcs": ["xmlcount_reward_func", "soft_format_reward_func"], "max_steps": 2}
+ANSWERS = {
+    "name": "answers",
+    "reward_funcs": ["correctness_reward_func", "soft_format_reward_func"],
+    "reward_weights": [1.0, 0.5],
+    "max_steps": 3,
+}
+# A model that earns something
+LEARNS = {
+    "model_name_or_path": str(DEMO / "model"),
+    "dataset_name": str(DEMO / "train.jsonl"),
+    "max_samples": "60",
+    "learning_rate": "2e-4",
+    "eval_samples": "2",
+    "max_completion_length": "40",
+    "num_generations": "8",
+    "per_device_train_batch_size": "16",
+    "log_completions": "false",
+    "save_steps": "1",
+    "save_total_limit": "9",
+    "max_steps": None,
+    "adaptive_rewards": "all",
+    "adaptive_threshold": "0.5",  # more than the format earns, so that its weight rises with each rollout
+}
+OF_THE_CLOCK = (
+    "step_time",
+    "time/generation",
+    "time/rewards",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+)
+
+
+def in_stages(tiny_run, *stages, **overrides):
+    return [*tiny_run(**{**LEARNS, **overrides}), "--stages", *map(json.dumps, stages)]
+
+
+def logged(run):
+    lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+    return {
+        line["step"]: {k: v for k, v in line.items() if k not in OF_THE_CLOCK} for line in lines if "reward" in line
+    }
+
+
+def weights(line):
+    return {key.partition("/")[2]: value for key, value in line.items() if key.startswith("reward_weights/")}
+
+
+@pytest.mark.slow
+def test_two_stages_in_one_run_and_resumed_in_each_and_between_them(tiny_run, capfd):
+    assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS)) == 0
+    shown, whole = " ".join(capfd.readouterr().out.split()), logged("run")
+    assert "Stage 1 of 2, format: steps 1-2, xmlcount, soft_format" in shown
+    assert "Stage 2 of 2, answers: steps 3-5, correctness, soft_format × 0.5" in shown
+    assert [whole[step]["stage"] for step in range(1, 6)] == [1, 1, 2, 2, 2]
+    names = ["xmlcount_reward_func", "soft_format_reward_func", "correctness_reward_func"]
+    assert all(list(weights(line)) == names for line in whole.values())
+    assert list(weights(whole[1]).values()) == [1.0, 1.0, 0.0]
+    assert list(weights(whole[2]).values()) == pytest.approx([1.2, 1.2, 0.0])
+    for step in (3, 4, 5):
+        off, soft, correct = weights(whole[step]).values()
+        assert off == 0 and soft == pytest.approx(0.5 * 1.2 ** (step - 1)) and 0.8 <= correct <= 1.5
+    for line in whole.values():
+        total = sum(weight * line[f"rewards/{name}/mean"] for name, weight in weights(line).items())
+        assert line["reward"] == pytest.approx(total, abs=1e-5)
+    record = json.loads(Path("run/run.json").read_text())
+    assert [(stage["name"], stage["first_step"], stage["last_step"]) for stage in record["stages"]] == [
+        ("format", 1, 2),
+        ("answers", 3, 5),
+    ]
+    assert record["stages"][1]["reward_weights"] == [1.0, 0.5]
+    assert 'class="stages"' in Path("run/report.html").read_text()
+    for stop in (1, 2, 4):  # in the first, at the boundary, in the second
+        again = Path(f"again-{stop}")
+        shutil.copytree("run", again)
+        for step in range(stop + 1, 6):
+            shutil.rmtree(again / f"checkpoint-{step}")
+        (again / "metrics.jsonl").unlink()
+        flags = {"output_dir": str(again), "resume_from_checkpoint": "auto", "save_strategy": "no"}
+        assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS, **flags)) == 0
+        assert logged(again) == {step: line for step, line in whole.items() if step > stop}
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_in_its_second_stage(tiny_run):
+    argv = in_stages(tiny_run, FORMAT, ANSWERS)
+    killed = f"""
+import os, signal, sys
+sys.path.insert(0, {str(ROOT)!r})
+import train_grpo
+from grpo.monitoring import MetricsFile
+class Kill(MetricsFile):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+from grpo import monitoring
+monitoring.MetricsFile = Kill
+train_grpo.main({argv!r})
+"""
+    done = subprocess.run([sys.executable, "-c", killed], capture_output=True, timeout=280)  # as many threads as here
+    assert done.returncode == -9 and sorted(logged("run")) == [1, 2, 3]
+    assert train_grpo.main([*argv, "--resume_from_checkpoint", "auto"]) == 0
+    assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS, output_dir="whole")) == 0
+    assert logged("run") == logged("whole")
+
+
+def test_the_recipe_runs_on_another_model_and_data_in_a_few_steps(tiny_run, capfd):
+    flags = {"max_steps": "4", "save_strategy": "no", "max_completion_length": "8", "adaptive_rewards": None}
+    argv = ["--config", str(ROOT / "recipes/two_stage.yaml"), *tiny_run(**{**LEARNS, **flags})]
+    assert train_grpo.main([*argv, "--dry_run", "true"]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "the stages take format 1, correctness 3 steps, not 100, 300, since max_steps is 4" in shown
+    assert "correctness: steps 2-4, correctness, int, soft_format × 0.5" in shown
+    assert train_grpo.main(argv) == 0
+    found = [list(weights(line).values()) for line in logged("run").values()]
+    assert found == [[1, 1, 1, 0, 0]] + [[0, 0.5, 0, 1, 1]] * 3
+
+
+def test_rewards_of_the_users_own_take_part_in_stages_and_scaling(tiny_run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "own_rewards", raising=False)
+    Path("own_rewards.py").write_text("def brief(completions, **kwargs):\n    return [0.25] * len(completions)\n")
+    own = {"name": "own", "reward_funcs": ["own_rewards.brief"], "max_steps": 2}
+    flags = {"save_strategy": "no", "adaptive_threshold": None, "allow_custom_rewards": "true"}
+    assert train_grpo.main(in_stages(tiny_run, {**FORMAT, "max_steps": 1}, own, **flags)) == 0
+    assert [weights(line)["brief"] for line in logged("run").values()] == [0, 1, pytest.approx(0.9)]
+    assert "<td>own_rewards.brief × 1</td><td>0.25</td><td>0.25</td>" in Path("run/report.html").read_text()
+
+
+def test_a_run_without_stages_or_scaling_logs_no_weights(tiny_run):
+    assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no")) == 0
+    assert not [key for line in logged("run").values() for key in line if key.startswith(("reward_weights", "stage"))]
+
+
+RANKS = """
+import json, os, sys
+sys.path.insert(0, {root!r})
+from grpo import weights
+on_step_end, seen = weights.RewardWeights.on_step_end, []
+def note(self, args, state, control, **kwargs):
+    on_step_end(self, args, state, control, **kwargs)
+    seen.append([self.trainer.reward_weights.tolist(), self.kept])
+    with open(f"rank{{os.environ['RANK']}}.json", "w") as file:
+        json.dump(seen, file)
+weights.RewardWeights.on_step_end = note
+import train_grpo
+sys.exit(train_grpo.main())
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_the_weights(tiny_run):
+    Path("ranks.py").write_text(RANKS.format(root=str(ROOT)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    argv = in_stages(tiny_run, FORMAT, ANSWERS, save_strategy="no")
+    done = subprocess.run([*launcher, "ranks.py", *argv], env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks[0] == ranks[1] and len(ranks[0]) == 5 and ranks[0][4][1]
+    assert done.stdout.count("Stage 2 of 2") == 1

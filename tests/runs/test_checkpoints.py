@@ -1,0 +1,233 @@
+"""grpo/checkpoints.py: a checkpoint counts only when it is complete, and no damage goes unnoticed."""
+
+import json
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from grpo.runs import checkpoints
+
+
+def make(run, step, world_size=1, sealed=True, **state):
+    """A checkpoint as a Trainer writes it."""
+    directory = Path(run) / f"checkpoint-{step}"
+    directory.mkdir(parents=True)
+    save_file(
+        {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)},
+        directory / "model.safetensors",
+    )
+    torch.save({"state": torch.zeros(100)}, directory / "optimizer.pt")
+    torch.save({"last_epoch": step}, directory / "scheduler.pt")
+    for rank in range(world_size):
+        name = "rng_state.pth" if world_size == 1 else f"rng_state_{rank}.pth"
+        torch.save({"cpu": torch.get_rng_state()}, directory / name)
+    (directory / "trainer_state.json").write_text(json.dumps({"global_step": step, **state}))
+    if sealed:
+        checkpoints.seal(directory, world_size, note="hello")
+    return directory
+
+
+def test_a_sealed_one_is_complete_and_lists_every_other_file_with_its_size():
+    directory = make("run", 7)
+    assert checkpoints.why_not(directory) is None
+    sealed = json.loads((directory / "complete.json").read_text())
+    files = {path.name: path.stat().st_size for path in directory.iterdir() if path.name != "complete.json"}
+    assert sealed == {"step": 7, "world_size": 1, "files": files, "note": "hello"}
+
+
+def test_without_its_seal_it_was_not_finished():
+    assert "not finished (complete.json is missing)" in checkpoints.why_not(make("run", 7, sealed=False))
+
+
+def cut(directory, name, keep=0.5):
+    path = directory / name
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+
+
+def reseal(directory):
+    checkpoints.break_seal(directory)
+    checkpoints.seal(directory, 1)
+
+
+def flip(directory, name):
+    """One bit in the middle."""
+    data = bytearray((directory / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (directory / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
+def test_a_file_that_is_missing_cut_or_grown_is_named(name):
+    directory = make("run", 7)
+    original = (directory / name).read_bytes()
+    for damage, told in (
+        (lambda: (directory / name).unlink(), f"{name} is missing"),
+        (lambda: cut(directory, name), f"{name} has"),
+        (lambda: (directory / name).write_bytes(b""), f"{name} has 0 bytes"),
+        (lambda: (directory / name).write_bytes(original + b"x"), f"{name} has"),
+    ):
+        damage()
+        assert checkpoints.why_not(directory).startswith(told)
+        (directory / name).write_bytes(original)
+    assert checkpoints.why_not(directory) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
+def test_a_file_that_was_cut_before_it_was_sealed_is_found_by_looking_into_it(name):
+    directory = make("run", 7)
+    cut(directory, name)
+    reseal(directory)
+    assert f"{name} is damaged" in checkpoints.why_not(directory)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth"])
+def test_one_wrong_bit_in_an_archive_is_found(name):
+    directory = make("run", 7)
+    flip(directory, name)
+    assert name in checkpoints.why_not(directory)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_wrong_bits_in_an_archives_lists_are_told_too(name):
+    """There zipfile finds methods, versions and encryptions that it does not know, and raises whatever it likes."""
+    directory = make("run", 7)
+    whole = (directory / name).read_bytes()
+    for place in [*range(64), *range(len(whole) - 700, len(whole), 3)]:
+        data = bytearray(whole)
+        data[place] ^= 1 << (3 * place % 8)
+        (directory / name).write_bytes(data)
+        reason = checkpoints.why_not(directory)
+        assert reason is None or name in reason
+
+
+def test_nothing_is_unpickled():
+    class Bomb:
+        def __reduce__(self):
+            return (Path.touch, (Path("exploded"),))
+
+    directory = make("run", 7)
+    with zipfile.ZipFile(directory / "optimizer.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Bomb()))
+    (directory / "training_args.bin").write_bytes(pickle.dumps(Bomb()))
+    (directory / "scheduler.pt").write_bytes(pickle.dumps(Bomb()))  # no archive at all
+    reseal(directory)
+    assert checkpoints.why_not(directory) == "scheduler.pt is damaged (it is no archive)"
+    assert not Path("exploded").exists()
+
+
+def test_every_process_needs_its_random_numbers():
+    directory = make("run", 7, world_size=3)
+    assert checkpoints.why_not(directory) is None
+    (directory / "rng_state_2.pth").unlink()
+    checkpoints.break_seal(directory)
+    checkpoints.seal(directory, 3)
+    assert "rng_state_2.pth is missing: every process has its own random numbers" in checkpoints.why_not(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("optimizer.pt", "no optimizer state"), ("scheduler.pt", "scheduler.pt"), ("model.safetensors", "no weights"),
+     ("trainer_state.json", "trainer_state.json is missing"), ("rng_state.pth", "rng_state.pth is missing")],
+)  # fmt: skip
+def test_a_part_that_was_never_saved_is_named(name, told):
+    directory = make("run", 7)
+    (directory / name).unlink()
+    reseal(directory)
+    assert told in checkpoints.why_not(directory)
+
+
+def test_the_state_of_another_step_is_no_part_of_it():
+    directory = make("run", 7)
+    (directory / "trainer_state.json").write_text('{"global_step": 6}')
+    reseal(directory)
+    assert "of another step" in checkpoints.why_not(directory)
+
+
+def test_other_names_and_nothing_at_all():
+    assert checkpoints.why_not(Path("nowhere")) == "there is no such directory"
+    Path("model").mkdir()
+    assert "not the name of a checkpoint" in checkpoints.why_not(Path("model"))
+    directory = make("run", 7)
+    for text in ("", "[]", '{"files": 3}', "{", '{"files": {"model.safetensors": "large"}}', "[" * 100_000):
+        (directory / "complete.json").write_text(text)
+        assert checkpoints.why_not(directory) == "complete.json cannot be read"
+    (directory / "complete.json").write_text('{"files": {}, "world_size": "all"}')
+    assert checkpoints.why_not(directory) == "complete.json cannot be read"
+
+
+def test_sharded_checkpoints_are_known_by_their_directories():
+    directory = make("run", 7, sealed=False)
+    for name in ("optimizer.pt", "scheduler.pt", "model.safetensors"):
+        (directory / name).unlink()
+    (directory / "optimizer_0").mkdir()
+    (directory / "optimizer_0" / "__0_0.distcp").write_bytes(b"shard")
+    checkpoints.seal(directory, 1)
+    assert checkpoints.why_not(directory) is None
+    (directory / "optimizer_0" / "__0_0.distcp").write_bytes(b"sha")
+    assert checkpoints.why_not(directory) == "optimizer_0/__0_0.distcp has 3 bytes instead of 5"
+
+
+def test_the_newest_that_is_complete_is_taken_by_number_and_the_others_are_told():
+    for step in (5, 10, 9, 100):
+        make("run", step)
+    (Path("run") / "checkpoint-later").mkdir()
+    assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-100"), [])
+    cut(Path("run/checkpoint-100"), "optimizer.pt")
+    (Path("run/checkpoint-10") / "complete.json").unlink()
+    found, skipped = checkpoints.newest(Path("run"))
+    assert found == Path("run/checkpoint-9") and len(skipped) == 2
+    assert skipped[0].startswith("run/checkpoint-100: optimizer.pt has") and "not finished" in skipped[1]
+    assert checkpoints.newest(Path("elsewhere")) == (None, [])
+
+
+def test_removing_old_ones_counts_complete_ones_only():
+    for step in (1, 2, 3, 4):
+        make("run", step)
+    make("run", 5, sealed=False)
+    checkpoints.remove_old(Path("run"), keep=2, best=str(Path("run/checkpoint-1").resolve()))
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == [
+        "checkpoint-5", "checkpoint-4", "checkpoint-3", "checkpoint-1",
+    ]  # fmt: skip
+    checkpoints.remove_old(Path("run"), keep=None)
+    assert len(checkpoints.all_of(Path("run"))) == 4
+
+
+def test_the_last_that_a_run_can_go_on_from_is_never_removed():
+    """As when a run is resumed with save_only_model."""
+    for step in (1, 2, 3, 4):
+        directory = make("run", step, sealed=False)
+        if step > 2:
+            (directory / "optimizer.pt").unlink()
+        checkpoints.seal(directory, 1)
+    checkpoints.remove_old(Path("run"), keep=1)
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-4", "checkpoint-2"]
+    assert checkpoints.newest(Path("run"))[0] == Path("run/checkpoint-2")
+
+
+def test_one_that_is_being_removed_is_no_longer_complete(monkeypatch):
+    seen = []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: seen.append(checkpoints.why_not(path)))
+    for step in (1, 2):
+        make("run", step)
+    checkpoints.remove_old(Path("run"), keep=1)
+    assert len(seen) == 1 and "not finished" in seen[0]
+
+
+def test_what_is_written_whole_is_never_half_there(monkeypatch):
+    path = Path("value.json")
+    checkpoints.write_whole(path, {"a": 1})
+    monkeypatch.setattr(
+        json, "dump", lambda value, file, **_: (file.write('{"a"'), (_ for _ in ()).throw(OSError(28, "full")))
+    )
+    with pytest.raises(OSError, match="full"):
+        checkpoints.write_whole(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}

@@ -1,0 +1,93 @@
+"""grpo/hub.py: a model is pushed with our card and without checkpoints, and what the Hub refuses is known before."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+from huggingface_hub import HfApi
+
+import train_grpo
+from grpo.core.errors import UserError
+from grpo.runs import hub
+
+PUSHES = {"push_to_hub": "true", "hub_model_id": "me/x"}
+
+
+@pytest.fixture
+def uploads(monkeypatch):
+    """A Hub that takes everything, and what it was sent: the message, what was in the card, and what was left out."""
+    taken = []
+
+    def upload_folder(self, repo_id, folder_path, commit_message, ignore_patterns=None, **_):
+        sent = {path.name: path.read_bytes() for path in Path(folder_path).iterdir() if path.is_file()}
+        taken.append((repo_id, commit_message, sent, ignore_patterns))
+        return SimpleNamespace(done=lambda: True, result=lambda: None)
+
+    monkeypatch.setattr(HfApi, "whoami", lambda self, **_: {"name": "me"})
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, name, **_: SimpleNamespace(repo_id=name))
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return taken
+
+
+def error_line(capfd):
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def test_the_whole_run_is_pushed_once_at_its_end_with_our_card_and_no_checkpoint(tiny_run, uploads, capfd):
+    assert train_grpo.main(tiny_run(**PUSHES, save_steps="1", hub_strategy="end")) == 0
+    assert "me/x, as me" in " ".join(capfd.readouterr().out.split())
+    ((repository, _, sent, ignored),) = uploads
+    assert repository == "me/x" and "checkpoint-*" in ignored
+    assert sent["README.md"] == Path("run/README.md").read_bytes() and b"held-out" in sent["README.md"]
+    assert {"model.safetensors", "tokenizer.json", "report.html", "comparison.json", "run.json"} <= set(sent)
+
+
+def test_by_default_every_checkpoint_updates_the_model_on_the_hub(tiny_run, uploads):
+    assert train_grpo.main(tiny_run(**PUSHES, save_steps="1")) == 0
+    assert [message for _, message, _, _ in uploads] == [
+        "Training in progress, step 1",
+        "Training in progress, step 2",
+        "End of training",
+    ]
+    assert all("checkpoint-*" in ignored and "trl" in sent["README.md"].decode() for _, _, sent, ignored in uploads)
+
+
+@pytest.mark.parametrize("dry_run", ["true", "false"])
+@pytest.mark.parametrize(("token", "reason"), [("hf_planted", "offline mode is enabled"), ("", "Token is required")])
+def test_without_network_or_token_it_is_one_line_and_nothing_is_left_behind(
+    token, reason, dry_run, tiny_run, monkeypatch, capfd
+):
+    monkeypatch.setattr("huggingface_hub.hf_api.get_token", lambda: token or None)
+    before = sorted(Path.cwd().rglob("*"))
+    assert train_grpo.main(tiny_run(**PUSHES, dry_run=dry_run)) == 2  # the tests are offline
+    line = error_line(capfd)
+    assert line.startswith("error: push_to_hub: the Hub does not take the model") and reason in line
+    assert "hf auth login, or export HF_TOKEN" in line and "hf_planted" not in line
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+def test_a_token_that_may_only_read_is_an_error(monkeypatch):
+    role = {"name": "me", "auth": {"accessToken": {"role": "read"}}}
+    monkeypatch.setattr(HfApi, "whoami", lambda self, **_: role)
+    found = hub.check(SimpleNamespace(hub_model_id="me/x", output_dir="run"))
+    assert found.status == "error" and "may only read" in found.finding and "HF_TOKEN" in found.remedy
+
+
+def refused(*_, **__):
+    raise huggingface_hub.errors.HTTPError("403 Forbidden\nmore of it")
+
+
+def test_a_repository_that_cannot_be_made_is_one_line_before_training(tiny_run, uploads, monkeypatch, capfd):
+    monkeypatch.setattr(HfApi, "create_repo", refused)
+    before = sorted(Path.cwd().rglob("*"))
+    assert train_grpo.main(tiny_run(**PUSHES)) == 2
+    assert "403 Forbidden" in (line := error_line(capfd)) and "hub_model_id" in line
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+def test_an_upload_that_fails_in_the_end_says_how_to_repeat_it(monkeypatch):
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir="run"), hub_model_id="me/x", push_to_hub=refused)
+    with pytest.raises(UserError, match=r"403 Forbidden.*complete in run; to upload it: hf upload me/x run"):
+        hub.push(trainer)

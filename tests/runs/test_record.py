@@ -1,0 +1,176 @@
+"""grpo/records.py: what a run writes down, without secrets and without half a line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_checkpoints import make
+
+import train_grpo
+from grpo.config.resolve import resolve
+from grpo.runs import record as records
+
+
+def test_run_json_records_settings_versions_hardware_and_no_nan():
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
+    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    record = json.loads(Path("r/run.json").read_text(), parse_constant=pytest.fail)
+    assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
+    assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
+    assert record["geometry"]["num_generations"] == 16 and record["hardware"]["cpus"] >= 1
+    assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
+
+
+def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
+    Path("r/checkpoint-5").mkdir(parents=True)
+    (Path("r") / "run.json").write_text("{}")
+    for name in ("metrics.jsonl", "eval_before.json", "notes.txt"):
+        (Path("r") / name).write_text("old")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
+    records.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
+    assert sorted(path.name for path in Path("r").iterdir()) == ["notes.txt", "run.json"]
+
+
+def test_going_on_in_a_directory_whose_run_is_replaced_leaves_nothing_of_that_run():
+    """Its checkpoints, newer ones perhaps, would be what `auto` takes next, and its alarms would be this run's."""
+    make("from", 3)
+    make("r", 90)
+    for name in ("run.json", "metrics.jsonl", "alarms.jsonl"):
+        (Path("r") / name).write_text("{}")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
+    config = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--resume_from_checkpoint", "from/checkpoint-3"])
+    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    assert [path.name for path in Path("r").iterdir()] == ["run.json"]
+    assert json.loads(Path("r/run.json").read_text())["sessions"][0]["from_step"] == 3
+
+
+def test_beginning_anew_removes_links_and_not_what_they_lead_to():
+    make("r", 5)
+    Path("r/checkpoint-5").rename("elsewhere")
+    Path("r/checkpoint-5").symlink_to(Path("elsewhere").absolute())
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
+    records.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
+    assert [path.name for path in Path("r").iterdir()] == ["run.json"] and len(list(Path("elsewhere").iterdir())) == 6
+
+
+def test_a_directory_of_somebody_elses_files_loses_none_of_them():
+    Path("pictures").mkdir()
+    names = ["holiday.png", "metrics.jsonl", "completions_of_mine.jsonl"]
+    for name in names:
+        (Path("pictures") / name).write_text("mine")
+    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "pictures", "--overwrite_run", "true"]
+    records.begin(Path("pictures"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
+    assert all((Path("pictures") / name).read_text() == "mine" for name in names)
+
+
+def test_the_recorded_command_is_quoted_and_hides_secrets():
+    argv = ["--dataset_split", "train[:10]", "--hub_token", "hf_x", "--api_key=y", "--pad_to_multiple_of", "8"]
+    line = records.command_line(argv)
+    assert "'train[:10]'" in line and "hf_x" not in line and "=y" not in line and line.endswith("8")
+
+
+def test_without_nan_keeps_everything_else():
+    value = {"a": [1.5, float("nan"), {"b": float("-inf")}], "c": "x", "d": None, "e": (1, True)}
+    assert records.without_nan(value) == {"a": [1.5, None, {"b": None}], "c": "x", "d": None, "e": [1, True]}
+
+
+def test_finishing_adds_how_it_ended_and_how_long_it_took():
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
+    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    started = json.loads((Path("r") / "run.json").read_text())
+    assert started["status"] == "running" and started["prompt"] == {"system": "Be brief."}
+    records.finish(Path("r"), "finished", 12.345)
+    session = {**started["sessions"][0], "status": "finished", "seconds": 12.3}
+    ended = {"status": "finished", "seconds": 12.3, "sessions": [session]}
+    assert json.loads((Path("r") / "run.json").read_text()) == started | ended
+
+
+def test_going_on_keeps_what_was_before_the_checkpoint_and_adds_the_time():
+    make("r", 4)
+    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"]
+    for step in (2, 4):
+        records.append_line(Path("r/metrics.jsonl"), {"step": step, "loss": step})
+    records.append_line(Path("r/metrics.jsonl"), {"step": 4, "train_runtime": 9.0})
+    for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+        records.append_line(Path("r") / name, {"step": 6, "name": "later"})
+    with Path("r/metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "hal')
+    earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "seconds": 10.0}]}
+    Path("r/run.json").write_text(json.dumps(earlier))
+    Path("r/eval_before.json").write_text("kept")
+    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "auto"])
+    records.begin(Path("r"), config)
+    lines = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 2, "loss": 2}, {"step": 4, "loss": 4}]
+    assert Path("r/alarms.jsonl").read_text() == Path("r/faults.jsonl").read_text() == ""
+    assert Path("r/eval_before.json").read_text() == "kept"
+    records.finish(Path("r"), "finished", 5.04)
+    record = json.loads(Path("r/run.json").read_text())
+    assert record["started"] == "then" and record["seconds"] == 15.0
+    assert [session.get("from_step") for session in record["sessions"]] == [None, 4]
+
+
+def test_going_on_elsewhere_takes_the_curve_along_and_leaves_the_old_run_as_it_is():
+    make("r", 4)
+    Path("r/metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
+    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "new"]
+    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "r/checkpoint-4"])
+    records.begin(Path("new"), config)
+    assert Path("new/metrics.jsonl").read_text() == '{"step": 4}\n'
+    assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
+
+
+def test_secrets_of_the_environment_are_masked_wherever_they_came_from(monkeypatch):
+    planted = {
+        "HF_TOKEN": "hf_planted_1",
+        "WANDB_API_KEY": "wandb_planted_2",
+        "MY_SECRET": "planted_secret_3",
+        "DB_PASSWORD": "planted_pass_4",
+        "OPENAI_APIKEY": "planted_key_5",
+    }
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("QUOTED_PASSWORD", 'with "quotes" and é')
+    assert records.mask({"a": ['see with "quotes" and é', 1, None]}) == {"a": ["see ***", 1, None]}
+    monkeypatch.setenv("SSH_KEY", str(Path.cwd()))  # a path is no secret
+    assert records.mask(str(Path.cwd() / "x")) == str(Path.cwd() / "x")
+    monkeypatch.setenv("SOME_KEY", "short")  # nothing so short is a secret; it would blot out words
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "sometimes")
+    text = records.mask(f"{' '.join(planted.values())} short sometimes")
+    assert text == "*** *** *** *** *** short sometimes"
+    config = resolve(
+        train_grpo.HYPERPARAMETERS,
+        ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--run_name", "hf_planted_1"],
+    )
+    records.begin(Path("r"), config)
+    record = (Path("r") / "run.json").read_text()
+    assert (
+        not any(value in record for value in planted.values()) and json.loads(record)["settings"]["run_name"] == "***"
+    )
+
+
+def test_a_half_written_line_is_gone_before_the_next_one():
+    path = Path("lines.jsonl")
+    records.append_line(path, {"step": 1, "loss": float("nan")})
+    path.write_text(path.read_text() + '{"step": 2, "lo')
+    for step in (2, 3):
+        records.append_line(path, {"step": step, "text": "\u2028é"})
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    assert [line["step"] for line in lines] == [1, 2, 3] and lines[0]["loss"] is None and lines[1]["text"] == "\u2028é"
+    path.write_text('{"half')
+    records.append_line(path, {"step": 1})
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_the_command_to_go_on_with_names_run_and_launcher(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    command = records.resume_command(Path("outputs/X"), ["--config", "recipes/demo.yaml"])
+    assert command == (
+        "python train_grpo.py --config recipes/demo.yaml --resume_from_checkpoint auto --output_dir outputs/X"
+    )
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    command = records.resume_command(Path("mine"), ["--output_dir", "mine"])
+    assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
+    assert records.resume_command(Path("mine"), command.split()[3:]) == command  # it does not grow
+    argv = ["--resume_from_checkpoint=mine/checkpoint-3", "--output_dir", "mine"]
+    assert records.resume_command(Path("mine"), argv) == command

@@ -1,0 +1,471 @@
+"""grpo/report.py reads a run's files and shows them, whatever is missing and whatever a model wrote."""
+
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpo.core.errors import UserError
+from grpo.runs import charts, report
+
+HOSTILE = "</pre></title></style>--><script>alert(1)</script><img src=x onerror=alert(1)>'\"{{ 7 * 6 }}\n---\n`|[a](b)"
+PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
+VOID = {"meta", "br", "hr", "link", "img", "input"}
+
+
+def summary(lenient, strict):
+    shares = {"accuracy_lenient": lenient, "accuracy_strict": strict, "format_strict": 0.25, "format_soft": 0.5}
+    shares |= {"truncated": 0.125, "maj_k": 0.375, "pass_k": 0.75, "pass_1": 0.3125}
+    bounds = {f"{key}_{end}": shares[key] + add for key in shares for end, add in (("low", -0.0625), ("high", 0.0625))}
+    return {"n": 8, "k": 4, **shares, **bounds, "mean_length": 31.25, "seconds": 1.5}
+
+
+def write_run(run, text="plain", count=12):
+    """A finished run of 12 logs, with `text` in every place where a user or a model can write."""
+    run.mkdir(exist_ok=True)
+    paired = {"both": 3, "fixed": 2, "broken": 1, "neither": 2, "before": 0.5, "after": 0.625, "p_value": 0.5}
+    paired |= {"difference": 0.125, "difference_low": -0.25, "difference_high": 0.4375}
+    settings = {
+        "model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct",
+        "dataset_name": "openai/gsm8k",
+        "run_name": "n" + text,
+    }
+    files = {
+        "run.json": {
+            "started": "2026-11-21T12:47:17+0000",
+            "command": f"train_grpo.py {text}",
+            "commit": "2e59ed2f10e276edf419cc3b941a7b4c9f4a87a3+",
+            "versions": {"torch": "2.13.0", text: text},
+            "hardware": {"machine": "x86_64", "cpus": 2, "gpus": ["NVIDIA H200", text]},
+            "geometry": {"world_size": 2, "num_generations": 16},
+            "settings": settings | {"output_dir": f"outputs/{text}", "max_steps": 24, "stop": text, text: None},
+            "changed": {"learning_rate": {"inline": 5e-6, "run": 1e-4}, text: {"inline": text, "run": [text]}},
+            "prompt": {
+                "system": f"Respond so:\n```\n{text}",
+                "opening": text,
+                "chat": True,
+                "question": f"{text} {{question}}",
+                "completion": text,
+            },
+            "status": "finished",
+            "seconds": 3725.0,
+        },
+        "eval_before.json": summary(0.5, 0.375),
+        "eval_after.json": summary(0.625, 0.5625),
+        "comparison.json": {
+            "n": 8,
+            "verdict": "too_small_to_tell",
+            "sentence": f"Too small to tell: {text}.",
+            "lenient": paired,
+        },
+    }
+    for name, content in files.items():
+        (run / name).write_text(json.dumps(content))
+    lines = []
+    for step in range(2, 2 * count + 1, 2):
+        line = {
+            "step": step,
+            "reward": step / 10,
+            "reward_std": 0.5,
+            "rewards/int_reward_func/mean": 0.25,
+            "loss": -1e-5,
+        }
+        line |= {f"rewards/{text}/mean": None if step == 4 else -0.5, "completions/mean_length": 30.0, "kl": 0.125}
+        line |= {"completions/min_length": 0, "completions/max_length": 80, "completions/clipped_ratio": 0.0625}
+        line |= {"entropy": 0.75, "learning_rate": 2.5e-6, "num_tokens": 500 * step, "step_time": 0.25}
+        lines.append(line)
+    lines.append({"step": 2 * count, "train_runtime": 9.0, "train_loss": 0.0})
+    alarm = {"step": 4, "name": "tiny_variance", "message": f"It fell: {text}", "remedy": f"Do: {text}"}
+    records = {"before": [], "after": []}
+    for index, (before, after) in enumerate([(False, True)] * 5 + [(True, False)] * 2 + [(True, True)]):
+        for when, right in (("before", before), ("after", after)):
+            record = {"question": f"question {index} {text}", "answer": "7", "strict": right, "lenient": right}
+            record |= {"completion": f"{when} {index} <answer>\n{text}", "extracted": text, "truncated": not right}
+            records[when].append(record)
+    jsonl = {"metrics": lines, "alarms": [alarm], **{f"completions_{when}": rows for when, rows in records.items()}}
+    for name, rows in jsonl.items():
+        (run / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "run")
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, and its text; every element must be closed in order."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.elements, self.words, self.open = [], [], []
+        self.feed(path.read_text(encoding="utf-8"))
+        assert not self.open
+        self.text = " ".join(" ".join(self.words).split())
+        self.names = {name for name, _ in self.elements}
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+STAGES = [
+    {"name": "format", "first_step": 1, "last_step": 9, "reward_funcs": ["int_reward_func"], "reward_weights": [1.0]},
+    {
+        "name": "answers",
+        "first_step": 10,
+        "last_step": 40,
+        "reward_funcs": ["correctness_reward_func", "int_reward_func"],
+        "reward_weights": [2.0, 0.5],
+    },
+    {"name": "later", "first_step": 41, "last_step": 60, "reward_funcs": ["own"], "reward_weights": [1.0]},
+]
+
+
+def write_stages(run, stages):
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "stages": stages}))
+
+
+def test_stages_are_a_table_and_a_labelled_mark_where_each_begins(run):
+    without = report.draw_curves(run).read_bytes()
+    plain = Page(report.write(run))
+    assert "Stage" not in plain.text and "stage" not in {at.get("class") for _, at in plain.elements}
+    write_stages(run, STAGES)
+    page = Page(report.write(run))
+    assert "format 1 – 9 int × 1 0.25 0.25 answers 10 – 40 correctness × 2 int × 0.5 – 0.25 – 0.25" in page.text
+    assert "later 41 – 60 own × 1 – –" in page.text  # it is to come
+    marks = [attributes["d"] for name, attributes in page.elements if attributes.get("class") == "stage"]
+    charts_drawn = len([name for name, _ in page.elements if name == "figure"])
+    assert len(marks) == charts_drawn and set(marks) == {"M36.36,0V100"}  # of steps 2 … 24; the third is to come
+    labels = [attributes["style"] for _, attributes in page.elements if attributes.get("class") == "stage-name"]
+    assert labels == ["left:0.00%;max-width:36.36%", "left:36.36%;max-width:63.64%"]
+    assert (run / "curves.png").read_bytes() != without
+
+
+def test_weights_that_follow_success_are_drawn_and_the_sum_says_that_it_is_weighed(run):
+    assert "weights change" not in Page(report.write(run)).text
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    text = "".join(json.dumps({**line, "reward_weights/int_reward_func": line["step"] / 8}) + "\n" for line in lines)
+    (run / "metrics.jsonl").write_text(text)
+    record = json.loads((run / "run.json").read_text())
+    record["settings"]["adaptive_rewards"] = ["all"]
+    (run / "run.json").write_text(json.dumps(record))
+    text = Page(report.write(run)).text
+    assert "Weight of int 0.25 → 3" in text and "sum of the rewards, whose weights change on the way" in text
+
+
+def test_the_name_of_a_stage_is_text_and_a_stage_that_is_none_is_named(run):
+    write_stages(run, [{**STAGES[0], "name": HOSTILE}, {**STAGES[1], "name": HOSTILE}])
+    assert "script" not in Page(report.write(run)).names
+    for broken in ({}, {**STAGES[0], "reward_weights": []}, "format"):
+        write_stages(run, [broken])
+        with pytest.raises(UserError, match=r"run.json: .* is no stage"):
+            report.write(run)
+
+
+def test_a_step_that_was_logged_twice_counts_once_and_summaries_do_not(write_jsonl, tmp_path):
+    lines = [
+        {"step": 2, "reward": 1.5},
+        {"step": 1, "reward": 1.0},
+        {"step": 2, "reward": 1.6},
+        {"step": 2, "loss": 0},
+    ]
+    write_jsonl(lines, "metrics.jsonl")
+    assert report.read_metrics(tmp_path) == [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 1.6}]
+
+
+@pytest.mark.parametrize("tail", [b'{"step": 26, "rew', b'{"step": 26, "t": "\xe2\x80'])
+def test_a_half_written_last_line_is_left_out(run, tail):
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(tail)
+    assert len(report.read_metrics(run)) == 12
+    assert report.write(run).exists()
+
+
+@pytest.mark.parametrize("line", ['{"step": 3, "rew{"step": 3}', "[1]", "7", '{"reward": 1.0}'])
+def test_another_broken_line_is_named_by_file_and_number(run, line):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 3: "):
+        report.read_metrics(run)
+
+
+def test_a_full_run_shows_every_section_and_the_numbers_of_its_files(run):
+    page = Page(report.write(run))
+    for words in (
+        "nplain",
+        "finished 24 of 24 optimizer steps",
+        "Too small to tell: plain.",
+        "Lenient accuracy 50.0 → 62.5 %",
+        "95 % intervals 31.2 – 43.8 before, 50.0 – 62.5 after",  # strict
+        "tiny_variance at step 4 It fell: plain Do: plain",
+        "Accuracy, lenient 50.0 43.8 – 56.2 62.5 56.2 – 68.8 +12.5 −25.0 … +43.8",
+        "maj@4, sampled 37.5",
+        "pass@4, sampled 75.0",
+        "pass@1, sampled 31.2",
+        "Mean length, tokens 31.2 31.2",
+        "2 fixed , 1 broken , 3 right both times, 2 never; p = 0.5",
+        "Fixed (the first 3 of 5)",
+        "Reward 0.2 → 2.4",
+        "int 0.25 → 0.25",
+        "Truncated completions 6.25 → 6.25",
+        "Loss −1e-5 → −1e-5 not a progress measure: near 0 by construction",
+        "Learning rate 2.5e-6 → 2.5e-6",
+        "KL divergence 0.125",
+        "Entropy 0.75",
+        "Tokens per second 2,000 → 2,000",
+        "Duration 1 h 2 min",
+        "Time in optimizer steps 0 min 6 s",
+        "Tokens, prompts and completions 12,000",
+        "NVIDIA H200, plain",
+        "Commit 2e59ed2f10e2, with changes",
+        "learning_rate 5e-06 0.0001",
+        "torch 2.13.0",
+    ):
+        assert words in page.text
+    assert page.text.count("question ") == 3 + 2  # fixed, broken
+
+
+def test_a_chart_goes_through_its_points():
+    chart = charts.charts(
+        [{"step": 10, "reward": 1.0, "reward_std": 2.0}, {"step": 30, "reward": 3.0, "reward_std": 1}]
+    )
+    assert chart["reward"]["curve"] == [(10, 1.0), (30, 3.0)]
+    assert chart["reward"]["band"] == [(10, 3.0), (30, 4.0), (30, 2.0), (10, -1.0)]
+    assert chart["reward"]["box"] == (10, 30, -1.0, 4.0) and chart["reward"]["smooth"] == []
+
+
+def test_a_long_run_has_its_running_mean_drawn_over_it(run):
+    write_run(run, count=90)
+    reward = charts.charts(report.read_metrics(run))["reward"]
+    assert reward["window"] == 5 and reward["smooth"][44] == pytest.approx(reward["curve"][44])
+    assert "Thick lines: running mean of some 5 logs" in Page(report.write(run)).text
+
+
+@pytest.mark.parametrize("kept", [c for n in range(1, 7) for c in itertools.combinations(PARTS, n)], ids="+".join)
+def test_any_subset_of_the_files_makes_a_report(tmp_path, kept, monkeypatch):
+    monkeypatch.setattr(report, "draw_curves", lambda run: None)  # tested below; it takes a second
+    run = write_run(tmp_path / "run")
+    for name in set(PARTS) - set(kept):
+        (run / name).unlink()
+    if set(kept) <= {"comparison.json", "alarms.jsonl"}:
+        with pytest.raises(UserError, match="holds no run"):
+            report.write(run)
+        return
+    text = Page(report.write(run)).text
+    assert ("What the policy earned" in text) == ("metrics.jsonl" in kept)
+    assert ("held-out questions" in text) == bool({"eval_before.json", "eval_after.json"} & set(kept))
+    assert ("not finished" in text) == ("run.json" not in kept)
+    assert report.write_model_card(run).exists()
+
+
+def test_a_run_that_was_killed_before_its_first_log_has_no_curves(run):
+    record = json.loads((run / "run.json").read_text())
+    for path in run.iterdir():
+        path.unlink()
+    (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    assert "not finished: it was killed, or still trains" in Page(report.write(run)).text
+    assert not (run / "curves.png").exists()
+
+
+def test_an_evaluation_alone_is_shown_with_its_interval(tmp_path):
+    (tmp_path / "eval_only.json").write_text(json.dumps(summary(0.5, 0.375)))
+    text = Page(report.write(tmp_path)).text
+    assert "Strict accuracy 37.5 %" in text and "Accuracy, lenient 50.0 43.8 – 56.2" in text and "→" not in text
+
+
+def test_old_files_without_the_newer_keys_are_shown(run):
+    record = json.loads((run / "run.json").read_text())
+    for key in ("changed", "status", "seconds", "prompt", "geometry"):
+        del record[key]
+    (run / "run.json").write_text(json.dumps(record | {"command": ["python", "train_grpo.py"], "commit": None}))
+    assert "python train_grpo.py" in Page(report.write(run)).text
+    assert report.write_model_card(run).exists()
+
+
+def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
+    harmless = Page(report.write(write_run(tmp_path / "plain")))
+    page = Page(report.write(write_run(tmp_path / "hostile", HOSTILE)))
+    assert page.names == harmless.names and not page.names & {"script", "img", "a", "iframe", "link"}
+    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
+    assert page.text.count("<script>alert(1)</script>") > 20 and "{{ 7 * 6 }}" in page.text
+
+
+def test_the_report_needs_nothing_but_itself(run):
+    page = Page(report.write(run))
+    html = (run / "report.html").read_text()
+    assert not [attrs for _, attrs in page.elements if {"src", "href", "srcset", "data"} & attrs.keys()]
+    assert not re.search(r"https?:|url\(|@import|<link|<base", html)
+
+
+def test_the_page_fits_a_phone_follows_dark_mode_and_prints_in_light(run):
+    html = report.write(run).read_text()
+    assert '<html lang="en">' in html and 'name="viewport" content="width=device-width' in html
+    assert "@media screen and (prefers-color-scheme: dark)" in html and "@media print" in html
+    assert not re.search(r"#[0-9a-f]{3,6}", html.partition("</style>")[2])  # charts take the page's colours
+
+
+def test_a_long_completion_is_cut_in_the_middle_and_says_so(run):
+    record = {"question": "q", "answer": "1", "completion": "a" * 800 + "b" * 700 + "c" * 200, "extracted": ""}
+    for when, right in (("before", False), ("after", True)):
+        row = record | {"strict": right, "lenient": right}
+        (run / f"completions_{when}.jsonl").write_text(json.dumps(row) + "\n")
+    text = Page(report.write(run)).text
+    assert f"{'a' * 600} … 900 characters left out … {'c' * 200}" in text and "b" not in text.partition("aaa")[2][:900]
+
+
+def test_a_right_number_without_its_form_is_told_apart(run):
+    for when, lenient in (("before", False), ("after", True)):
+        record = {"question": "q", "answer": "1", "completion": "so 1", "extracted": "so 1", "strict": False}
+        (run / f"completions_{when}.jsonl").write_text(json.dumps(record | {"lenient": lenient}) + "\n")
+    text = Page(report.write(run)).text
+    assert "Before ✗ wrong so 1 no answer tag After ✓ right number, wrong form so 1 no answer tag" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "color"),
+    [
+        ("running", "running"),
+        ("finished", "finished"),
+        ("evaluated", "finished"),
+        ("stopped by an alarm: x", "stopped"),
+    ],
+)
+def test_the_status_has_its_colour(run, status, color):
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"status": status}))
+    assert f'class="status {color}"' in report.write(run).read_text()
+
+
+def test_two_reports_of_one_run_are_the_same(run):
+    first = [path.read_bytes() for path in (report.write(run), run / "curves.png", report.write_model_card(run))]
+    assert first == [
+        path.read_bytes() for path in (report.write(run), run / "curves.png", report.write_model_card(run))
+    ]
+
+
+def test_curves_are_a_picture_with_or_without_an_evaluation(run):
+    assert report.draw_curves(run).read_bytes().startswith(b"\x89PNG")
+    (run / "eval_after.json").unlink()
+    assert report.draw_curves(run).stat().st_size > 10_000
+    (run / "eval_before.json").unlink()
+    assert report.draw_curves(run).stat().st_size > 10_000
+
+
+# --- The model card -----------------------------------------------------------------------------------------------
+
+
+def front_matter(card):
+    _, head, body = card.read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(head), body
+
+
+def test_the_model_card_says_what_how_and_how_well(run):
+    (run / "adapter_config.json").write_text("{}")
+    head, body = front_matter(report.write_model_card(run))
+    assert head == {
+        "library_name": "peft",
+        "pipeline_tag": "text-generation",
+        "base_model": "Qwen/Qwen2.5-0.5B-Instruct",
+        "datasets": ["openai/gsm8k"],
+        "tags": ["trl", "grpo", "reinforcement-learning", "reasoning", "lora"],
+    }
+    assert "| Accuracy, lenient | 50.0 (43.8 – 56.2) | 62.5 (56.2 – 68.8) |" in body
+    assert "> Too small to tell: plain." in body and "shao2024deepseekmath" in body and "TRL" in body
+    assert "| <code>learning_rate</code> | <code>5e-06</code> | <code>0.0001</code> |" in body
+    code = re.search(r"```python\n(.*?)```", body, re.DOTALL)[1]
+    compile(code, "card", "exec")
+    assert '"role": "system", "content": \'Respond so:' in code
+
+
+@pytest.mark.parametrize(
+    "name", ["assets/demo/model", "./model", "/m", "here", "a/rows.jsonl", "rows.csv", "b.parquet"]
+)
+def test_local_paths_are_no_hub_ids(run, name):
+    Path("here").mkdir()
+    record = json.loads((run / "run.json").read_text())
+    record["settings"] |= {"model_name_or_path": name, "dataset_name": name}
+    (run / "run.json").write_text(json.dumps(record))
+    head, _ = front_matter(report.write_model_card(run))
+    assert "base_model" not in head and "datasets" not in head
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "a: b", "x\n---\ny: 1", "org/name\nlicense: mit", "- a", "org/name\n"])
+def test_names_can_break_neither_front_matter_nor_markdown(tmp_path, name):
+    run = write_run(tmp_path / "run", name)
+    record = json.loads((run / "run.json").read_text())
+    record["settings"] |= {"model_name_or_path": name, "dataset_name": name}
+    (run / "run.json").write_text(json.dumps(record))
+    head, body = front_matter(report.write_model_card(run))
+    assert head.keys() == {"library_name", "pipeline_tag", "tags"}
+    code = re.search(r"```python\n(.*?)```", body, re.DOTALL)
+    compile(code[1], "card", "exec")
+    prose = body.replace(code[0], "")
+    assert set(re.findall(r"<[^>]*>", prose)) == {"<code>", "</code>"}
+    assert not re.search(r"\[a\]|\]\(|(?m:^---)|(?m:^- a)|(?m:^license)", prose)
+    columns = [line.count("|") for line in prose.splitlines() if line.startswith("|")]
+    assert set(columns) == {4}  # no name adds a column: three columns in both tables
+
+
+def test_a_card_in_mid_run_says_that_training_goes_on(run):
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    (run / "eval_after.json").unlink()
+    (run / "comparison.json").unlink()
+    _, body = front_matter(report.write_model_card(run))
+    assert "Training was not finished" in body and "no evaluation after it yet" in body
+
+
+# --- The command line ---------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_what_it_wrote(run, capsys):
+    assert report.main([str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(run / "report.html"), str(run / "curves.png")]
+
+
+@pytest.mark.parametrize("argv", [[], ["a", "b"], ["none"], ["--help"]])
+def test_another_directory_is_one_line_and_status_2(argv, capsys):
+    assert report.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("error: ") and err.count("\n") == 1 and not out
+
+
+@pytest.mark.parametrize("name", ["run.json", "eval_after.json", "comparison.json"])
+@pytest.mark.parametrize("content", ['{"n": 3,', "[]", ""])
+def test_a_broken_file_is_one_line_that_names_it(run, name, content, capsys):
+    (run / name).write_text(content)
+    assert report.main([str(run)]) == 2
+    err = capsys.readouterr().err
+    assert name in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (842354.0, "842,354"),
+        (34.0875, "34.1"),
+        (0.018418, "0.0184"),
+        (2.115e-8, "2.1e-8"),
+        (-0.0972, "−0.0972"),
+    ],
+)
+def test_numbers_are_shown_to_three_digits(value, text):
+    assert report._number(value) == text

@@ -1,0 +1,234 @@
+"""grpo/durable.py: a resumed run is the run that was never interrupted, bit by bit."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import LEARNS, ROOT
+from datasets import Dataset
+from test_checkpoints import cut
+
+import train_grpo
+from grpo.core.errors import UserError
+from grpo.runs import checkpoints
+from grpo.runs.directory import LOCK
+from grpo.training import durable
+
+CLOCK = ("time/", "step_time", "runtime", "per_second")
+# 22 rows, 2 of them held out: 20 prompts are 5 rollouts of 4; in three epochs 15 steps
+EPOCHS = {**LEARNS, "max_samples": "22", "num_generations": "4", "num_train_epochs": "3", "max_steps": None}
+EPOCHS |= {
+    "save_steps": "1",
+    "save_total_limit": "99",
+    "logging_steps": "2",
+    "max_completion_length": "16",
+    "eval_samples": "2",
+}
+
+
+def without_clock(value):
+    """At any depth, what does not depend on how fast the machine is."""
+    if isinstance(value, list):
+        return list(map(without_clock, value))
+    if not isinstance(value, dict):
+        return value
+    return {key: without_clock(inner) for key, inner in value.items() if not any(name in key for name in CLOCK)}
+
+
+def state_of(run):
+    """All that a finished run has come to: its last checkpoint, its logs and its samples."""
+    last, skipped = checkpoints.newest(run)
+    assert not skipped
+    found = {"model": (run / "model.safetensors").read_bytes()} if (run / "model.safetensors").exists() else {}
+    for path in sorted(last.glob("*.safetensors")):
+        found[path.name] = path.read_bytes()
+    for path in sorted([*last.rglob("*.pt"), *last.glob("*.pth"), *last.glob("*[!s].bin")]):  # no training_args.bin
+        found[path.relative_to(last).as_posix()] = torch.load(path, weights_only=False)
+    state = json.loads((last / "trainer_state.json").read_text())
+    found["state"] = without_clock(state)
+    found["unlogged"] = [
+        without_clock(json.loads(path.read_text())["metrics"]) for path in sorted(last.glob("unlogged_*.json"))
+    ]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    found["metrics"] = [without_clock(json.loads(line)) for line in lines]
+    alarms = run / "alarms.jsonl"
+    found["alarms"] = alarms.read_text() if alarms.exists() else ""
+    found["samples"] = {p.name: pd.read_parquet(p).to_json() for p in sorted(run.glob("completions/*.parquet"))}
+    return found
+
+
+def assert_same(found, wanted, at=""):
+    """Equal at every depth; tensors and arrays bit by bit."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), at
+        for key in wanted:
+            assert_same(found[key], wanted[key], f"{at}/{key}")
+    elif isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted), at
+        for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            assert_same(one, other, f"{at}/{index}")
+    elif isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted), at
+    elif hasattr(wanted, "tobytes"):
+        assert found.tobytes() == wanted.tobytes(), at
+    elif type(wanted).__module__.startswith("deepspeed."):  # such objects know no equality
+        assert_same(vars(found), vars(wanted), at)
+    else:
+        assert found == wanted, at
+
+
+def interrupted(whole, step, name="again"):
+    """The run as it was when it was killed after the checkpoint of this step."""
+    run = Path(shutil.copytree(whole, name))
+    for path in checkpoints.all_of(run):
+        if checkpoints.step_of(path) > step:
+            shutil.rmtree(path)
+    for path in [*run.glob("*.safetensors"), *run.glob("completions/*.parquet"), run / LOCK]:
+        if path.parent == run or int(path.stem.rpartition("_")[2]) > step:
+            path.unlink()
+    return run
+
+
+CASES = {
+    "all weights, three epochs": ({}, (2, 5, 7, 13)),
+    "an adapter": ({"use_peft": "true", "lora_r": "4", "learning_rate": "1e-2"}, (8,)),
+    "adaptive weights": ({"adaptive_rewards": "all"}, (7,)),
+    # a rollout serves two steps, twice: checkpoints are due at each step and written at every fourth
+    "off-policy": ({"steps_per_generation": "2", "num_iterations": "2", "beta": "0.04"}, (4, 12)),
+    "accumulated": ({"per_device_train_batch_size": "8", "gradient_accumulation_steps": "2"}, (6,)),
+    "TRL's own step and sampling": ({"packed": "false", "generation": "hf"}, (9,)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_is_resumed_anywhere_ends_as_the_one_that_was_not(tiny_run, case):
+    overrides, steps = CASES[case]
+    flags = tiny_run(**{**EPOCHS, **overrides})
+    assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
+    whole = state_of(Path("whole"))
+    assert len(whole["metrics"]) > 4
+    for step in steps:
+        run = interrupted("whole", step)
+        assert train_grpo.main([*flags, "--output_dir", "again", "--resume_from_checkpoint", "auto"]) == 0
+        assert_same(state_of(run), whole)
+        shutil.rmtree(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [{"max_steps": "3"}, {"max_steps": None, "num_train_epochs": "0.15"}])
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tiny_run, end):
+    """Amid an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
+    flags = tiny_run(**{**LEARNS, **end})
+    assert train_grpo.main(flags) == 0
+    finished = state_of(Path("run"))
+    assert len(finished["samples"]) == 3
+    assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
+    again = state_of(Path("run"))
+    assert_same({**again, "metrics": again["metrics"][:-1]}, {**finished, "metrics": finished["metrics"][:-1]})
+
+
+@pytest.mark.slow
+def test_the_evaluation_on_start_is_not_repeated(tiny_run):
+    flags = {**LEARNS, "save_steps": "1", "eval_strategy": "steps", "eval_steps": "9", "eval_on_start": "true"}
+    assert train_grpo.main(tiny_run(**flags, output_dir="whole")) == 0
+    whole, run = state_of(Path("whole")), interrupted("whole", 1)
+    assert train_grpo.main(tiny_run(**flags, output_dir="again", resume_from_checkpoint="auto")) == 0
+    assert_same(state_of(run), whole)
+
+
+@pytest.mark.slow
+def test_two_processes_resume_as_if_they_had_not_stopped(tiny_run):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "train_grpo.py")]
+    argv = [*launch, *tiny_run(**{**EPOCHS, "per_device_train_batch_size": "8", "output_dir": "whole"})]
+
+    def run(argv):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    run(argv)
+    assert (Path("whole/checkpoint-7") / "rng_state_1.pth").exists()
+    interrupted("whole", 7)
+    run([*argv, "--output_dir", "again", "--resume_from_checkpoint", "auto"])
+    assert_same(state_of(Path("again")), state_of(Path("whole")))
+
+
+def test_stock_trl_replays_the_first_epochs_order_and_this_does_not():
+    """What the class is for; if TRL learns it, _InEpochs can go."""
+    rows = list(range(8))
+
+    def stock():
+        return durable.RepeatSampler(rows, mini_repeat_count=1, batch_size=2, seed=3)
+
+    uninterrupted, epochs = stock(), []
+    for _ in range(3):
+        epochs.append(list(uninterrupted))
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert list(stock()) == epochs[0]  # a resumed run's first epoch, whichever it is
+    now = [0]
+    ours = durable._InEpochs(stock(), lambda: now[0])
+    for now[0] in (0, 1, 2, 1, 2):
+        assert list(ours) == epochs[now[0]]
+
+
+def test_as_a_library_it_takes_the_newest_complete_one_and_refuses_others(learned, tiny_model):
+    from trl import GRPOConfig
+
+    from grpo.training.trainer import LeanGRPOTrainer
+
+    run = learned.copy()
+    rows = Dataset.from_list([{"prompt": "2 + 2 =", "answer": "4"}] * 8)
+    config = GRPOConfig(output_dir=str(run), use_cpu=True, bf16=False, report_to=[], num_generations=2)
+    trainer = LeanGRPOTrainer(tiny_model, [lambda **kwargs: [0.0] * 8], config, train_dataset=rows)
+    with pytest.raises(UserError, match=r"'run/checkpoint-9' cannot be gone on from: there is no such directory"):
+        trainer.train(resume_from_checkpoint="run/checkpoint-9")
+    for path in checkpoints.all_of(run):
+        cut(path, "optimizer.pt")
+    with pytest.raises(
+        UserError, match=r"no complete checkpoint; run/checkpoint-2: optimizer.pt has .*; run/checkpoint-1"
+    ):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing_of_itself_and_the_last_one_whole(tiny_run, monkeypatch):
+    from transformers import Trainer
+
+    written = []
+
+    def fail_at_the_second(self, directory):
+        written.append(directory)
+        if len(written) == 2:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Trainer, "_save_scaler", fail_at_the_second)
+    with pytest.raises(OSError, match="Input/output error"):
+        train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3"}))
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-1"]
+    assert checkpoints.why_not(Path("run/checkpoint-1")) is None
+
+
+def test_save_total_limit_keeps_the_newest_whole_ones(tiny_run):
+    flags = {**LEARNS, "save_steps": "1", "max_steps": "3", "save_total_limit": "2"}
+    assert train_grpo.main(tiny_run(**flags)) == 0
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-3", "checkpoint-2"]
+    assert json.loads(Path("run/run.json").read_text())["settings"]["save_total_limit"] == 2
+
+
+@pytest.mark.slow
+def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypatch):
+    """With save_total_limit 1, transformers would remove it before the next one is known to be whole."""
+    seen = []
+    whole = checkpoints.seal
+
+    def look(directory, *args, **facts):
+        seen.append(checkpoints.newest(directory.parent)[0])
+        whole(directory, *args, **facts)
+
+    monkeypatch.setattr(checkpoints, "seal", look)
+    assert train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3", "save_total_limit": "1"})) == 0
+    assert [path and path.name for path in seen] == [None, "checkpoint-1", "checkpoint-2"]

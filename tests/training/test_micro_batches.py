@@ -1,0 +1,73 @@
+"""A plan computes every completion that can move the policy once, with its share of TRL's sum."""
+
+import pytest
+import torch
+
+from grpo.training import micro_batches
+
+
+def micro_batch(lengths, advantages, first=5):
+    """Completions of these lengths after a prompt of three tokens, the first of them padded."""
+    width, rows = max(max(lengths), 1), len(lengths)
+    mask = torch.tensor([[int(place < length) for place in range(width)] for length in lengths])
+    return {
+        "prompt_ids": torch.tensor([[0, 1, 2, 3]] * rows),
+        "prompt_mask": torch.tensor([[0, 1, 1, 1]] * rows),
+        "completion_ids": (torch.arange(rows * width).view(rows, width) + first) * mask,
+        "completion_mask": mask,
+        "advantages": torch.tensor(advantages),
+        "num_items_in_batch": torch.tensor(mask.sum()),
+    }
+
+
+BATCHES = [micro_batch([4, 2, 4], [1.0, 0.0, -1.0]), micro_batch([4, 3, 1], [0.5, 0.5, 0.0])]
+
+
+def planned(batches=BATCHES, loss_type="dapo", drops=True, budget=8, most=lambda count: max(count, 1)):
+    return micro_batches.plan(batches, loss_type, drops, budget, True, most)
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_every_completion_with_an_advantage_is_computed_once(drops):
+    plan = planned(drops=drops)
+    rows = sorted(row for turn in plan.turns for pack, _ in turn for row in pack)
+    assert rows == ([0, 2, 3, 4] if drops else [0, 1, 2, 3, 4, 5]) == plan.computed.nonzero().flatten().tolist()
+    assert len(plan.turns) == 2 and plan.rows["advantages"].tolist() == [1.0, 0.0, -1.0, 0.5, 0.5, 0.0]
+    assert plan.rows["num_items_in_batch"] == BATCHES[0]["num_items_in_batch"]
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "share"),
+    [("dapo", lambda pack: 1.0), ("grpo", lambda pack: len(pack) / 3), ("dr_grpo", lambda pack: len(pack) / 3)],
+)
+def test_a_packs_loss_counts_as_its_rows_did_in_their_micro_batch(loss_type, share):
+    plan = planned(loss_type=loss_type)
+    packs = [pair for turn in plan.turns for pair in turn]
+    assert len(packs) > 1 and all(factor == pytest.approx(share(pack)) for pack, factor in packs)
+
+
+def test_where_the_mean_is_over_tokens_a_pack_counts_by_its_tokens():
+    plan = planned(BATCHES[:1], "bnpo")
+    assert {tuple(pack): factor for pack, factor in plan.turns[0]} == {(0,): 0.4, (2,): 0.4}
+
+
+def test_the_last_micro_step_always_has_a_pack():
+    """Its backward is the one that processes add their gradients up in."""
+    for budget in (4, 8, 100):
+        assert planned(budget=budget).turns[-1]
+    assert [len(turn) for turn in planned(budget=100).turns] == [0, 1]
+
+
+def test_without_any_advantage_one_pack_moves_nothing():
+    plan = planned([micro_batch([3, 2], [0.0, 0.0]), micro_batch([3, 1], [0.0, 0.0])])
+    assert plan.turns[0] == [] and [pack for pack, _ in plan.turns[1]] == [[]]
+
+
+def test_masked_out_completions_are_left_out_whatever_their_advantage():
+    assert planned([micro_batch([0, 2], [1.0, -1.0])], drops=False).computed.tolist() == [False, True]
+
+
+def test_as_many_packs_as_the_process_that_has_most():
+    plan = planned(most=lambda count: count + 3)
+    packs = [pack for turn in plan.turns for pack, _ in turn]
+    assert packs.count([]) == 3 and len(packs) == 3 + len([pack for pack in packs if pack])

@@ -1,0 +1,174 @@
+"""What cannot be computed in packs is trained by TRL's own step, which one line says at construction."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PromptTuningConfig
+from test_trainer import largest_difference, no_group_lives, rewards_by_sum, trained
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    FalconConfig,
+    FalconForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo.training import packable
+from grpo.training.trainer import LeanGRPOTrainer
+
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: sliding_window_model(), "layers that cannot be told where a completion begins"),
+        (lambda: deaf_model(), "packs would change its log-probabilities"),
+        (lambda: deaf_model(initializer_range=0.02, dtype=torch.bfloat16), "packs would change its log-probabilities"),
+        (lambda: falcon_model(), "refuses packs (ValueError"),
+        (lambda: growing_rotation_model(), "rotary frequencies"),
+    ],
+    ids=["sliding window", "deaf", "deaf in bfloat16", "refuses a block mask", "rotation by the longest row"],
+)
+def test_models_that_cannot_take_packs_fall_back_in_one_line(tiny_model, tmp_path, capsys, make, reason):
+    model = make()
+    model.tokenizer_of = tiny_model
+    gradients, _, trainer = trained(LeanGRPOTrainer, model, tmp_path)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "note:" in line or "raining step" in line]
+    lines = [line for line in lines if "rollouts are sampled" not in line]
+    assert len(lines) == 1 and reason in lines[0] and trainer.backend is None
+    model = make()
+    model.tokenizer_of = tiny_model
+    stock, _, _ = trained(GRPOTrainer, model, tmp_path)
+    assert largest_difference(stock, gradients) < 1e-5
+
+
+def test_learned_positions_count_from_each_row_where_stock_counts_the_padding(tiny_model, tmp_path):
+    """GPT-2 was sampled with positions from 0; stock TRL trains it on positions that begin after the padding."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 512, "n_embd": 32, "n_layer": 1, "n_head": 2, "initializer_range": 0.3}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    model.tokenizer_of = tiny_model
+    _, _, trainer = trained(LeanGRPOTrainer, model, tmp_path, learning_rate=0.0, reward=rewards_by_sum)
+    (plan,) = trainer._plans.values()
+    alone = trainer.model.eval()
+    for row in range(len(plan.computed)):
+        prompt = plan.rows["prompt_ids"][row][plan.rows["prompt_mask"][row].bool()]
+        completion = plan.rows["completion_ids"][row][plan.rows["completion_mask"][row].bool()]
+        logits = alone(torch.cat([prompt, completion])[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        expected = logits.gather(1, completion[:, None])[:, 0]
+        torch.testing.assert_close(plan.log_probs[row, : len(completion)], expected, rtol=1e-4, atol=1e-4)
+
+
+def sliding_window_model():
+    torch.manual_seed(0)
+    return MistralForCausalLM(MistralConfig(vocab_size=512, num_hidden_layers=1, sliding_window=8, **SMALL))
+
+
+def deaf_model(initializer_range=0.3, dtype=torch.float32):
+    """A Qwen2 whose attention sees everything before it, whatever its mask says."""
+    torch.manual_seed(0)
+    config = Qwen2Config(vocab_size=512, num_hidden_layers=1, initializer_range=initializer_range, **SMALL)
+    model = Qwen2ForCausalLM(config).to(dtype)
+    layer = model.model.layers[0].self_attn
+    forward = layer.forward
+
+    def alone(*args, attention_mask=None, pack_sizes=None, pack_parents=None, **kwargs):
+        return forward(*args, attention_mask=None, **kwargs)
+
+    layer.forward = alone
+    return model
+
+
+def falcon_model():
+    """Its ALiBi biases are made of a two-dimensional mask."""
+    torch.manual_seed(0)
+    return FalconForCausalLM(
+        FalconConfig(vocab_size=512, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, alibi=True)
+    )
+
+
+def growing_rotation_model():
+    torch.manual_seed(0)
+    rotation = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=512, num_hidden_layers=1, rope_parameters=rotation, **SMALL))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"peft": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)}, "virtual tokens"),
+        ({"peft": LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5])}, "a token that it looks for"),
+        ({"torch_compile": True}, "torch_compile"),
+        ({"optim": "lomo"}, "in each backward"),
+        ({"own": {"rollout_func": lambda prompts, trainer: {}}}, "rollout_func"),
+    ],
+    ids=["prompt learning", "activated LoRA", "torch_compile", "lomo", "rollout_func"],
+)
+def test_settings_that_cannot_take_packs_are_decided_at_construction(tiny_model, tmp_path, capsys, settings, reason):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
+    peft, own = settings.get("peft"), settings.get("own", {})
+    settings = {key: value for key, value in settings.items() if key not in ("peft", "own")}
+    arguments = {"use_cpu": True, "bf16": False, "report_to": "none", "num_generations": 2, **settings}
+    arguments |= {"per_device_train_batch_size": 2, "output_dir": str(tmp_path)}
+    trainer = LeanGRPOTrainer(
+        model=model,
+        reward_funcs=no_group_lives,
+        args=GRPOConfig(**arguments),
+        train_dataset=Dataset.from_list([{"prompt": "one"}]),
+        processing_class=AutoTokenizer.from_pretrained(tiny_model),
+        peft_config=peft,
+        **own,
+    )
+    assert trainer.backend is None
+    assert capsys.readouterr().out.count(reason) == 1
+
+
+class Known:
+    """What `why_not` looks at, of a trainer that could be computed in packs."""
+
+    def __init__(self, **changed):
+        self.model = Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_hidden_layers=1, **SMALL))
+        self.accelerator = SimpleNamespace(
+            unwrap_model=lambda model: model, parallelism_config=None, device=torch.device("cpu")
+        )
+        self.args = SimpleNamespace(torch_compile=False, optim="adamw_torch")
+        self._is_vlm = self.aux_loss_enabled = False
+        self.tools, self.environment_factories, self.rollout_func = [], None, None
+        for key, value in changed.items():
+            setattr(self, key, value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, None),
+        ({"_is_vlm": True}, "images"),
+        ({"tools": [len]}, "tools"),
+        ({"environment_factories": {"one": object}}, "tools"),
+        ({"aux_loss_enabled": True}, "load-balancing loss"),
+    ],
+    ids=lambda changed: "".join(changed) if isinstance(changed, dict) else "",
+)
+def test_what_only_other_models_have_is_known_beforehand(changed, reason):
+    found = packable.why_not(Known(**changed))
+    assert found is None if reason is None else reason in found
+
+
+def test_a_sequence_spread_over_devices_and_an_unknown_attention_are_not_packed():
+    trainer = Known()
+    trainer.accelerator.parallelism_config = SimpleNamespace(cp_enabled=True, sp_enabled=False)
+    assert "several devices" in packable.why_not(trainer)
+    trainer = Known()
+    trainer.model.config._attn_implementation = "my_attention"
+    assert "my_attention" in packable.why_not(trainer)

@@ -1,0 +1,244 @@
+"""grpo/rollouts.py: completions as TRL's own path samples them, in another order of work."""
+
+from collections import Counter
+
+import pytest
+import torch
+from conftest import DEMO
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo.core.errors import UserError
+from grpo.training import rollouts
+
+QUESTIONS = ["What is 3 + 4?", "Tom has 12 apples and eats 5. How many are left?", "What is 2 * 7?"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+
+
+@pytest.fixture(scope="module")
+def ids(tokenizer):
+    """Three prompts of different lengths, each four times, in groups that are not next to each other."""
+    chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
+    return 4 * [tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory, tokenizer):
+    """A stock trainer of the demo's model."""
+
+    def trainer(model=None, peft_config=None, **settings):
+        config = GRPOConfig(
+            output_dir=str(tmp_path_factory.mktemp("run")), use_cpu=True, bf16=False, report_to="none",
+            per_device_train_batch_size=4, num_generations=4, **{"max_completion_length": 24, **settings},
+        )  # fmt: skip
+        rows = Dataset.from_list([{"prompt": question} for question in QUESTIONS])
+        model = model or AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+        return GRPOTrainer(
+            model, lambda completions, **_: [float(len(text)) for text in completions], config, rows,
+            processing_class=tokenizer, peft_config=peft_config,
+        )  # fmt: skip
+
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def usual(make):
+    return make()
+
+
+def stock(trainer, ids):
+    return trainer._generate_single_turn(ids, None, {}, 4)[0]
+
+
+@pytest.mark.parametrize("limit", [1, 24, 60])
+def test_a_cold_policy_completes_as_trl_does_end_token_and_cut_included(limit, make, tokenizer, ids):
+    trainer = make(temperature=1e-4, max_completion_length=limit)
+    found = rollouts.choose(trainer, "lean")(trainer, ids)
+    assert found == stock(trainer, ids) == rollouts.Lean(trainer)(trainer, ids, rows=2)
+    ended = [tokens[-1] == tokenizer.eos_token_id for tokens in found]
+    assert all(end or len(tokens) == limit for tokens, end in zip(found, ended, strict=True))
+    assert all(ended) if limit == 60 else not all(ended)
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_completions_of_the_end_token_alone_and_without_one(end, make, tokenizer, ids):
+    trainer = make(max_completion_length=5)
+    eos = tokenizer.eos_token_id
+    with torch.no_grad():
+        trainer.model.get_output_embeddings().register_forward_hook(
+            lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([eos]), 1e9 if end else -1e9)
+        )
+    found = rollouts.choose(trainer, "lean")(trainer, ids)
+    assert found == 12 * [[eos]] if end else all(len(tokens) == 5 and eos not in tokens for tokens in found)
+    assert [len(tokens) for tokens in found] == [len(tokens) for tokens in stock(trainer, ids)]
+
+
+SETTINGS = [
+    {},
+    {"temperature": 1.5, "top_k": 5, "top_p": 0.9},
+    {"temperature": 1.5, "min_p": 0.05, "repetition_penalty": 1.3},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings) or "usual")
+def test_samples_have_the_distribution_of_trls(settings, make, ids):
+    """Of two tokens after one prompt: as many of a kind as the other's shares say, up to 5 standard deviations."""
+    trainer, count = make(max_completion_length=2, **settings), 250
+    torch.manual_seed(0)
+    lean = Counter(map(tuple, rollouts.choose(trainer, "lean")(trainer, count * [ids[1]])))
+    trl = Counter(map(tuple, stock(trainer, count * [ids[1]])))
+    for pair in lean | trl:
+        share = (lean[pair] + trl[pair]) / (2 * count)
+        assert abs(lean[pair] - trl[pair]) <= 5 * (2 * count * share * (1 - share)) ** 0.5 + 1, pair
+
+
+def test_a_penalty_holds_for_the_prompt_and_for_all_that_was_sampled(make, ids):
+    trainer = make(repetition_penalty=1e9, max_completion_length=12)
+    head = trainer.model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, logits: logits - 1000)  # below 0 a penalty multiplies
+    for tokens, prompt in zip(rollouts.choose(trainer, "lean")(trainer, ids, rows=5), ids, strict=True):
+        assert len(set(tokens)) == len(tokens) and not set(tokens) & set(prompt)
+
+
+def test_the_global_random_state_decides(usual, ids):
+    lean = rollouts.choose(usual, "lean")
+    torch.manual_seed(7)
+    first, state = lean(usual, ids), torch.get_rng_state()
+    second = lean(usual, ids)
+    torch.set_rng_state(state)  # as a resumed run does
+    assert lean(usual, ids) == second != first
+    torch.manual_seed(8)  # as another process has
+    assert lean(usual, ids) != first
+    same = [tuple(tokens) for tokens, prompt in zip(first, ids, strict=True) if prompt == ids[0]]
+    assert len(set(same)) > 1
+
+
+def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
+    torch.manual_seed(0)
+    adapter = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, lora_dropout=0.5)
+    trainer = make(peft_config=adapter, temperature=1e-4)
+    trainer.model.train()
+    lean = rollouts.choose(trainer, "lean")
+    found = lean(trainer, ids)
+    assert found == lean(trainer, ids) and trainer.model.training
+    assert stock(trainer, ids) != found  # TRL samples from a policy with holes
+    trainer.model.eval()
+    assert stock(trainer, ids) == found and not (lean(trainer, ids) != found or trainer.model.training)
+    with trainer.model.disable_adapter():
+        assert lean(trainer, ids) != found
+
+
+def test_checkpointing_is_off_while_decoding_and_on_afterwards(make, ids, monkeypatch):
+    trainer, seen = make(temperature=1e-4), []
+    real = rollouts.refilled
+    monkeypatch.setattr(
+        rollouts,
+        "refilled",
+        lambda model, *rest: (seen.append(model.is_gradient_checkpointing), real(model, *rest))[1],
+    )
+    trainer.model.gradient_checkpointing_enable()
+    trainer.model.train()
+    assert rollouts.choose(trainer, "lean")(trainer, ids) == stock(trainer, ids)
+    assert seen == [False] and trainer.model.is_gradient_checkpointing and trainer.model.training
+
+
+def test_auto_is_lean_on_a_cpu_and_trls_own_path_on_a_gpu(usual, make, monkeypatch, capsys):
+    assert isinstance(rollouts.choose(usual), rollouts.Lean)
+    assert rollouts.choose(usual, "hf") is None
+    trainer = make()
+    monkeypatch.setattr(type(trainer.args), "device", torch.device("cuda"))
+    assert rollouts.choose(trainer) is None
+    assert capsys.readouterr().out == ""
+
+
+def mistral():
+    return MistralForCausalLM(
+        MistralConfig(
+            vocab_size=512, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=1, sliding_window=16,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"model": mistral}, "its cache is not of the plain kind"),
+        ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "the settings ask for no_repeat_ngram_size"),
+        ({"generation_kwargs": {"do_sample": False}}, "the settings ask for do_sample=False"),
+    ],
+    ids=["window", "ngrams", "greedy"],
+)
+@pytest.mark.parametrize("asked", ["auto", "lean"])
+def test_what_lean_cannot_do_is_left_to_generate_in_one_line(settings, reason, asked, make, capsys):
+    made = {key: value() if callable(value) else value for key, value in settings.items()}
+    assert rollouts.choose(make(**made), asked) is None
+    assert capsys.readouterr().out == (f"note: rollouts are sampled by model.generate, not lean, because {reason}\n")
+
+
+def test_sharded_weights_are_not_compiled(make, monkeypatch, capsys):
+    trainer = make()
+    monkeypatch.setattr(type(trainer._dist), "is_zero3", True)
+    assert rollouts.choose(trainer, "compiled") is None
+    assert "because the weights are sharded" in capsys.readouterr().out and trainer.generation_config.disable_compile
+
+
+def test_settings_of_the_models_own_count_where_trls_say_nothing(make, capsys):
+    trainer = make()
+    trainer.model.generation_config.min_p = 0.3
+    assert rollouts.choose(trainer, "lean").sampling.min_p == 0.3
+    trainer.model.generation_config.no_repeat_ngram_size = 3
+    assert rollouts.choose(trainer, "lean") is None and "no_repeat_ngram_size" in capsys.readouterr().out
+
+
+def test_engines_that_trl_must_be_built_for_are_asked_for_there(usual):
+    for engine, switch in [("vllm", "use_vllm"), ("continuous", "use_transformers_continuous_batching")]:
+        with pytest.raises(UserError, match=f"needs {switch}=True"):
+            rollouts.choose(usual, engine)
+
+
+def test_a_cache_of_the_users_own_choice_stays(make):
+    trainer = make(cache_implementation="static")
+    assert rollouts.choose(trainer) is None and trainer.generation_config.disable_compile
+    with pytest.raises(UserError, match="lean contradicts cache_implementation"):
+        rollouts.choose(trainer, "lean")
+
+
+def test_compiled_turns_on_what_trl_turns_off(make):
+    trainer = make()
+    assert rollouts.choose(trainer, "compiled") is None
+    config = trainer.generation_config
+    assert config.cache_implementation == "static" and config.disable_compile is False
+    assert config.compile_config._compile_all_devices
+
+
+def test_compiled_does_not_go_with_flash_attention(make, capsys):
+    trainer = make()
+    trainer.model.config._attn_implementation_internal = "flash_attention_2"
+    assert rollouts.choose(trainer, "compiled") is None and trainer.generation_config.disable_compile
+    assert "attention flash_attention_2" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # compiles for half a minute
+def test_compiled_code_completes_as_trl_does(make, ids, monkeypatch):
+    trainer = make(temperature=1e-4)
+    expected = stock(trainer, ids)
+    compiled, real = [], type(trainer.model).get_compiled_call
+    monkeypatch.setattr(
+        type(trainer.model), "get_compiled_call", lambda self, config: (compiled.append(config), real(self, config))[1]
+    )
+    rollouts.choose(trainer, "compiled")
+    assert stock(trainer, ids) == expected and compiled
+
+
+@pytest.mark.slow
+def test_continuous_batching_completes_as_trl_does(make, ids):
+    trainer, plain = make(temperature=1e-4, use_transformers_continuous_batching=True), make(temperature=1e-4)
+    assert rollouts.choose(trainer, "auto") is None
+    assert stock(trainer, ids) == stock(plain, ids)

@@ -1,0 +1,349 @@
+"""grpo/stopping.py: a signal costs nothing but time."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import LEARNS, ROOT
+from test_checkpoints import make
+
+import train_grpo
+from grpo.core.errors import Interrupted
+from grpo.evaluation import evaluate
+from grpo.runs import checkpoints
+from grpo.training import callbacks
+from grpo.training.stopping import Stopping
+
+SIGNALS = {"SIGTERM": 143, "SIGINT": 130}
+
+
+@pytest.fixture(autouse=True)
+def _not_ignored():
+    """As in a terminal, wherever the tests run: a shell that starts them with & has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def stopping_at(monkeypatch, step, name, event="on_step_begin"):
+    """Let this process get a signal in the step after this one."""
+
+    class Signals(callbacks.MetricsFile):
+        pass
+
+    def send(self, args, state, control, **kwargs):
+        if state.global_step == step:
+            os.kill(os.getpid(), getattr(signal, name))
+
+    setattr(Signals, event, send)
+    monkeypatch.setattr(callbacks, "MetricsFile", Signals)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
+def test_a_signal_ends_the_step_saves_reports_and_says_how_to_go_on(tiny_run, monkeypatch, capfd, name):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with monkeypatch.context() as patched:
+        stopping_at(patched, 1, name)
+        flags = tiny_run(**{**LEARNS, "max_steps": "4"})
+        assert train_grpo.main(flags) == SIGNALS[name]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    out, err = capfd.readouterr()
+    assert f"{name}: finishing this rollout's steps, then saving" in err and "Traceback" not in err
+    assert f"Stopped by {name}. To go on: python train_grpo.py" in out
+    assert "--resume_from_checkpoint auto" in out
+    run = Path("run")
+    assert checkpoints.newest(run) == (run / "checkpoint-2", [])
+    assert json.loads((run / "run.json").read_text())["status"] == f"stopped by {name}"
+    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 2]
+    assert (run / "report.html").exists() and not (run / "eval_after.json").exists()
+    assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "finished" and [s["from_step"] for s in record["sessions"]] == [0, 2]
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 4] and "as the run found it when it began" in capfd.readouterr().out
+
+
+def test_amid_a_rollout_it_goes_on_to_where_the_rollout_ends(tiny_run, monkeypatch):
+    stopping_at(monkeypatch, 0, "SIGTERM")
+    flags = {**LEARNS, "max_steps": "9", "steps_per_generation": "3", "save_strategy": "no", "max_samples": "60"}
+    assert train_grpo.main(tiny_run(**flags)) == 143
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-3"]
+
+
+@pytest.mark.slow
+def test_checkpoints_that_are_due_amid_a_rollout_come_at_its_end_and_a_line_says_so(tiny_run, capfd):
+    flags = {**LEARNS, "max_steps": "8", "steps_per_generation": "3", "save_steps": "2", "max_samples": "60"}
+    assert train_grpo.main(tiny_run(**flags, save_total_limit="9")) == 0
+    # due at 2, 4, 6 and 8; the last one is the run's end
+    assert [checkpoints.step_of(path) for path in checkpoints.all_of(Path("run"))] == [8, 6, 3]
+    out = " ".join(capfd.readouterr().out.split())
+    assert out.count("a checkpoint was due at step 2, amid a rollout; it is written where the rollout ends") == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkeypatch, capfd, when):
+    measure, calls = evaluate.evaluate, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == (1 if when == "before" else 2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(evaluate, "evaluate", interrupted)
+    assert train_grpo.main(tiny_run(max_steps="1")) == 143
+    err = capfd.readouterr().err
+    assert re.search(r"^Interrupted by SIGTERM\. .*python train_grpo\.py .*--resume_from_checkpoint auto", err, re.M)
+    assert "Traceback" not in err and ("Nothing was trained yet" in err) == (when == "before")
+    assert json.loads(Path("run/run.json").read_text())["status"] == "interrupted by SIGTERM"
+    monkeypatch.setattr(evaluate, "evaluate", measure)
+    assert train_grpo.main(tiny_run(max_steps="1", resume_from_checkpoint="auto")) == 0
+    assert json.loads(Path("run/run.json").read_text())["status"] == "finished"
+
+
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup
+    with Stopping(fake(tmp_path), []).signals():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_last_checkpoint_is_written_ends_the_run_too(tiny_run, monkeypatch, capfd):
+    """After the last step's end nobody asks any more, and the evaluation that follows may take long."""
+    with monkeypatch.context() as patched:
+        stopping_at(patched, 2, "SIGTERM", event="on_save")
+        assert train_grpo.main(tiny_run(**LEARNS)) == 143
+    assert "Stopped by SIGTERM. To go on: " in capfd.readouterr().out
+    assert not Path("run/eval_after.json").exists()
+    assert train_grpo.main(tiny_run(**LEARNS, resume_from_checkpoint="auto")) == 0
+    assert Path("run/eval_after.json").exists()
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-2"]
+
+
+def test_a_signal_after_the_last_step_of_a_run_without_checkpoints_writes_one(tiny_run, monkeypatch, capfd):
+    stopping_at(monkeypatch, 2, "SIGTERM", event="on_epoch_end")
+    assert train_grpo.main(tiny_run(**LEARNS, save_strategy="no")) == 143
+    assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-2"), [])
+
+
+def test_weights_without_a_checkpoint_are_not_called_nothing(tiny_run, monkeypatch, capfd):
+    measure, calls = evaluate.evaluate, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(evaluate, "evaluate", interrupted)
+    assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no")) == 143
+    err = capfd.readouterr().err
+    assert "Interrupted by SIGTERM. Training had ended, and its weights are in run" in err
+    assert "Nothing was trained" not in err and "--resume_from_checkpoint" not in err
+    trained = Path("run/model.safetensors").read_bytes()
+    assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no", resume_from_checkpoint="auto")) == 2
+    assert Path("run/model.safetensors").read_bytes() == trained
+
+
+def test_checkpoints_that_nothing_can_go_on_from_are_not_recommended(tiny_run, monkeypatch, capfd):
+    stopping_at(monkeypatch, 0, "SIGTERM")
+    assert train_grpo.main(tiny_run(**LEARNS, save_only_model="true")) == 143
+    out = " ".join(capfd.readouterr().out.split())
+    assert "Stopped by SIGTERM. There is no checkpoint to go on from" in out and "To go on:" not in out
+
+
+def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):
+    monkeypatch.setattr(train_grpo, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    assert train_grpo.main([]) == 130
+    assert capfd.readouterr().err == "Interrupted\n"
+
+
+def fake(tmp_path, step=4, every=1, processes=1, gathered=None):
+    """As much of a trainer as Stopping asks."""
+    accelerator = SimpleNamespace(
+        num_processes=processes, device="cpu", gather=lambda own: own if gathered is None else gathered
+    )
+    return SimpleNamespace(
+        _step=step, num_iterations=1, accelerator=accelerator, is_world_process_zero=lambda: True,
+        args=SimpleNamespace(steps_per_generation=every, output_dir=str(tmp_path)),
+    )  # fmt: skip
+
+
+def control():
+    return SimpleNamespace(should_save=False, should_training_stop=False)
+
+
+STATE = SimpleNamespace(global_step=4, max_steps=10, is_world_process_zero=True)
+
+
+def test_the_first_reason_counts(tmp_path):
+    stop, asked = Stopping(fake(tmp_path), []), control()
+    stop.ask("faulty rewards")
+    stop.ask("an alarm", save=False)
+    stop.on_step_end(None, STATE, asked)
+    assert (stop.reason, stop.status) == ("faulty rewards", 3) and asked.should_training_stop and asked.should_save
+
+
+def test_a_reason_without_a_checkpoint_takes_back_the_one_that_is_due(tmp_path):
+    stop, asked = Stopping(fake(tmp_path), []), control()
+    asked.should_save = True
+    stop.ask("weights that are not finite", save=False)
+    stop.on_step_end(None, STATE, asked)
+    assert asked.should_training_stop and not asked.should_save
+
+
+def test_nothing_happens_amid_a_rollout_but_at_the_last_step(tmp_path):
+    stop, asked = Stopping(fake(tmp_path, step=5, every=2), []), control()
+    asked.should_save = True
+    stop.ask("an alarm")
+    stop.on_step_end(None, STATE, asked)
+    assert not asked.should_training_stop and not asked.should_save
+    asked.should_save = True
+    last = SimpleNamespace(global_step=10, max_steps=10, is_world_process_zero=True)
+    stop.on_step_end(None, last, asked)
+    assert asked.should_save
+
+
+def test_what_one_process_was_told_ends_all_of_them(tmp_path):
+    import torch
+
+    stop, asked = Stopping(fake(tmp_path, processes=2, gathered=torch.tensor([0, 15])), []), control()
+    stop.on_step_end(None, STATE, asked)
+    assert (stop.reason, stop.status) == ("SIGTERM", 143) and asked.should_training_stop
+
+
+@pytest.mark.parametrize(("took", "launcher", "told"), [(16, True, True), (14, True, False), (60, False, False)])
+def test_where_torchrun_may_not_wait_long_enough_a_line_says_so(tmp_path, monkeypatch, capfd, took, launcher, told):
+    clock = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    if launcher:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    stop = Stopping(fake(tmp_path), [])
+    stop.on_train_begin(None, STATE, control())
+    stop.on_step_begin(None, STATE, control())
+    clock[0] += took
+    stop.on_step_end(None, STATE, control())
+    with stop.signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert (f"the last step took {took} s, and torchrun kills" in capfd.readouterr().err) == told
+
+
+def test_outside_of_training_a_signal_raises_and_says_how_to_go_on(tmp_path):
+    stop = Stopping(fake(tmp_path), ["--output_dir", str(tmp_path)])
+    with pytest.raises(Interrupted, match="Nothing was trained yet") as caught, stop.signals():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert caught.value.status == 130
+    make(tmp_path, 3)
+    stop = Stopping(fake(tmp_path), ["--output_dir", str(tmp_path)])
+    with pytest.raises(Interrupted, match=r" by SIGTERM\. To go on: .*--resume_from_checkpoint auto"), stop.signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_was_ignored_stays_so(tmp_path):
+    """As nohup and a script's `&` leave SIGINT to a process."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stopping(fake(tmp_path), []).signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_what_a_reward_has_forked_ends_by_terminate_and_survives_the_terminals_ctrl_c(tmp_path, capfd):
+    stop = Stopping(fake(tmp_path), [])
+    context = multiprocessing.get_context("fork")
+    with stop.signals():
+        stop.on_train_begin(None, None, None)
+        child = context.Process(target=time.sleep, args=(60,), daemon=True)
+        child.start()
+        os.kill(child.pid, signal.SIGINT)
+        child.join(0.5)
+        assert child.exitcode is None
+        child.terminate()
+        child.join(10)
+    assert child.exitcode == -signal.SIGTERM and not stop._signal
+    assert capfd.readouterr().err == ""
+
+
+def test_torchruns_echo_of_a_signal_that_all_processes_have_got_is_no_second_one(tmp_path, monkeypatch):
+    """As Slurm sends it: torchrun gets one, too, and passes it on."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    stop = Stopping(fake(tmp_path), [])
+    with stop.signals():
+        stop.on_train_begin(None, None, None)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop._signal == signal.SIGTERM
+        ended = []
+        monkeypatch.setattr(signal, "raise_signal", ended.append)
+        monkeypatch.setattr("grpo.training.stopping.ECHO", 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+# --- Real processes
+
+
+def begun(argv, run, step=2):
+    """A run that has logged this step."""
+    with Path("log.txt").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        text = (run / "metrics.jsonl").read_text() if (run / "metrics.jsonl").exists() else ""
+        if f'"step": {step}, ' in text:
+            return process
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError(Path("log.txt").read_text()[-3000:])
+
+
+LONG = {**LEARNS, "max_steps": "2000", "save_strategy": "no", "max_completion_length": "8", "logging_steps": "1"}
+
+
+@pytest.mark.slow
+def test_a_second_signal_stops_at_once(tiny_run):
+    # a rollout that serves 300 steps: the first signal waits for all of them
+    flags = {**LONG, "steps_per_generation": "300", "max_samples": "400", "per_device_train_batch_size": "2"}
+    flags |= {"num_generations": "2"}
+    process = begun([sys.executable, str(ROOT / "train_grpo.py"), *tiny_run(**flags)], Path("run"))
+    process.send_signal(signal.SIGTERM)
+    time.sleep(2)
+    assert process.poll() is None and "SIGTERM: finishing" in Path("log.txt").read_text()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == -signal.SIGTERM
+    assert not checkpoints.all_of(Path("run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["torchrun", "one process"])
+def test_under_torchrun_all_processes_stop_within_its_30_seconds_with_a_checkpoint(tiny_run, to):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "train_grpo.py")]
+    process = begun([*launch, *tiny_run(**{**LONG, "per_device_train_batch_size": "8"})], Path("run"))
+    start = time.monotonic()
+    if to == "torchrun":
+        process.send_signal(signal.SIGTERM)
+    else:  # one of the two: the other one hears of it
+        found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        os.kill(int(found[-1]), signal.SIGTERM)
+    process.wait(timeout=60)
+    assert time.monotonic() - start < 30
+    log = Path("log.txt").read_text()
+    assert "Stopped by SIGTERM. To go on: torchrun --nproc_per_node=2 train_grpo.py" in log
+    found, skipped = checkpoints.newest(Path("run"))
+    assert found is not None and not skipped and (found / "rng_state_1.pth").exists()
+    last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
+    assert checkpoints.step_of(found) == last["step"] and Path("run/report.html").exists()
