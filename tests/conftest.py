@@ -1,14 +1,11 @@
 """Fixtures: everything runs offline, on the CPU, on models and data that the project makes itself."""
 
-import contextlib
-import io
 import json
 import os
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from helpers_runs import DEMO, LONG, ROWS, SECRETS, TINY, finish, flags
 from hypothesis import HealthCheck, settings
 
 # One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
@@ -18,35 +15,11 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # By default the same examples every time; see README.md here for `long`
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 settings.register_profile("default", deadline=None, derandomize=True, database=None)
 settings.register_profile(
     "long", deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("long" if LONG else "default")
-
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared"
-DEMO = ROOT / "assets" / "demo"
-ROWS = [
-    {"question": f"What is {a} + {b}?", "answer": f"{a} + {b} = <<{a}+{b}={a + b}>>{a + b}\n#### {a + b}"}
-    for a in range(2, 10)
-    for b in range(2, 7)
-]
-# Flags for `tiny_run` of a model that earns something: without rewards that differ no weight moves
-LEARNS = {
-    "model_name_or_path": str(DEMO / "model"),
-    "dataset_name": str(DEMO / "train.jsonl"),
-    "max_samples": "40",
-    "max_completion_length": "40",
-    "num_generations": "8",
-    "per_device_train_batch_size": "16",
-}
-
-
-def examples(count):
-    """Hypothesis' settings for so many examples by default, and for twenty times as many in the long profile."""
-    return settings(max_examples=count * (20 if LONG else 1))
 
 
 @pytest.fixture(autouse=True)
@@ -97,26 +70,6 @@ def tiny_model(tmp_path_factory):
     return str(directory)
 
 
-# Flags of a training run of seconds
-TINY = {
-    "use_cpu": "true",
-    "max_prompt_length": "400",
-    "max_completion_length": "8",
-    "num_generations": "2",
-    "per_device_train_batch_size": "4",
-    "gradient_accumulation_steps": "1",
-    "max_steps": "2",
-    "warmup_steps": "0",
-    "learning_rate": "1e-3",
-    "report_to": "none",
-    "output_dir": "run",
-}
-
-
-def flags(**settings):
-    return [word for key, value in settings.items() if value is not None for word in (f"--{key}", str(value))]
-
-
 @pytest.fixture
 def tiny_run(tiny_model, rows_file):
     """The command line of a training run of seconds."""
@@ -128,35 +81,6 @@ def tiny_run(tiny_model, rows_file):
 
 
 # --- Runs that several tests look at, made once
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished run: its directory, which nobody may write to, and what it printed (spaces as one)."""
-
-    path: Path
-    shown: str
-
-    def copy(self, name="run"):
-        """The run, in the test's own directory."""
-        return Path(shutil.copytree(self.path, name))
-
-
-# In the environment of `learned`: none of them may stand in any file that it wrote
-SECRETS = {
-    name: f"planted-{index}-0123456789abcdef"
-    for index, name in enumerate(("HF_TOKEN", "WANDB_API_KEY", "MY_SECRET", "SMTP_PASSWORD", "AWS_SECRET_ACCESS_KEY"))
-}
-
-
-def finish(directory, **overrides):
-    """Train in this directory, with LEARNS."""
-    import train_grpo
-
-    shown = io.StringIO()
-    with contextlib.chdir(directory), contextlib.redirect_stdout(shown):
-        assert train_grpo.main(flags(**{**TINY, **LEARNS, **overrides})) == 0
-    return Finished(directory / "run", " ".join(shown.getvalue().split()))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 
 sys.path.insert(0, str(DEMO))
 import make_demo

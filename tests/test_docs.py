@@ -22,7 +22,7 @@ import pytest
 import torch
 import yaml
 from accelerate.commands.launch import launch_command_parser
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 from test_memory import QWEN_15B
 from test_plan import CHECK
 from torch.distributed import run as torchrun

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import examples
+from helpers_runs import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_rewards import TEXTS

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 
 from benchmarks import gpu_check, gpu_machine, gpu_recipe, gpu_rows, measured_run
 from benchmarks.worker import Worker, respond

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from helpers_runs import ROOT
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, SHARED
+from helpers_runs import ROOT, SHARED
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

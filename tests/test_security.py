@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import DEMO, ROOT, flags
+from helpers_runs import DEMO, ROOT, flags
 from test_report import Page, write_run
 
 import rewards

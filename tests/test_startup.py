@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import safetensors
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 
 import train_grpo
 from grpo.data import sources

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import DEMO, LEARNS, ROOT, ROWS, SECRETS
 from datasets import Dataset, DatasetDict
+from helpers_runs import DEMO, LEARNS, ROOT, ROWS, SECRETS
 from safetensors.torch import load_file
 from transformers import pipeline
 

@@ -1,6 +1,6 @@
 """benchmarks/weights_dtype.py: what it cannot compare is refused. Its figures stand in benchmarks/RESULTS.md."""
 
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 
 from benchmarks import weights_dtype
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DEMO, ROOT, ROWS
 from datasets import Dataset, DatasetDict
+from helpers_runs import DEMO, ROOT, ROWS
 from safetensors.torch import load_file, save_file
 
 import train_grpo

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers.utils
-from conftest import ROOT
+from helpers_runs import ROOT
 
 import train_grpo
 from grpo.config import hardware

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 
 import train_grpo
 from benchmarks import gpu_rows

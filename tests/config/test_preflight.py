@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from conftest import DEMO, ROWS
+from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig, T5Config
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 
 import train_grpo
 from grpo.config.geometry import solve

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import test_trainer
 import torch
-from conftest import LEARNS, LONG, ROOT
+from helpers_runs import LEARNS, LONG, ROOT
 from peft import LoraConfig
 from test_base_trainer import assert_same, state_of
 from trl import GRPOTrainer

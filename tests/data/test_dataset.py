@@ -4,8 +4,8 @@ import functools
 from decimal import Decimal
 
 import pytest
-from conftest import DEMO, ROWS
 from datasets import Dataset
+from helpers_runs import DEMO, ROWS
 from transformers import AutoTokenizer
 
 from grpo.core.errors import UserError

@@ -5,8 +5,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from conftest import DEMO
 from datasets import Dataset
+from helpers_runs import DEMO
 from transformers import AutoTokenizer
 
 import train_grpo

@@ -4,8 +4,8 @@ import json
 
 import pandas as pd
 import pytest
-from conftest import ROWS
 from datasets import Dataset, DatasetDict
+from helpers_runs import ROWS
 
 from grpo.core.errors import UserError
 from grpo.data import dataset, sources

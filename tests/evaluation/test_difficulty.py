@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rewards

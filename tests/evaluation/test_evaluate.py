@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import scipy
 import torch
-from conftest import DEMO, ROWS
 from datasets import Dataset
+from helpers_runs import DEMO, ROWS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo.config.resolve import resolve

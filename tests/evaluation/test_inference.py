@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import DEMO, LEARNS, finish
+from helpers_runs import DEMO, LEARNS, finish
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, pipeline
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, SHARED
+from helpers_runs import ROOT, SHARED
 
 from grpo.evaluation import xray
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import DEMO
+from helpers_runs import DEMO
 from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import DEMO
+from helpers_runs import DEMO
 from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 from trl import get_peft_config

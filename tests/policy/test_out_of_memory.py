@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import DEMO, TINY, flags
+from helpers_runs import DEMO, TINY, flags
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_trainer import trained

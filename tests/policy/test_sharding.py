@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT
+from helpers_runs import ROOT
 from peft import LoraConfig
 from test_base_trainer import EPOCHS, assert_same, interrupted, state_of
 from test_checkpoints import make

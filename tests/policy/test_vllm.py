@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import DEMO
 from datasets import Dataset
+from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.generation import vllm_client, vllm_generation

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import SHARED
+from helpers_runs import SHARED
 
 from benchmarks import gold_steps
 from rewards import (

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from helpers_runs import ROOT
 from test_trainer import largest_difference, rewards_by_sum, trained
 from trl import GRPOTrainer
 

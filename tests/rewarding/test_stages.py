@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import ROOT
+from helpers_runs import ROOT
 
 import train_grpo
 from grpo.config.resolve import resolve

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import DEMO, ROOT
+from helpers_runs import DEMO, ROOT
 from transformers import TrainerState
 
 import train_grpo

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from helpers_runs import ROOT
 from test_checkpoints import cut, make
 
 import train_grpo

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from conftest import LEARNS, ROOT
+from helpers_runs import LEARNS, ROOT
 from test_checkpoints import make
 
 import train_grpo

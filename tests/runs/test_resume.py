@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import DEMO, LEARNS
 from datasets import Dataset
+from helpers_runs import DEMO, LEARNS
 from test_checkpoints import make
 
 import train_grpo

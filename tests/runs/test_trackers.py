@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import swanlab
 import wandb
-from conftest import ROOT
+from helpers_runs import ROOT
 
 import train_grpo
 from grpo.core.errors import UserError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import LEARNS, ROOT
 from datasets import Dataset
+from helpers_runs import LEARNS, ROOT
 from test_checkpoints import cut
 
 import train_grpo

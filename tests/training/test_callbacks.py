@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import DEMO, ROOT
 from datasets import Dataset
+from helpers_runs import DEMO, ROOT
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig

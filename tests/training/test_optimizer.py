@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from conftest import LEARNS, ROOT
+from helpers_runs import LEARNS, ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from bf16_updates import displacement

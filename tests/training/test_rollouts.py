@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 import torch
-from conftest import DEMO
 from datasets import Dataset
+from helpers_runs import DEMO
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 from trl import GRPOConfig, GRPOTrainer

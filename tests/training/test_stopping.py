@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import LEARNS, ROOT
+from helpers_runs import LEARNS, ROOT
 from test_checkpoints import make
 
 import train_grpo

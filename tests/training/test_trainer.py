@@ -6,8 +6,8 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, ROWS
 from datasets import Dataset
+from helpers_runs import ROOT, ROWS
 from peft import LoraConfig
 from transformers import (
     AutoModelForCausalLM,
