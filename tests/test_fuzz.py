@@ -18,9 +18,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers_runs import examples
+from helpers_texts import ANY_TEXT
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from test_rewards import TEXTS
 
 from grpo.config.geometry import solve
 from grpo.core import redaction
@@ -45,8 +45,6 @@ from rewards import (
     last_number,
     verified_lines,
 )
-
-ANY_TEXT = st.one_of(TEXTS, st.text(max_size=60))
 
 # --- Extraction and formats
 

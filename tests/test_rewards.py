@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers_runs import ROOT, SHARED
+from helpers_texts import GOOD, TEXTS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -27,9 +28,6 @@ from rewards import (
     has_strict_format,
     is_numerically_correct,
 )
-
-GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>\n"
-
 
 # --- The reference definitions, as expressions and without regard to their cost
 
@@ -65,27 +63,6 @@ REFERENCE = {
     "int_reward_func": lambda text: 0.5 if reference_extract(text).isdigit() else 0.0,
     "correctness_reward_func": lambda text: 2.0 if reference_extract(text) == "7" else 0.0,
 }
-
-# Text from the pieces that matter, so that near misses are common
-PIECES = [
-    "<reasoning>",
-    "</reasoning>",
-    "<answer>",
-    "</answer>",
-    "\n",
-    "\n",
-    "\n",
-    " ",
-    "7",
-    "x",
-    "²",
-    "\u2028",
-    "\x1c",
-    "<",
-]
-TEXTS = st.lists(
-    st.one_of(st.sampled_from(PIECES), st.sampled_from([GOOD, GOOD[:-1], "\n</answer>\n"])), max_size=14
-).map("".join)
 
 
 @settings(max_examples=1500, deadline=None)
