@@ -13,12 +13,12 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import helpers_trainer
 import pytest
-import test_trainer
 import torch
+from helpers_resume import assert_same, state_of
 from helpers_runs import LEARNS, LONG, ROOT
 from peft import LoraConfig
-from test_base_trainer import assert_same, state_of
 from trl import GRPOTrainer
 
 import train_grpo
@@ -303,7 +303,7 @@ sys.path[:0] = [{root!r}, {tests!r}, *__import__("glob").glob({tests!r} + "/*/")
 from pathlib import Path
 import torch
 from test_processes import CASES, gradients
-from test_trainer import GRPOTrainer, LeanGRPOTrainer
+from helpers_trainer import GRPOTrainer, LeanGRPOTrainer
 found = {{}}
 for name in CASES:
     for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
@@ -315,8 +315,8 @@ trainer.accelerator.end_training()
 """
 
 
-def by_prompt(seed, lengths=None):
-    """In the place of sampling: completions that follow from their prompt and how often it was asked, wherever."""
+def by_prompt():
+    """Replaces sampling: completions that follow from their prompt and how often it was asked, wherever."""
     asked = Counter()
 
     def sample(prompt_ids, *args, **kwargs):
@@ -324,9 +324,9 @@ def by_prompt(seed, lengths=None):
         for prompt in map(tuple, prompt_ids):
             asked[prompt] += 1
             chance = random.Random(f"{prompt} {asked[prompt]}")
-            length = min(test_trainer.LENGTH, max(1, int(chance.lognormvariate(1.8, 0.9))))
+            length = min(helpers_trainer.LENGTH, max(1, int(chance.lognormvariate(1.8, 0.9))))
             completions.append([chance.randrange(5, 500) for _ in range(length)])
-            if 1 < length < test_trainer.LENGTH:
+            if 1 < length < helpers_trainer.LENGTH:
                 completions[-1][-1] = 2
         return completions, None
 
@@ -335,19 +335,15 @@ def by_prompt(seed, lengths=None):
 
 def gradients(trainer_class, case, model, batch, out):
     """Of a step with `batch` completions in a micro-batch of each process, and its trainer."""
-    settings, before = dict(CASES[case]), test_trainer.rollouts
+    settings = dict(CASES[case])
     if settings.get("peft"):
         targets = ["q_proj", "down_proj"]
         settings["peft"] = LoraConfig(r=4, lora_alpha=8, target_modules=targets, init_lora_weights=False)
         torch.manual_seed(0)
     own = {"pack_tokens": 60} if trainer_class is LeanGRPOTrainer else {}
-    test_trainer.rollouts = by_prompt
-    try:
-        steps, _, trainer = test_trainer.trained(
-            trainer_class, model, out, own=own, per_device_train_batch_size=batch, **settings
-        )
-    finally:
-        test_trainer.rollouts = before
+    steps, _, trainer = helpers_trainer.trained(
+        trainer_class, model, out, lengths=by_prompt(), own=own, per_device_train_batch_size=batch, **settings
+    )
     return steps, trainer
 
 
@@ -364,4 +360,4 @@ def test_two_machines_have_the_gradients_of_one_process_on_the_same_completions(
         assert any(gradient.any() for gradient in whole[0].values())
         for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
             two = found[case, trainer_class.__name__]
-            assert test_trainer.largest_difference(whole, two) < 1e-5, (case, trainer_class)
+            assert helpers_trainer.largest_difference(whole, two) < 1e-5, (case, trainer_class)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_runs import DEMO, TINY, flags
+from helpers_trainer import trained
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_trainer import trained
 
 import train_grpo
 from grpo.config.geometry import solve

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import ROOT
+from helpers_trainer import no_group_lives, trained
 from peft import LoraConfig
-from test_base_trainer import EPOCHS, assert_same, interrupted, state_of
 from test_checkpoints import make
-from test_trainer import no_group_lives, trained
 from trl import GRPOTrainer
 
 from grpo.core.errors import UserError

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers_runs import ROOT
-from test_trainer import largest_difference, rewards_by_sum, trained
+from helpers_trainer import largest_difference, rewards_by_sum, trained
 from trl import GRPOTrainer
 
 import train_grpo

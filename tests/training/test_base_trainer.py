@@ -6,93 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import torch
 from datasets import Dataset
+from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import LEARNS, ROOT
 from test_checkpoints import cut
 
 import train_grpo
 from grpo.core.errors import UserError
 from grpo.runs import checkpoints
-from grpo.runs.directory import LOCK
 from grpo.training import durable
-
-CLOCK = ("time/", "step_time", "runtime", "per_second")
-# 22 rows, 2 of them held out: 20 prompts are 5 rollouts of 4; in three epochs 15 steps
-EPOCHS = {**LEARNS, "max_samples": "22", "num_generations": "4", "num_train_epochs": "3", "max_steps": None}
-EPOCHS |= {
-    "save_steps": "1",
-    "save_total_limit": "99",
-    "logging_steps": "2",
-    "max_completion_length": "16",
-    "eval_samples": "2",
-}
-
-
-def without_clock(value):
-    """At any depth, what does not depend on how fast the machine is."""
-    if isinstance(value, list):
-        return list(map(without_clock, value))
-    if not isinstance(value, dict):
-        return value
-    return {key: without_clock(inner) for key, inner in value.items() if not any(name in key for name in CLOCK)}
-
-
-def state_of(run):
-    """All that a finished run has come to: its last checkpoint, its logs and its samples."""
-    last, skipped = checkpoints.newest(run)
-    assert not skipped
-    found = {"model": (run / "model.safetensors").read_bytes()} if (run / "model.safetensors").exists() else {}
-    for path in sorted(last.glob("*.safetensors")):
-        found[path.name] = path.read_bytes()
-    for path in sorted([*last.rglob("*.pt"), *last.glob("*.pth"), *last.glob("*[!s].bin")]):  # no training_args.bin
-        found[path.relative_to(last).as_posix()] = torch.load(path, weights_only=False)
-    state = json.loads((last / "trainer_state.json").read_text())
-    found["state"] = without_clock(state)
-    found["unlogged"] = [
-        without_clock(json.loads(path.read_text())["metrics"]) for path in sorted(last.glob("unlogged_*.json"))
-    ]
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    found["metrics"] = [without_clock(json.loads(line)) for line in lines]
-    alarms = run / "alarms.jsonl"
-    found["alarms"] = alarms.read_text() if alarms.exists() else ""
-    found["samples"] = {p.name: pd.read_parquet(p).to_json() for p in sorted(run.glob("completions/*.parquet"))}
-    return found
-
-
-def assert_same(found, wanted, at=""):
-    """Equal at every depth; tensors and arrays bit by bit."""
-    if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys(), at
-        for key in wanted:
-            assert_same(found[key], wanted[key], f"{at}/{key}")
-    elif isinstance(wanted, list | tuple):
-        assert len(found) == len(wanted), at
-        for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
-            assert_same(one, other, f"{at}/{index}")
-    elif isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted), at
-    elif hasattr(wanted, "tobytes"):
-        assert found.tobytes() == wanted.tobytes(), at
-    elif type(wanted).__module__.startswith("deepspeed."):  # such objects know no equality
-        assert_same(vars(found), vars(wanted), at)
-    else:
-        assert found == wanted, at
-
-
-def interrupted(whole, step, name="again"):
-    """The run as it was when it was killed after the checkpoint of this step."""
-    run = Path(shutil.copytree(whole, name))
-    for path in checkpoints.all_of(run):
-        if checkpoints.step_of(path) > step:
-            shutil.rmtree(path)
-    for path in [*run.glob("*.safetensors"), *run.glob("completions/*.parquet"), run / LOCK]:
-        if path.parent == run or int(path.stem.rpartition("_")[2]) > step:
-            path.unlink()
-    return run
-
 
 CASES = {
     "all weights, three epochs": ({}, (2, 5, 7, 13)),

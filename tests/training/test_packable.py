@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from helpers_trainer import largest_difference, no_group_lives, rewards_by_sum, trained
 from peft import LoraConfig, PromptTuningConfig
-from test_trainer import largest_difference, no_group_lives, rewards_by_sum, trained
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
