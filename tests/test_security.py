@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers_report import Page, write_run
 from helpers_runs import DEMO, ROOT, flags
-from test_report import Page, write_run
 
 import rewards
 import train_grpo

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers_checkpoints import make_checkpoint
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import ROOT
 from helpers_trainer import no_group_lives, trained
 from peft import LoraConfig
-from test_checkpoints import make
 from trl import GRPOTrainer
 
 from grpo.core.errors import UserError
@@ -202,7 +202,7 @@ def test_fsdp_that_accelerate_leaves_out_is_said(capsys, monkeypatch):
 
 def test_what_was_divided_otherwise_is_refused_before_its_optimizer_would_be_lost(tmp_path):
     one, fsdp = SimpleNamespace(distributed_type="NO"), SimpleNamespace(distributed_type="FSDP")
-    directory = make(tmp_path / "run", 4, sealed=False)
+    directory = make_checkpoint(tmp_path / "run", 4, sealed=False)
     checkpoints.seal(directory, 1)  # of a version that did not say
     sharding.check_checkpoint(directory, fsdp)
     checkpoints.seal(directory, 1, divided_by=sharding.kind(fsdp))

@@ -7,33 +7,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
+from helpers_checkpoints import cut, make_checkpoint, reseal
 
 from grpo.runs import checkpoints
 
 
-def make(run, step, world_size=1, sealed=True, **state):
-    """A checkpoint as a Trainer writes it."""
-    directory = Path(run) / f"checkpoint-{step}"
-    directory.mkdir(parents=True)
-    save_file(
-        {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)},
-        directory / "model.safetensors",
-    )
-    torch.save({"state": torch.zeros(100)}, directory / "optimizer.pt")
-    torch.save({"last_epoch": step}, directory / "scheduler.pt")
-    for rank in range(world_size):
-        name = "rng_state.pth" if world_size == 1 else f"rng_state_{rank}.pth"
-        torch.save({"cpu": torch.get_rng_state()}, directory / name)
-    (directory / "trainer_state.json").write_text(json.dumps({"global_step": step, **state}))
-    if sealed:
-        checkpoints.seal(directory, world_size, note="hello")
-    return directory
-
-
 def test_a_sealed_one_is_complete_and_lists_every_other_file_with_its_size():
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     assert checkpoints.why_not(directory) is None
     sealed = json.loads((directory / "complete.json").read_text())
     files = {path.name: path.stat().st_size for path in directory.iterdir() if path.name != "complete.json"}
@@ -41,17 +21,7 @@ def test_a_sealed_one_is_complete_and_lists_every_other_file_with_its_size():
 
 
 def test_without_its_seal_it_was_not_finished():
-    assert "not finished (complete.json is missing)" in checkpoints.why_not(make("run", 7, sealed=False))
-
-
-def cut(directory, name, keep=0.5):
-    path = directory / name
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
-
-
-def reseal(directory):
-    checkpoints.break_seal(directory)
-    checkpoints.seal(directory, 1)
+    assert "not finished (complete.json is missing)" in checkpoints.why_not(make_checkpoint("run", 7, sealed=False))
 
 
 def flip(directory, name):
@@ -65,7 +35,7 @@ def flip(directory, name):
     "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
 def test_a_file_that_is_missing_cut_or_grown_is_named(name):
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     original = (directory / name).read_bytes()
     for damage, told in (
         (lambda: (directory / name).unlink(), f"{name} is missing"),
@@ -83,7 +53,7 @@ def test_a_file_that_is_missing_cut_or_grown_is_named(name):
     "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
 def test_a_file_that_was_cut_before_it_was_sealed_is_found_by_looking_into_it(name):
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     cut(directory, name)
     reseal(directory)
     assert f"{name} is damaged" in checkpoints.why_not(directory)
@@ -91,7 +61,7 @@ def test_a_file_that_was_cut_before_it_was_sealed_is_found_by_looking_into_it(na
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth"])
 def test_one_wrong_bit_in_an_archive_is_found(name):
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     flip(directory, name)
     assert name in checkpoints.why_not(directory)
 
@@ -99,7 +69,7 @@ def test_one_wrong_bit_in_an_archive_is_found(name):
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_wrong_bits_in_an_archives_lists_are_told_too(name):
     """There zipfile finds methods, versions and encryptions that it does not know, and raises whatever it likes."""
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     whole = (directory / name).read_bytes()
     for place in [*range(64), *range(len(whole) - 700, len(whole), 3)]:
         data = bytearray(whole)
@@ -114,7 +84,7 @@ def test_nothing_is_unpickled():
         def __reduce__(self):
             return (Path.touch, (Path("exploded"),))
 
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     with zipfile.ZipFile(directory / "optimizer.pt", "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(Bomb()))
     (directory / "training_args.bin").write_bytes(pickle.dumps(Bomb()))
@@ -125,7 +95,7 @@ def test_nothing_is_unpickled():
 
 
 def test_every_process_needs_its_random_numbers():
-    directory = make("run", 7, world_size=3)
+    directory = make_checkpoint("run", 7, world_size=3)
     assert checkpoints.why_not(directory) is None
     (directory / "rng_state_2.pth").unlink()
     checkpoints.break_seal(directory)
@@ -139,14 +109,14 @@ def test_every_process_needs_its_random_numbers():
      ("trainer_state.json", "trainer_state.json is missing"), ("rng_state.pth", "rng_state.pth is missing")],
 )  # fmt: skip
 def test_a_part_that_was_never_saved_is_named(name, told):
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     (directory / name).unlink()
     reseal(directory)
     assert told in checkpoints.why_not(directory)
 
 
 def test_the_state_of_another_step_is_no_part_of_it():
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     (directory / "trainer_state.json").write_text('{"global_step": 6}')
     reseal(directory)
     assert "of another step" in checkpoints.why_not(directory)
@@ -156,7 +126,7 @@ def test_other_names_and_nothing_at_all():
     assert checkpoints.why_not(Path("nowhere")) == "there is no such directory"
     Path("model").mkdir()
     assert "not the name of a checkpoint" in checkpoints.why_not(Path("model"))
-    directory = make("run", 7)
+    directory = make_checkpoint("run", 7)
     for text in ("", "[]", '{"files": 3}', "{", '{"files": {"model.safetensors": "large"}}', "[" * 100_000):
         (directory / "complete.json").write_text(text)
         assert checkpoints.why_not(directory) == "complete.json cannot be read"
@@ -165,7 +135,7 @@ def test_other_names_and_nothing_at_all():
 
 
 def test_sharded_checkpoints_are_known_by_their_directories():
-    directory = make("run", 7, sealed=False)
+    directory = make_checkpoint("run", 7, sealed=False)
     for name in ("optimizer.pt", "scheduler.pt", "model.safetensors"):
         (directory / name).unlink()
     (directory / "optimizer_0").mkdir()
@@ -178,7 +148,7 @@ def test_sharded_checkpoints_are_known_by_their_directories():
 
 def test_the_newest_that_is_complete_is_taken_by_number_and_the_others_are_told():
     for step in (5, 10, 9, 100):
-        make("run", step)
+        make_checkpoint("run", step)
     (Path("run") / "checkpoint-later").mkdir()
     assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-100"), [])
     cut(Path("run/checkpoint-100"), "optimizer.pt")
@@ -191,8 +161,8 @@ def test_the_newest_that_is_complete_is_taken_by_number_and_the_others_are_told(
 
 def test_removing_old_ones_counts_complete_ones_only():
     for step in (1, 2, 3, 4):
-        make("run", step)
-    make("run", 5, sealed=False)
+        make_checkpoint("run", step)
+    make_checkpoint("run", 5, sealed=False)
     checkpoints.remove_old(Path("run"), keep=2, best=str(Path("run/checkpoint-1").resolve()))
     assert [path.name for path in checkpoints.all_of(Path("run"))] == [
         "checkpoint-5", "checkpoint-4", "checkpoint-3", "checkpoint-1",
@@ -204,7 +174,7 @@ def test_removing_old_ones_counts_complete_ones_only():
 def test_the_last_that_a_run_can_go_on_from_is_never_removed():
     """As when a run is resumed with save_only_model."""
     for step in (1, 2, 3, 4):
-        directory = make("run", step, sealed=False)
+        directory = make_checkpoint("run", step, sealed=False)
         if step > 2:
             (directory / "optimizer.pt").unlink()
         checkpoints.seal(directory, 1)
@@ -217,7 +187,7 @@ def test_one_that_is_being_removed_is_no_longer_complete(monkeypatch):
     seen = []
     monkeypatch.setattr(shutil, "rmtree", lambda path, **_: seen.append(checkpoints.why_not(path)))
     for step in (1, 2):
-        make("run", step)
+        make_checkpoint("run", step)
     checkpoints.remove_old(Path("run"), keep=1)
     assert len(seen) == 1 and "not finished" in seen[0]
 

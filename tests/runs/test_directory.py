@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers_checkpoints import cut, make_checkpoint
 from helpers_runs import ROOT
-from test_checkpoints import cut, make
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -20,7 +20,7 @@ def make_run(name, checkpoints=(), **record):
     Path(name).mkdir(parents=True)
     (Path(name) / "run.json").write_text(json.dumps(record))
     for step in checkpoints:
-        make(name, step)
+        make_checkpoint(name, step)
 
 
 def test_an_unset_directory_takes_the_next_free_number_and_creates_nothing():
@@ -111,7 +111,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone():
 @pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM", "failed: the disk is full"])
 def test_a_run_that_was_killed_before_its_first_checkpoint_was_whole_starts_again(status):
     make_run("run", status=status, sessions=[{}])
-    make("run", 3, sealed=False)
+    make_checkpoint("run", 3, sealed=False)
     claim = run_directory.claim("run", "unused", "auto", False)
     assert claim[:2] == ("run", None) and "starts from its beginning" in claim.notes[0]
 
@@ -121,7 +121,7 @@ def test_auto_never_begins_again_what_ended_well_or_another_version_has_written(
     make_run("run", **record)
     with pytest.raises(UserError, match="'run' holds no checkpoint; drop the flag"):
         run_directory.claim("run", "unused", "auto", False)
-    make("run", 3, sealed=False)
+    make_checkpoint("run", 3, sealed=False)
     with pytest.raises(UserError, match="holds no complete checkpoint"):
         run_directory.claim("run", "unused", "auto", False)
 
@@ -163,7 +163,7 @@ def test_going_on_from_an_older_checkpoint_would_mix_two_runs():
 HOLD = """
 import sys, time
 from pathlib import Path
-from grpo import run_directory
+from grpo.runs import directory as run_directory
 with run_directory.held(Path("run")):
     Path("run/run.json").write_text('{"process": {"id": 4711, "host": "there"}}')
     print("held", flush=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from helpers_checkpoints import make_checkpoint
 from helpers_runs import LEARNS, ROOT
-from test_checkpoints import make
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -35,7 +35,7 @@ SAVING = {**LEARNS, "max_steps": "4", "save_steps": "1"}
     ids=lambda error: type(error).__name__,
 )
 def test_every_librarys_word_for_it_is_known(error, tmp_path):
-    make(tmp_path, 3)
+    make_checkpoint(tmp_path, 3)
     with pytest.raises(UserError) as caught, disk.readable_errors(tmp_path, ["--output_dir", str(tmp_path)]):
         raise error
     text = str(caught.value)

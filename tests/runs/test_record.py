@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_checkpoints import make
+from helpers_checkpoints import make_checkpoint
 
 import train_grpo
 from grpo.config.resolve import resolve
@@ -33,8 +33,8 @@ def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
 
 def test_going_on_in_a_directory_whose_run_is_replaced_leaves_nothing_of_that_run():
     """Its checkpoints, newer ones perhaps, would be what `auto` takes next, and its alarms would be this run's."""
-    make("from", 3)
-    make("r", 90)
+    make_checkpoint("from", 3)
+    make_checkpoint("r", 90)
     for name in ("run.json", "metrics.jsonl", "alarms.jsonl"):
         (Path("r") / name).write_text("{}")
     argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
@@ -45,7 +45,7 @@ def test_going_on_in_a_directory_whose_run_is_replaced_leaves_nothing_of_that_ru
 
 
 def test_beginning_anew_removes_links_and_not_what_they_lead_to():
-    make("r", 5)
+    make_checkpoint("r", 5)
     Path("r/checkpoint-5").rename("elsewhere")
     Path("r/checkpoint-5").symlink_to(Path("elsewhere").absolute())
     argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
@@ -86,7 +86,7 @@ def test_finishing_adds_how_it_ended_and_how_long_it_took():
 
 
 def test_going_on_keeps_what_was_before_the_checkpoint_and_adds_the_time():
-    make("r", 4)
+    make_checkpoint("r", 4)
     flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"]
     for step in (2, 4):
         records.append_line(Path("r/metrics.jsonl"), {"step": step, "loss": step})
@@ -111,7 +111,7 @@ def test_going_on_keeps_what_was_before_the_checkpoint_and_adds_the_time():
 
 
 def test_going_on_elsewhere_takes_the_curve_along_and_leaves_the_old_run_as_it_is():
-    make("r", 4)
+    make_checkpoint("r", 4)
     Path("r/metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
     flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "new"]
     config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "r/checkpoint-4"])

@@ -3,125 +3,19 @@
 import itertools
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers_report import HOSTILE, PARTS, Page, summary, write_run
 
 from grpo.core.errors import UserError
 from grpo.runs import charts, report
-
-HOSTILE = "</pre></title></style>--><script>alert(1)</script><img src=x onerror=alert(1)>'\"{{ 7 * 6 }}\n---\n`|[a](b)"
-PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
-VOID = {"meta", "br", "hr", "link", "img", "input"}
-
-
-def summary(lenient, strict):
-    shares = {"accuracy_lenient": lenient, "accuracy_strict": strict, "format_strict": 0.25, "format_soft": 0.5}
-    shares |= {"truncated": 0.125, "maj_k": 0.375, "pass_k": 0.75, "pass_1": 0.3125}
-    bounds = {f"{key}_{end}": shares[key] + add for key in shares for end, add in (("low", -0.0625), ("high", 0.0625))}
-    return {"n": 8, "k": 4, **shares, **bounds, "mean_length": 31.25, "seconds": 1.5}
-
-
-def write_run(run, text="plain", count=12):
-    """A finished run of 12 logs, with `text` in every place where a user or a model can write."""
-    run.mkdir(exist_ok=True)
-    paired = {"both": 3, "fixed": 2, "broken": 1, "neither": 2, "before": 0.5, "after": 0.625, "p_value": 0.5}
-    paired |= {"difference": 0.125, "difference_low": -0.25, "difference_high": 0.4375}
-    settings = {
-        "model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct",
-        "dataset_name": "openai/gsm8k",
-        "run_name": "n" + text,
-    }
-    files = {
-        "run.json": {
-            "started": "2026-11-21T12:47:17+0000",
-            "command": f"train_grpo.py {text}",
-            "commit": "2e59ed2f10e276edf419cc3b941a7b4c9f4a87a3+",
-            "versions": {"torch": "2.13.0", text: text},
-            "hardware": {"machine": "x86_64", "cpus": 2, "gpus": ["NVIDIA H200", text]},
-            "geometry": {"world_size": 2, "num_generations": 16},
-            "settings": settings | {"output_dir": f"outputs/{text}", "max_steps": 24, "stop": text, text: None},
-            "changed": {"learning_rate": {"inline": 5e-6, "run": 1e-4}, text: {"inline": text, "run": [text]}},
-            "prompt": {
-                "system": f"Respond so:\n```\n{text}",
-                "opening": text,
-                "chat": True,
-                "question": f"{text} {{question}}",
-                "completion": text,
-            },
-            "status": "finished",
-            "seconds": 3725.0,
-        },
-        "eval_before.json": summary(0.5, 0.375),
-        "eval_after.json": summary(0.625, 0.5625),
-        "comparison.json": {
-            "n": 8,
-            "verdict": "too_small_to_tell",
-            "sentence": f"Too small to tell: {text}.",
-            "lenient": paired,
-        },
-    }
-    for name, content in files.items():
-        (run / name).write_text(json.dumps(content))
-    lines = []
-    for step in range(2, 2 * count + 1, 2):
-        line = {
-            "step": step,
-            "reward": step / 10,
-            "reward_std": 0.5,
-            "rewards/int_reward_func/mean": 0.25,
-            "loss": -1e-5,
-        }
-        line |= {f"rewards/{text}/mean": None if step == 4 else -0.5, "completions/mean_length": 30.0, "kl": 0.125}
-        line |= {"completions/min_length": 0, "completions/max_length": 80, "completions/clipped_ratio": 0.0625}
-        line |= {"entropy": 0.75, "learning_rate": 2.5e-6, "num_tokens": 500 * step, "step_time": 0.25}
-        lines.append(line)
-    lines.append({"step": 2 * count, "train_runtime": 9.0, "train_loss": 0.0})
-    alarm = {"step": 4, "name": "tiny_variance", "message": f"It fell: {text}", "remedy": f"Do: {text}"}
-    records = {"before": [], "after": []}
-    for index, (before, after) in enumerate([(False, True)] * 5 + [(True, False)] * 2 + [(True, True)]):
-        for when, right in (("before", before), ("after", after)):
-            record = {"question": f"question {index} {text}", "answer": "7", "strict": right, "lenient": right}
-            record |= {"completion": f"{when} {index} <answer>\n{text}", "extracted": text, "truncated": not right}
-            records[when].append(record)
-    jsonl = {"metrics": lines, "alarms": [alarm], **{f"completions_{when}": rows for when, rows in records.items()}}
-    for name, rows in jsonl.items():
-        (run / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return run
 
 
 @pytest.fixture
 def run(tmp_path):
     return write_run(tmp_path / "run")
-
-
-class Page(HTMLParser):
-    """The elements of a page with their attributes, and its text; every element must be closed in order."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.elements, self.words, self.open = [], [], []
-        self.feed(path.read_text(encoding="utf-8"))
-        assert not self.open
-        self.text = " ".join(" ".join(self.words).split())
-        self.names = {name for name, _ in self.elements}
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.words.append(data)
 
 
 STAGES = [

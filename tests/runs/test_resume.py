@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from helpers_checkpoints import make_checkpoint
 from helpers_runs import DEMO, LEARNS
-from test_checkpoints import make
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -17,7 +17,7 @@ THEN = {"learning_rate": 1e-5, "num_generations": 8, "seed": 42, "output_dir": "
 
 
 def sealed(world_size=1, **facts):
-    directory = make("run", 4, world_size=world_size, sealed=False)
+    directory = make_checkpoint("run", 4, world_size=world_size, sealed=False)
     facts = {"settings": THEN, "data": "abc", "versions": versions()} | facts
     checkpoints.seal(directory, world_size, **facts)
     return directory

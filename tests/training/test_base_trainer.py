@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from helpers_checkpoints import cut
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import LEARNS, ROOT
-from test_checkpoints import cut
 
 import train_grpo
 from grpo.core.errors import UserError

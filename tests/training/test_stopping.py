@@ -12,8 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers_checkpoints import make_checkpoint
 from helpers_runs import LEARNS, ROOT
-from test_checkpoints import make
 
 import train_grpo
 from grpo.core.errors import Interrupted
@@ -243,7 +243,7 @@ def test_outside_of_training_a_signal_raises_and_says_how_to_go_on(tmp_path):
     with pytest.raises(Interrupted, match="Nothing was trained yet") as caught, stop.signals():
         os.kill(os.getpid(), signal.SIGINT)
     assert caught.value.status == 130
-    make(tmp_path, 3)
+    make_checkpoint(tmp_path, 3)
     stop = Stopping(fake(tmp_path), ["--output_dir", str(tmp_path)])
     with pytest.raises(Interrupted, match=r" by SIGTERM\. To go on: .*--resume_from_checkpoint auto"), stop.signals():
         os.kill(os.getpid(), signal.SIGTERM)
