@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from grpo.core.check import Check, in_words, judge
+from grpo.core.check import Check, check_if, in_words
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process
 from grpo.core.redaction import for_rich
@@ -37,11 +37,11 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
     remedy = f"{script.question_column} and {script.answer_column} are needed in every row"
     finding = f"columns {script.question_column} and {script.answer_column}"
     finding += f"; {data.unusable} rows without a question or a gold answer were dropped"
-    yield judge(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
+    yield check_if(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
     small, little = len(data.held_out) < 30, "so few held-out questions show only huge changes; raise eval_samples"
     finding = f"{len(data.held_out)} held-out questions"
     if script.eval_only:
-        yield judge(small, "dataset", finding, little)
+        yield check_if(small, "dataset", finding, little)
         return
     steps, prompts = config.geometry.steps_per_epoch(rows), config.geometry.rollout_prompts
     finding = f"{rows} training rows, {steps} optimizer steps per epoch; {finding}"
@@ -53,19 +53,19 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
             "give more rows, or lower per_device_train_batch_size or gradient_accumulation_steps",
         )
     else:
-        yield judge(small, "dataset", finding, little)
+        yield check_if(small, "dataset", finding, little)
     finding = f"{data.duplicates} training rows ask a question again"
     if data.contradictory:
         finding += f", {data.contradictory} questions with different gold answers"
     bad = data.contradictory or data.duplicates > 0.01 * rows
-    yield judge(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
+    yield check_if(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
     finding = f"{data.overlap} training rows that ask a held-out question were dropped"
     finding = finding if data.overlap else "no training row asks a held-out question"
-    yield judge(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
+    yield check_if(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
 
 
 def about_prompts(config: Any, data: Data) -> Iterator[Check]:
-    kind = "chat messages" if data.style.chat else "plain text"
+    kind = "chat messages" if data.prompt_format.chat else "plain text"
     fields = ("system_prompt", "question_template", "completion_template")
     own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
     finding = (
@@ -73,15 +73,16 @@ def about_prompts(config: Any, data: Data) -> Iterator[Check]:
     )
     asked = config.script.use_chat_template is not None
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
-    yield judge(not data.style.chat and not asked, "prompts", finding, remedy)
+    yield check_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
     try:
         trained = inference.prompting(config.model.model_name_or_path)
     except UserError as error:
         yield Check("warning", "saved run", str(error), "its prompt format is not known")
         trained = None
-    if trained and trained != (data.style, list(data.shots)):
-        style, shots = trained
-        finding = f"{config.model.model_name_or_path} was trained on other prompts: {style.prompt('…', shots)!r}"
+    if trained and trained != (data.prompt_format, list(data.shots)):
+        prompt_format, shots = trained
+        asked = prompt_format.prompt("…", shots)
+        finding = f"{config.model.model_name_or_path} was trained on other prompts: {asked!r}"
         remedy = "it will answer worse than it can; give it its own prompt_format, use_chat_template and num_shots"
         yield Check("warning", "saved run", finding, remedy)
     if config.script.eval_only or not (config.script.filter_pass_rate or config.script.curriculum):
@@ -97,17 +98,17 @@ def about_lengths(config: Any, data: Data, count: Callable[[str], int]) -> Itera
     if data.too_long:
         finding += f": {data.too_long} training rows with longer prompts were dropped"
     many = data.too_long > 0.05 * len(data.lengths)
-    yield judge(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
+    yield check_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
     if data.solutions:
         limit = config.training.max_completion_length
         # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
         plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
-        lengths = [count(data.style.answered(why, gold)) for why, gold in plain]
+        lengths = [count(data.prompt_format.answered(why, gold)) for why, gold in plain]
         long = fmean(length > limit for length in lengths)
         finding = f"gold solutions in the answer format: {_spread(lengths)}; limit {limit}"
         finding += f"; {100 * long:.0f} % are longer" if long else ""
         remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
-        yield judge(long > 0.05, "completion length", finding, remedy)
+        yield check_if(long > 0.05, "completion length", finding, remedy)
 
 
 # --- Model and machine --------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
     saved = f" (an adapter of {base})" if base else ""
     finding = f"{name}{saved}: {share}, in {model.dtype}, attention {model.attn_implementation}"
-    yield judge(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
+    yield check_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
     if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
         yield Check("error", "vocabulary", finding, "give the tokenizer that belongs to the model")
@@ -154,7 +155,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
     finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
-    yield judge(sum(parts.values()) > free, "memory", finding, remedy)
+    yield check_if(sum(parts.values()) > free, "memory", finding, remedy)
     yield about_disk(config, shape)
 
 
@@ -172,7 +173,7 @@ def about_disk(config: Any, shape: memory.Shape) -> Check:
     )
     remedy = "free some room, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
     status = "error" if free < final + bool(kept) * checkpoint else "warning"
-    return judge(free < needed, "disk", f"{finding}{in_words(free)} free in {existing}", remedy, status)
+    return check_if(free < needed, "disk", f"{finding}{in_words(free)} free in {existing}", remedy, status)
 
 
 def _free_memory(device: Any) -> tuple[float, str]:
@@ -235,7 +236,7 @@ def check(
     if not config.script.eval_only:
         refuse_collisions(rewards, data.train.column_names)
         reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
-        tried = try_rewards(rewards, data.train[0], reasoning, data.style, encode)
+        tried = try_rewards(rewards, data.train[0], reasoning, data.prompt_format, encode)
         weights = dict(zip(rewards, config.training.reward_weights or [1.0] * len(rewards), strict=True))
         if config.stages:  # an early stage need not tell right from wrong
             last = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
@@ -251,7 +252,7 @@ def example(config: Any, tokenizer: Any, data: Data) -> str:
     """The first held-out prompt as text, with the special tokens of the chat template."""
     kwargs = config.training.chat_template_kwargs or {}
     prompt = data.held_out[0]["prompt"]
-    if not data.style.chat:
+    if not data.prompt_format.chat:
         return prompt
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **kwargs)
 

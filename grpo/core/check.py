@@ -17,7 +17,7 @@ class Check:
     remedy: str = ""
 
 
-def judge(bad: Any, name: str, finding: str, remedy: str, status: str = "warning") -> Check:
+def check_if(bad: Any, name: str, finding: str, remedy: str, status: str = "warning") -> Check:
     return Check(status, name, finding, remedy) if bad else Check("ok", name, finding)
 
 

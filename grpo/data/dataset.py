@@ -25,7 +25,7 @@ TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"
 class Data:
     """What a run trains on and is measured with, and the counts that preflight reports."""
 
-    style: PromptFormat
+    prompt_format: PromptFormat
     shots: Sequence[Shot]
     train: Dataset  # with `question`, `prompt` and `answer`, as has `held_out`; they share no question
     held_out: Dataset
@@ -44,14 +44,14 @@ class Data:
         names = ("unusable", "overlap", "too_long", "too_hard", "too_easy")
         dropped = {name: getattr(self, name) for name in names}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
-        return {"prompt": dataclasses.asdict(self.style), "shots": list(self.shots), "data": rows}
+        return {"prompt": dataclasses.asdict(self.prompt_format), "shots": list(self.shots), "data": rows}
 
 
 def prepare(
     source: dict[str, Dataset],
     eval_source: dict[str, Dataset] | None,
     script: Any,
-    style: PromptFormat,
+    prompt_format: PromptFormat,
     shots: Sequence[Shot],
     tokenize: Callable[[Sequence[Prompt]], list[list[int]]],
     seed: int,
@@ -65,7 +65,7 @@ def prepare(
         shots: worked examples for each prompt.
         tokenize: prompts to token ids.
     """
-    make_prompt = functools.partial(style.prompt, shots=shots)
+    make_prompt = functools.partial(prompt_format.prompt, shots=shots)
     columns = script.question_column, script.answer_column
     name = script.eval_split.partition("[")[0]
     if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
@@ -97,7 +97,17 @@ def prepare(
     contradictory = sum(len(golds) > 1 for golds in answers.values())
     solutions = _solutions(raw.select(range(min(1000, len(raw)))), *columns)
     return Data(
-        style, shots, rows, held_out, unusable, overlap, duplicates, contradictory, lengths, too_long, solutions
+        prompt_format=prompt_format,
+        shots=shots,
+        train=rows,
+        held_out=held_out,
+        unusable=unusable,
+        overlap=overlap,
+        duplicates=duplicates,
+        contradictory=contradictory,
+        lengths=lengths,
+        too_long=too_long,
+        solutions=solutions,
     )
 
 

@@ -105,7 +105,7 @@ def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
             chat_template_kwargs=training.chat_template_kwargs,
             num_samples=config.script.eval_num_samples,
             sampling=Sampling.like(training),
-            template=data.style.completion,
+            template=data.prompt_format.completion,
         )
 
 

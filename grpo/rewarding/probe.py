@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
 
-from grpo.core.check import Check, judge
+from grpo.core.check import Check, check_if
 from grpo.core.errors import UserError
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.scoring import numbers_of
@@ -75,7 +75,7 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
             yield Check("error", title, finding, "mend it: in training, rows with NaN or infinity are left out")
             continue
         remedy = "it tells none of these apart; it moves no advantage unless your completions differ in other ways"
-        yield judge(len(set(values.values())) == 1, title, finding, remedy)
+        yield check_if(len(set(values.values())) == 1, title, finding, remedy)
         for kind, value in values.items():
             total[kind] = total.get(kind, 0.0) + weights[name] * (value or 0.0)
     if not any(weights.values()):
@@ -87,4 +87,4 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
             remedy = (
                 "no reward tells these apart; unless your completions differ in other ways, nothing can be learned"
             )
-        yield judge(total["perfect"] <= total["wrong number"], "all rewards", finding, remedy)
+        yield check_if(total["perfect"] <= total["wrong number"], "all rewards", finding, remedy)

@@ -72,7 +72,7 @@ def test_a_question_with_braces_is_asked_as_it_is():
 @pytest.mark.parametrize("num_shots", [0, 2])
 def test_gold_reasoning_and_gold_answers_are_never_in_a_prompt(name, chat, num_shots):
     rows = [{"question": f"Sum {n}?", "answer": f"SECRET{n} steps\n#### {1234567 + n}"} for n in range(9)]
-    style = dataclasses.replace(PROMPT_FORMATS[name], chat=chat)
+    prompt_format = dataclasses.replace(PROMPT_FORMATS[name], chat=chat)
     script = SimpleNamespace(
         question_column="question", answer_column="answer", eval_split="test", eval_only=False, dataset_split="train",
         max_samples=None, eval_samples=2, max_prompt_length=None,
@@ -81,7 +81,7 @@ def test_gold_reasoning_and_gold_answers_are_never_in_a_prompt(name, chat, num_s
         {"train": Dataset.from_list(rows)},
         None,
         script,
-        style,
+        prompt_format,
         EXEMPLARS[:num_shots],
         lambda p: [[1]] * len(p),
         seed=0,

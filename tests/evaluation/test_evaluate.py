@@ -154,7 +154,7 @@ def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), demo[1]
     argv = ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"]
     config = resolve(HYPERPARAMETERS, argv)
-    data = SimpleNamespace(held_out=questions, style=PROMPT_FORMATS["xml"])
+    data = SimpleNamespace(held_out=questions, prompt_format=PROMPT_FORMATS["xml"])
     full = evaluate.measure(config, model, tokenizer, data)[1]
     config.training.bf16 = True
     before = evaluate.measure(config, model, tokenizer, data)[1]
