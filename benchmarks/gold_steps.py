@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from rewards import is_verified
+from grpo.rewarding.arithmetic import is_verified
 
 RESULT = re.compile(r"=([^=<>]*)>>( ?-?\$?[0-9][0-9,.]*[0-9]|[0-9])?")
 DIGITS = "0123456789"

@@ -29,6 +29,7 @@ from grpo.data import dataset, sources
 from grpo.data.prompts import THINK
 from grpo.evaluation import comparison, evaluate, xray
 from grpo.rewarding import stages
+from grpo.rewarding.arithmetic import is_true, is_verified, verified_lines
 from grpo.runs import record as records
 from grpo.training import micro_batches as schedule
 from grpo.training import packing
@@ -40,10 +41,7 @@ from rewards import (
     has_soft_format,
     has_strict_format,
     is_numerically_correct,
-    is_true,
-    is_verified,
     last_number,
-    verified_lines,
 )
 
 # --- Extraction and formats

@@ -1,6 +1,5 @@
 """rewards.py against its definitions: golden values, and the reference expressions on any text."""
 
-import doctest
 import json
 import pickle
 import re
@@ -10,9 +9,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from helpers_runs import ROOT, SHARED
+from helpers_runs import ROOT, SHARED, examples
 from helpers_texts import GOOD, TEXTS
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rewards
@@ -65,7 +64,7 @@ REFERENCE = {
 }
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(300)
 @given(TEXTS)
 @example(GOOD)
 @example(GOOD + "\n")
@@ -226,10 +225,6 @@ def test_importing_rewards_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(rewards).failed == 0
-
-
 # --- Templates
 
 THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
@@ -272,7 +267,7 @@ def test_templates(text, template, soft, strict):
     "template", ["", "{reasoning}", "{answer} {reasoning}", "{reasoning}{answer}", XML_COT_FORMAT * 2]
 )
 def test_what_is_no_template_is_an_error(template):
-    with pytest.raises(ValueError, match=r"give it \{reasoning\}, a tag or more, and \{answer\}, each once"):
+    with pytest.raises(ValueError, match="each once"):
         has_soft_format("text", template)
 
 
@@ -346,7 +341,7 @@ def test_length_window_without_margin_and_its_errors():
     window = {"low": 10, "high": 20, "margin": 0}
     assert [value("length", tokens=n, **window) for n in (9, 10, 20, 21)] == [0, 1, 1, 0]
     for wrong in ({"low": 500}, {"low": -1}, {"margin": -1}):
-        with pytest.raises(ValueError, match="give 0 <= low <= high and margin >= 0"):
+        with pytest.raises(ValueError, match="margin"):
             value("length", **wrong)
 
 
@@ -364,7 +359,7 @@ def test_soft_overlong_punishment_equals_that_of_trl():
     reference = get_soft_overlong_punishment(max_completion_len=786, soft_punish_cache=157)
     for tokens in (0, 628, 629, 630, 700, 785, 786):
         assert value("overlong", tokens=tokens) == pytest.approx(reference(completion_ids=[[1] * tokens])[0])
-    with pytest.raises(ValueError, match=r"cache 101: give 1 to max_completion_length \(100\)"):
+    with pytest.raises(ValueError, match=r"cache 101"):
         value("overlong", max_completion_length=100, cache=101)
 
 
@@ -421,5 +416,5 @@ def test_debug_prints_samples_once_every_so_many_steps_in_one_process(capsys, mo
     assert printed(20) == ""
     monkeypatch.setenv("RANK", "0")
     assert printed(30) != ""
-    with pytest.raises(ValueError, match="give every >= 1"):
+    with pytest.raises(ValueError, match="every 0"):
         printed(40, every=0)

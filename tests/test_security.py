@@ -27,6 +27,7 @@ from grpo.core.check import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate, inference, xray
 from grpo.policy import loading
+from grpo.rewarding import arithmetic
 from grpo.runs import checkpoints, report
 from grpo.runs import record as records
 from grpo.training import console
@@ -746,8 +747,8 @@ def cost(expression):
         "reward": lambda: reward([think(expression, expression)], answer=["7"], prompts=["3 + 4?"]),
         "reward, left": lambda: reward([think(f"{expression} = 1", 7)], answer=["7"]),
         "reward, right": lambda: reward([think(f"1 + 1 = {expression}", 7)], answer=["7"]),
-        "is_verified": lambda: rewards.is_verified(f"{expression} = 1"),
-        "verified_lines": lambda: list(rewards.verified_lines(think(expression, 7), expression)),
+        "is_verified": lambda: arithmetic.is_verified(f"{expression} = 1"),
+        "verified_lines": lambda: list(arithmetic.verified_lines(think(expression, 7), expression)),
         "last_number": lambda: rewards.last_number(expression),
         "answer": lambda: rewards.is_numerically_correct(think("", expression), expression),
     }
@@ -755,7 +756,7 @@ def cost(expression):
     for name, read in readers.items():
         best = float("inf")
         for _ in range(3):
-            rewards._value.cache_clear()
+            arithmetic._value.cache_clear()
             start = time.thread_time()
             read()
             best = min(best, time.thread_time() - start)
@@ -767,7 +768,7 @@ def cost(expression):
 
 @pytest.mark.parametrize("kind", EXPRESSIONS)
 def test_a_hostile_expression_costs_milliseconds_in_any_thread(kind):
-    rewards.is_true("1+1", "2")  # loads math-verify
+    arithmetic.is_true("1+1", "2")  # loads math-verify
     costs = [cost(EXPRESSIONS[kind])]
     thread = threading.Thread(target=lambda: costs.append(cost(EXPRESSIONS[kind])), daemon=True)
     thread.start()

@@ -21,8 +21,8 @@ from grpo.core.out_of_memory import EVALUATION, phase
 from grpo.core.processes import say
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
-from grpo.evaluation.evaluate import is_right
 from grpo.policy.generation import Sampling, arithmetic, generate
+from rewards import is_right
 
 
 def fingerprint(model: Any, *facts: Any) -> str:
@@ -38,7 +38,7 @@ def fingerprint(model: Any, *facts: Any) -> str:
 def pass_rates(config: Any, model: Any, tokenizer: Any, data: Data) -> list[float]:
     """Of each training question, the share of `filter_num_samples` samples that is right, drawn as rollouts are.
 
-    Right is what `evaluation.is_right` says, however it is written. Cached beside datasets' own files, under the
+    Right is what `rewards.is_right` says, however it is written. Cached beside datasets' own files, under the
     weights, the prompts and the settings.
     """
     training, k = config.training, config.script.filter_num_samples

@@ -1,7 +1,7 @@
 """Honest evaluation: held-out questions, answered greedily and, if asked, k times more by sampling, scored two ways.
 
-*Strict* is what the reward sees: the extracted answer is the gold answer, character by character. *Lenient* is the
-written rule of `rewards.is_numerically_correct`: the right number counts however it is written and wherever it stands.
+*Strict* is what the reward sees: the extracted answer is the gold answer, character by character. *Lenient* is
+`rewards.is_right`: the right number counts however it is written and wherever it is.
 """
 
 import json
@@ -31,7 +31,7 @@ from rewards import (
     extract_xml_answer,
     has_soft_format,
     has_strict_format,
-    is_numerically_correct,
+    is_right,
     last_number,
 )
 
@@ -68,7 +68,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     """
     if not 1 <= k <= n or not 0 <= correct <= n:
         raise ValueError(f"pass@{k} of {n} samples, {correct} of them right")
-    return 1 - comb(n - correct, k) / comb(n, k)
+    return (comb(n, k) - comb(n - correct, k)) / comb(n, k)
 
 
 def majority(texts: Sequence[str]) -> str | None:
@@ -85,11 +85,6 @@ def majority(texts: Sequence[str]) -> str | None:
         return None
     winner = Counter(votes.values()).most_common(1)[0][0]  # insertion order decides between equals
     return texts[next(index for index, vote in votes.items() if vote == winner)]
-
-
-def is_right(text: str, gold: str) -> bool:
-    """Lenient correctness; what is strictly right is right too, also where the gold answer is no number."""
-    return extract_xml_answer(text) == gold or is_numerically_correct(text, gold)
 
 
 def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:

@@ -19,8 +19,8 @@ from grpo.config.resolve import resolve
 from grpo.core.errors import UserError
 from grpo.data.prompts import choose, tokenize
 from grpo.evaluation import difficulty
-from grpo.evaluation.evaluate import is_right
 from grpo.policy.generation import Sampling, generate
+from rewards import is_right
 
 
 @pytest.fixture(autouse=True)

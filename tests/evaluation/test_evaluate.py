@@ -16,6 +16,7 @@ from grpo.config.resolve import resolve
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import wilson
+from rewards import is_right
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
@@ -108,12 +109,12 @@ def test_the_majority_is_the_first_completion_of_the_most_frequent_answer(texts,
     ],
 )
 def test_the_lenient_rule(answer, gold, right):
-    assert evaluate.is_right(f"<reasoning>\n1 + 1 = 2\n</reasoning>\n<answer>\n{answer}\n</answer>", gold) is right
+    assert is_right(f"<reasoning>\n1 + 1 = 2\n</reasoning>\n<answer>\n{answer}\n</answer>", gold) is right
 
 
 def test_without_a_number_in_the_tag_the_texts_last_one_counts():
-    assert evaluate.is_right("so 70 + 2 = 72\n<answer>\nthat\n</answer>", "72")
-    assert not evaluate.is_right("72 it is\n<answer>\n71\n</answer>", "72")
+    assert is_right("so 70 + 2 = 72\n<answer>\nthat\n</answer>", "72")
+    assert not is_right("72 it is\n<answer>\n71\n</answer>", "72")
 
 
 def record(strict, lenient, format_strict, truncated=False, length=10):

@@ -9,15 +9,8 @@ import pytest
 from helpers_runs import SHARED
 
 from benchmarks import gold_steps
-from rewards import (
-    THINK_FORMAT,
-    XML_COT_FORMAT,
-    equations,
-    is_true,
-    is_verified,
-    step_verified_reward_func,
-    verified_lines,
-)
+from grpo.rewarding.arithmetic import equations, is_true, is_verified, verified_lines
+from rewards import THINK_FORMAT, XML_COT_FORMAT, step_verified_reward_func
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
 
@@ -235,7 +228,7 @@ def test_lines_pay_once_and_up_to_the_cap():
     assert score("1+1=2", "1+2=3", "1+3=4", answer="") == 0.6  # not 0.6000000000000001
     assert score("10/3 ≈ 3.33", answer="") == 0.2
     assert score("3 + 4 = 7", max_lines=0) == pytest.approx(0.4)
-    with pytest.raises(ValueError, match="max_lines -1: give at least 0"):
+    with pytest.raises(ValueError, match="max_lines -1"):
         score(max_lines=-1)
 
 
@@ -307,8 +300,8 @@ def solutions():
     return [json.loads(line)["answer"] for line in GSM8K.read_text(encoding="utf-8").splitlines()]
 
 
-def test_gold_solutions_are_verified_and_lose_their_credit_with_one_digit_changed():
-    found = gold_steps.measure(random.Random(0).sample(solutions(), 1000))
+def test_gold_solutions_lose_their_credit_with_a_digit_changed():
+    found = gold_steps.measure(random.Random(0).sample(solutions(), 150))
     assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
 
 
