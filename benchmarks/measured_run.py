@@ -197,7 +197,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
-    from grpo.config import hardware
+    from grpo.training.durable import use_no_triton
     from grpo.training.trainer import LeanGRPOTrainer
 
     before = memory_now(run.device)
@@ -235,7 +235,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     class Steps(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **kwargs: Any) -> None:
             if run.device == "cpu":  # LeanGRPOTrainer does it itself
-                hardware.use_no_triton(optimizer)
+                use_no_triton(optimizer)
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             nonlocal started

@@ -1,6 +1,5 @@
 """grpo/monitoring.py and grpo/alarms.py: every alarm in a real (tiny) run that provokes it, and silence otherwise."""
 
-import copy
 import json
 import math
 import subprocess
@@ -10,35 +9,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import Dataset
 from helpers_runs import DEMO, ROOT
+from helpers_watch import STEP, Spoil, alarms, equal, is_long, is_text, make_prompt, trainer
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig
 
-import rewards
 import train_grpo
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.rewarding.stages import Stage
 from grpo.rewarding.weighting import RewardWeights
 from grpo.training.alarms import ALARMS, NEVER
-from grpo.training.callbacks import SKIPPED, MetricsFile, Watch
-from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.callbacks import SKIPPED, MetricsFile
 from grpo.training.observed import Observed, Rollout
 from grpo.training.trainer import LeanGRPOTrainer
 
-make_prompt = train_grpo.PROMPT_FORMATS["xml"].prompt
-
 LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
-
-
-def alarms(run="run"):
-    """What the run raised, by name."""
-    path = Path(run) / "alarms.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    assert all(set(line) == {"step", "name", "message", "remedy"} for line in lines)
-    return {line["name"]: line for line in lines}
 
 
 @pytest.fixture
@@ -157,26 +143,6 @@ def test_weights_unchanged_once_the_learning_rate_was_above_zero(train):
     assert train(max_steps="6", learning_rate="0", overwrite_run="true") == {}
 
 
-def trainer(tmp_path, model, prompt=make_prompt, reward_funcs=None, callbacks=(), **overrides):
-    """A trainer that is watched, for what the command refuses or cannot express."""
-    settings = {"max_completion_length": 1, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4}
-    args = GRPOConfig(
-        output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, report_to="none", save_strategy="no",
-        disable_tqdm=True, **{**settings, **overrides},
-    )  # fmt: skip
-    made = DurableGRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
-        reward_funcs=reward_funcs or [rewards.correctness_reward_func],
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": prompt(str(n)), "answer": str(n)} for n in range(40)]),
-        processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
-        callbacks=list(callbacks),
-    )
-    watch = Watch(made, tmp_path / "run")
-    made.add_callback(watch)
-    return made, watch
-
-
 def test_bare_text_for_a_chat_model_is_named(tmp_path, tiny_model):
     bare, watch = trainer(tmp_path, tiny_model, prompt=lambda question: question)
     bare.train()
@@ -184,14 +150,6 @@ def test_bare_text_for_a_chat_model_is_named(tmp_path, tiny_model):
     chat, watch = trainer(tmp_path, tiny_model)
     chat.train()
     assert "all_truncated" in watch.names and "no_chat_template" not in watch.names
-
-
-def is_text(completions, **kwargs):
-    return [0.5] * len(completions)
-
-
-def is_long(completions, **kwargs):
-    return [0.001 * len(completion[0]["content"]) for completion in completions]
 
 
 @pytest.mark.parametrize(("scale_rewards", "raised"), [("group", True), ("none", False)])
@@ -232,41 +190,6 @@ def test_a_gradient_that_is_not_finite_is_named_before_the_step(tmp_path, tiny_m
     made.train()
     assert "nonfinite_gradient" in watch.names and alarms(tmp_path / "run")["nonfinite_gradient"]["step"] == 1
     assert all(torch.equal(old, new) for old, new in zip(start, made.model.parameters(), strict=True))  # skipped
-
-
-class Spoil(TrainerCallback):
-    """From some steps on something is not finite: the gradient, or the loss alone, for one of their micro-batches."""
-
-    def __init__(self, made, steps, what):
-        self.made, self.steps, self.what, self.states = made, steps, what, []
-        self.plain, made.compute_loss = made.compute_loss, self.compute_loss
-
-    def compute_loss(self, *args, **kwargs):
-        loss = self.plain(*args, **kwargs)
-        if self.made.state.global_step + 1 not in self.steps or self.made.accelerator.sync_gradients:
-            return loss
-        return loss * float("nan") if self.what == "gradient" else loss + float("inf")
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        self.note()
-
-    def note(self):
-        optimizer = self.made.optimizer.state_dict()["state"]
-        self.states.append(copy.deepcopy((self.made.model.state_dict(), optimizer)))
-
-    def same(self, one, other):
-        """Whether a step changed neither weights nor anything that the optimizer keeps."""
-        (weights, kept), (weights_after, kept_after) = self.states[one], self.states[other]
-        return equal(weights, weights_after) and equal(kept, kept_after)
-
-
-def equal(one, other):
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-
-
-STEP = {"max_completion_length": 6, "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "logging_steps": 1}
 
 
 @pytest.mark.parametrize("what", ["gradient", "loss"])
@@ -379,10 +302,10 @@ def test_a_checkpoint_of_such_weights_is_not_even_written_where_another_reason_a
 TWO_PROCESSES = """
 import os, sys
 from pathlib import Path
-sys.path[:0] = [{root!r}, {tests!r}, *__import__("glob").glob({tests!r} + "/*/")]
+sys.path[:0] = [{root!r}, {helpers!r}]
 import torch
 from accelerate import PartialState
-from test_callbacks import STEP, Spoil, is_long, trainer
+from helpers_watch import STEP, Spoil, is_long, trainer
 
 rank = int(os.environ["RANK"])
 for what, steps in (("loss", [2]), ("gradient", [2, 3, 4])):
@@ -403,8 +326,10 @@ made.accelerator.end_training()
 @pytest.mark.slow
 def test_what_is_not_finite_on_one_process_is_skipped_by_all(tiny_model, tmp_path):
     script = tmp_path / "two.py"
-    tests = str(ROOT / "tests")
-    script.write_text(TWO_PROCESSES.format(root=str(ROOT), tests=tests, model=tiny_model, out=str(tmp_path / "out")))
+    helpers = str(ROOT / "tests" / "helpers")
+    script.write_text(
+        TWO_PROCESSES.format(root=str(ROOT), helpers=helpers, model=tiny_model, out=str(tmp_path / "out"))
+    )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     done = subprocess.run(launcher, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
