@@ -15,7 +15,7 @@ from transformers import Trainer
 from trl import GRPOConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from grpo.training.durable import use_no_triton
+from grpo.training.base_trainer import use_no_triton
 from train_grpo import HYPERPARAMETERS
 
 INLINE = ("learning_rate", "adam_beta1", "adam_beta2", "weight_decay")

@@ -197,7 +197,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
-    from grpo.training.durable import use_no_triton
+    from grpo.training.base_trainer import use_no_triton
     from grpo.training.trainer import LeanGRPOTrainer
 
     before = memory_now(run.device)

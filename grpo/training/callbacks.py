@@ -45,7 +45,7 @@ class Watch(TrainerCallback):
     where too many rewards have failed.
 
     Args:
-        trainer: a DurableGRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
+        trainer: a BaseGRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
         stop: what ends the run, given the reason and whether to save a checkpoint (`Stopping.ask`); None: nothing.
         at_alarms: whether an alarm ends it, too.
     """

@@ -59,7 +59,7 @@ def plan(
     mask = rows["completion_mask"]
     computed = mask.any(1)
     if drops:  # nothing but the advantage moves the policy
-        computed &= rows["advantages"] != 0
+        computed &= rows["advantages"].view(len(mask), -1).any(1)  # (rows,), or (rows, C) of a subclass
     padded = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(*padded, mask.shape[1])
     live = computed.nonzero().flatten().tolist()

@@ -1,45 +1,64 @@
 """GRPOTrainer's training step: the same gradient for less work.
 
 Stock TRL pads a rollout to its longest prompt and completion, computes each prompt once for every completion, and
-trains on completions whose advantage is zero. Here the completions that can move the policy are laid out in packs
-without padding (packing.py), each prompt once, and TRL's own loss is asked for each pack. It is asked a second time,
-without gradient, for each of TRL's micro-batches, so that what is logged is what stock TRL logs.
+trains on completions whose advantage is zero. Here completions with a non-zero advantage are packed without padding
+(packing.py), each prompt once, and TRL's own loss is computed for each pack. It is computed a second time, without
+gradient, for each of TRL's micro-batches, so that what is logged is what stock TRL logs.
 
-README, "The training step", says what is exact, what differs and what falls back to TRL's own step.
+Exact means: of the model as it was sampled. Models with learned positions, or others that a row's padding on the left
+shifts (GPT-2, OPT, XGLM, CTRL, HunYuan, Ministral-3), are trained by stock TRL at positions that count the padding;
+here each row begins at position 0, as `generate` sampled it.
+
+docs and README, "The training step", list what differs and what falls back to TRL's own step.
 """
 
 import contextlib
 import ctypes
 import functools
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
 from grpo.core.processes import say
+from grpo.core.settings import ScriptArguments
 from grpo.policy import sharding
 from grpo.policy.vllm import SyncCheck
 from grpo.training import attention, micro_batches, packable, packing, rollouts
-from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.micro_batches import Batch, Plan
 
+# A subclass that overrides one of these may sum over rows in ways of its own: TRL's micro-batches stay whole
+LOSS_METHODS = (
+    "_compute_loss",
+    "_get_per_token_logps_and_entropies",
+    "get_gamma_weights",
+    "get_high_entropy_mask",
+    "get_off_policy_mask",
+)
+# ... and one that overrides one of these may change a micro-batch when its turn comes: none is planned before
+INPUT_METHODS = ("_prepare_inputs", "compute_loss")
 
-class LeanGRPOTrainer(DurableGRPOTrainer):
+
+class LeanGRPOTrainer(BaseGRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
     Args:
         generation: how completions are sampled: auto, lean, hf, compiled, continuous or vllm (rollouts.py). None: as
             the GRPOConfig says, with the same completions as a GRPOTrainer of the same seed.
-        packed: false takes TRL's own training step, with its padding.
-        pack_tokens: positions of a pack at most, which bounds the memory of a training step (but where a micro-batch
-            has one backward: see `_in_parts`); a longer completion has a pack to itself. None: what suits the
-            attention implementation, 2,048 on a CPU.
-        max_faulty_rewards: as DurableGRPOTrainer's.
+        packed: false uses TRL's own training step, with its padding.
+        pack_tokens: the largest number of positions in a pack, which bounds the memory of a training step (except
+            where a micro-batch has one backward: see `_in_parts`); a longer completion gets a pack to itself. None:
+            what suits the attention implementation, 2,048 on a CPU.
+        max_faulty_rewards: as BaseGRPOTrainer's.
+
+    Raises:
+        ValueError: pack_tokens is below 1.
     """
 
     def __init__(
@@ -50,16 +69,17 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
         pack_tokens: int | None = None,
         **kwargs: Any,
     ) -> None:
+        if pack_tokens is not None and pack_tokens < 1:
+            raise ValueError(f"pack_tokens: {pack_tokens} is out of range; use at least 1")
         self.backend: attention.Backend | None = None  # None: everything is TRL's own
         self._known: tuple[torch.Tensor, torch.Tensor, None] | None = None
-        self._plans: dict[int, Plan] = {}
+        self._plan: Plan | None = None
+        self._in_training_step = False
         super().__init__(*args, **kwargs)
         self._engine = None if generation is None else rollouts.choose(self, generation)
         self._sync_check = SyncCheck()
         if self.accelerator.device.type == "cpu":
             keep_freed_memory()
-        if pack_tokens is not None and pack_tokens < 1:
-            raise ValueError(f"pack_tokens: {pack_tokens} is out of range; give at least 1")
         if not packed:
             return
         reason = packable.why_not(self)
@@ -72,40 +92,44 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
             self.backend = self.pack_tokens = None
             say(f"note: the training step is TRL's own, with its padding: {reason}")
             return
-        known = self.loss_type in micro_batches.KNOWN
+        known = self.loss_type in micro_batches.KNOWN and not self._overrides(LOSS_METHODS)
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
         # DeepSpeed's engine steps in the backward of an optimizer step's last micro-batch: there may be but one
         self._in_parts = known and self.accelerator.distributed_type != DistributedType.DEEPSPEED
         together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)
-        self._block = 1 if self.loss_type in micro_batches.TOKEN_MEANS else together
+        alone = self.loss_type in micro_batches.TOKEN_MEANS or self._overrides(INPUT_METHODS)
+        self._block = 1 if alone else together
         self._drops = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
         say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.backend.name}{whole}")
 
+    def _overrides(self, names: tuple[str, ...]) -> bool:
+        return any(getattr(type(self), name) is not getattr(LeanGRPOTrainer, name) for name in names)
+
     # One batch on its way
 
-    def _prepare_inputs(self, generation_batch: Any) -> Batch:
-        rollout = self._buffered_inputs
-        inputs = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is not rollout:
-            self._plans.clear()
-        return inputs
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self._in_training_step = True
+        try:
+            return super().training_step(*args, **kwargs)
+        finally:
+            self._in_training_step = False
 
     def compute_loss(
-        self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: torch.nn.Module,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The loss of this micro-step's packs; the gradients of all of them but the last are there on return."""
-        if self.backend is None or not self._in_parts or not self.model.training or return_outputs:
+        """The loss of these inputs; in a training step, of this micro-step's packs.
+
+        The packs of an optimizer step sum to what its micro-batches sum to. The gradients of all of this micro-step's
+        packs but the last are accumulated on return.
+        """
+        plan, turn = self._planned(inputs) if self._in_training_step and not return_outputs else (None, 0)
+        if plan is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        position = self._step % self.args.steps_per_generation
-        block, turn = divmod(position, self._block)
-        if block not in self._plans:
-            batches = self._buffered_inputs[block * self._block :][: self._block]
-            share = self.backend.shares_prompts
-            self._plans[block] = micro_batches.plan(
-                batches, self.loss_type, self._drops, self.pack_tokens, share, self._most
-            )
-        plan = self._plans[block]
         packs = plan.turns[turn]
         total = torch.zeros((), device=self.accelerator.device, requires_grad=not packs)
         for number, (chosen, factor) in enumerate(packs, start=1):
@@ -123,8 +147,25 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
             self._log(model, plan)
         return total
 
-    def _loss_of(self, model: Any, plan: Plan, chosen: list[int]) -> torch.Tensor:
-        """TRL's loss of some rows as if they were a micro-batch; of none, a zero that all weights are part of."""
+    def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
+        """The plan that these inputs are part of, and the number of its micro-step; None where they are in no plan."""
+        if self.backend is None or not self._in_parts:
+            return None, 0
+        place = self._step % self.args.steps_per_generation
+        turn = place % self._block
+        if turn == 0:
+            batches = self._buffered_inputs[place : place + self._block]
+            self._plan = None
+            if inputs is batches[0]:
+                share = self.backend.shares_prompts
+                self._plan = micro_batches.plan(
+                    batches, self.loss_type, self._drops, self.pack_tokens, share, self._most
+                )
+        ours = self._plan is not None and inputs is self._plan.batches[turn]
+        return self._plan if ours else None, turn
+
+    def _loss_of(self, model: torch.nn.Module, plan: Plan, chosen: list[int]) -> torch.Tensor:
+        """TRL's loss of some rows as if they were a micro-batch; of none, a zero that depends on all weights."""
         rows = {key: value[chosen or [0]] if value.ndim else value for key, value in plan.rows.items()}
         with self._by_itself():
             if not chosen:
@@ -135,7 +176,7 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
         plan.log_probs[chosen], plan.entropies[chosen] = self._seen
         return loss
 
-    def _log(self, model: Any, plan: Plan) -> None:
+    def _log(self, model: torch.nn.Module, plan: Plan) -> None:
         """Let TRL log what it logs, micro-batch by micro-batch, of the values that are known by now."""
         tokens = plan.rows["completion_mask"] * plan.computed[:, None]
         sums = torch.stack([(plan.entropies * tokens).sum(), tokens.sum().float()])
@@ -167,7 +208,7 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
 
     def _get_per_token_logps_and_entropies(
         self,
-        model: Any,
+        model: torch.nn.Module,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
@@ -205,29 +246,11 @@ class LeanGRPOTrainer(DurableGRPOTrainer):
         self._sync_check(self, output)
         return output
 
-    # What takes the time
 
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        with self._timed("time/generation"):
-            return super()._generate(*args, **kwargs)
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with self._timed("time/rewards"):
-            return super()._calculate_rewards(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        """Log how long it takes, in seconds; `step_time`, which TRL logs, is everything."""
-        start = time.perf_counter()
-        yield
-        self._metrics["train" if self.model.training else "eval"][name].append(time.perf_counter() - start)
-
-
-def trainer_class(script: Any) -> Callable[..., GRPOTrainer]:
-    """What constructs the trainer of a run with these ScriptArguments, from GRPOTrainer's arguments."""
-    if script.use_unsloth:
-        # upon the class, with a training step of its own, that Unsloth has put in its place
-        return functools.partial(DurableGRPOTrainer, max_faulty_rewards=script.max_faulty_rewards)
+def trainer_class(script: ScriptArguments) -> Callable[..., GRPOTrainer]:
+    """Constructs the trainer of a run with these ScriptArguments, from GRPOTrainer's arguments."""
+    if script.use_unsloth:  # which has replaced TRL's class by one with a training step of its own
+        return functools.partial(BaseGRPOTrainer, max_faulty_rewards=script.max_faulty_rewards)
     own = {key: getattr(script, key) for key in ("generation", "packed", "pack_tokens", "max_faulty_rewards")}
     return functools.partial(LeanGRPOTrainer, **own)
 
@@ -249,7 +272,7 @@ def keep_freed_memory() -> bool:
 class _Alone:
     """An accelerator that meets no other process."""
 
-    def __init__(self, accelerator: Any) -> None:
+    def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
 
     def __getattr__(self, name: str) -> Any:

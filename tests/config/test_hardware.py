@@ -2,15 +2,11 @@
 
 import importlib.util
 import os
-import platform
-import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers.utils
-from helpers_runs import ROOT
 
 import train_grpo
 from grpo.config import hardware
@@ -205,32 +201,3 @@ def test_unsloth_keeps_adapters_on_quantized_weights_in_float32(gpus):
     gpus(1)
     values = settings(use_unsloth=True, use_peft=True, load_in_4bit=True, optim="adamw_8bit")
     assert hardware.fit_to_machine(values, given=set()) == []  # nothing about rounding
-
-
-@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="a matter of glibc")
-def test_freed_memory_is_kept_for_the_next_tensor():
-    """Without it, each of these tensors costs a page fault for each of its 12,000 pages; a process of its own, since
-    what a test suite has left in the heap may be in the way."""
-    script = f"""
-import resource, sys
-sys.path.insert(0, {str(ROOT)!r})
-import torch
-from grpo import machine
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(12 * 2**20)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-assert hardware.keep_freed_memory()
-print(min(faults() for _ in range(5)))
-"""
-    command = [sys.executable, "-c", script]
-    # where the system has put something behind a process' heap, by chance, that cannot grow, and keeps nothing
-    tries = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(4))
-    assert any(int(faults) < 1000 for faults in tries)
-
-
-def test_another_c_library_is_left_alone(monkeypatch):
-    monkeypatch.setattr(hardware.ctypes, "CDLL", lambda name: SimpleNamespace())
-    assert not hardware.keep_freed_memory()

@@ -11,8 +11,8 @@ from trl import GRPOConfig
 
 import rewards
 import train_grpo
+from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.callbacks import Watch
-from grpo.training.durable import DurableGRPOTrainer
 
 make_prompt = train_grpo.PROMPT_FORMATS["xml"].prompt
 STEP = {"max_completion_length": 6, "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "logging_steps": 1}
@@ -41,7 +41,7 @@ def trainer(tmp_path, model, prompt=make_prompt, reward_funcs=None, callbacks=()
         output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, report_to="none", save_strategy="no",
         disable_tqdm=True, **{**settings, **overrides},
     )  # fmt: skip
-    made = DurableGRPOTrainer(
+    made = BaseGRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         reward_funcs=reward_funcs or [rewards.correctness_reward_func],
         args=args,

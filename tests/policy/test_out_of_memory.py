@@ -21,7 +21,7 @@ from grpo.evaluation import evaluate
 from grpo.policy import loading
 from grpo.policy.advice import advice, changes, smaller_batch, smaller_rollout
 from grpo.training import attention
-from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.trainer import LeanGRPOTrainer
 
 FULL = torch.OutOfMemoryError(
@@ -96,7 +96,7 @@ PHASES = {  # what of TRL or torch fails: the phase that is to be named
 
 
 @pytest.mark.parametrize("where", PHASES)
-@pytest.mark.parametrize("trainer_class", [DurableGRPOTrainer, LeanGRPOTrainer])
+@pytest.mark.parametrize("trainer_class", [BaseGRPOTrainer, LeanGRPOTrainer])
 def test_the_phase_of_training_is_named(tiny_model, tmp_path, monkeypatch, trainer_class, where):
     spoil(monkeypatch, trainer_class, where)
     with pytest.raises(OutOfMemory) as raised:

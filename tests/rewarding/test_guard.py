@@ -21,7 +21,7 @@ import train_grpo
 from grpo.core.errors import UserError
 from grpo.core.out_of_memory import OutOfMemory
 from grpo.rewarding.scoring import LARGEST, RECORDED, Scoring, numbers_of, of_models
-from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.trainer import LeanGRPOTrainer
 
 MANY = {"max_faulty_rewards": 1.0}  # more than in a real run: their number is not what a test is about
@@ -242,7 +242,7 @@ def faults(directory):
     [raises, raises_later, gives(math.nan), gives(math.inf), gives(-math.inf)],
     ids=["raises", "raises later", "nan", "inf", "-inf"],
 )
-@pytest.mark.parametrize("trainer_class", [DurableGRPOTrainer, LeanGRPOTrainer])
+@pytest.mark.parametrize("trainer_class", [BaseGRPOTrainer, LeanGRPOTrainer])
 def test_a_row_at_fault_is_to_the_gradient_what_none_from_all_rewards_is_to_stock(
     tiny_model, tmp_path, trainer_class, reward
 ):
@@ -279,7 +279,7 @@ def test_a_fault_in_one_of_two_rewards_leaves_the_row_out_of_both(tiny_model, tm
 
 
 def test_the_others_of_its_group_have_the_advantages_of_a_group_without_it(tiny_model, tmp_path):
-    _, _, trainer = trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=gives(math.inf), own=MANY)
+    _, _, trainer = trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=gives(math.inf), own=MANY)
     earned, advantages = list(trainer._logs["rewards"]["reward"]), list(trainer._logs["advantages"])
     assert any(map(math.isnan, earned))
     for start in range(0, 16, 4):
@@ -304,7 +304,7 @@ def test_a_device_that_is_full_is_no_fault_of_a_rows(tiny_model, tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     with pytest.raises(OutOfMemory, match=r"out of memory in the rewards \(it asked for 2.00 GiB more\)"):
-        trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=hungry)
+        trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=hungry)
 
 
 def test_the_first_fault_of_each_reward_is_shown_with_its_row_and_markup_is_text(tiny_model, tmp_path, capfd):
@@ -313,7 +313,7 @@ def test_the_first_fault_of_each_reward_is_shown_with_its_row_and_markup_is_text
             raise ValueError("[/bold] is no tag, [red]nor is this")
         return [1.0] * len(completions)
 
-    trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=[closes_a_tag, raises], max_steps=2, own=MANY)
+    trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=[closes_a_tag, raises], max_steps=2, own=MANY)
     shown = capfd.readouterr().out
     assert shown.count("reward at fault at step 1: closes_a_tag") == shown.count("at fault at step 1: raises") == 1
     assert "at fault at step 2" not in shown and "[/bold] is no tag, [red]nor is this" in shown
@@ -321,7 +321,7 @@ def test_the_first_fault_of_each_reward_is_shown_with_its_row_and_markup_is_text
 
 
 def test_share_of_an_evaluation_does_not_end_a_run(tiny_model, tmp_path):
-    _, _, trainer = trained(DurableGRPOTrainer, tiny_model, tmp_path, reward=raises, own=MANY)
+    _, _, trainer = trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=raises, own=MANY)
     trainer.guard.limit = 0.0
     found = trainer.evaluate(trainer.train_dataset.select(range(8)))
     assert found["eval_rewards/left_out"] > 0 and not trainer.guard.excess

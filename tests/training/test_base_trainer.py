@@ -1,4 +1,4 @@
-"""grpo/durable.py: a resumed run is the run that was never interrupted, bit by bit."""
+"""A resumed run is the run that was never interrupted, bit by bit."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from helpers_runs import LEARNS, ROOT
 import train_grpo
 from grpo.core.errors import UserError
 from grpo.runs import checkpoints
-from grpo.training import durable
+from grpo.training import base_trainer
 
 CASES = {
     "all weights, three epochs": ({}, (2, 5, 7, 13)),
@@ -86,7 +86,7 @@ def test_stock_trl_replays_the_first_epochs_order_and_this_does_not():
     rows = list(range(8))
 
     def stock():
-        return durable.RepeatSampler(rows, mini_repeat_count=1, batch_size=2, seed=3)
+        return base_trainer.RepeatSampler(rows, mini_repeat_count=1, batch_size=2, seed=3)
 
     uninterrupted, epochs = stock(), []
     for _ in range(3):
@@ -94,7 +94,7 @@ def test_stock_trl_replays_the_first_epochs_order_and_this_does_not():
     assert epochs[0] != epochs[1] != epochs[2]
     assert list(stock()) == epochs[0]  # a resumed run's first epoch, whichever it is
     now = [0]
-    ours = durable._InEpochs(stock(), lambda: now[0])
+    ours = base_trainer._InEpochs(stock(), lambda: now[0])
     for now[0] in (0, 1, 2, 1, 2):
         assert list(ours) == epochs[now[0]]
 

@@ -60,7 +60,7 @@ def test_learned_positions_count_from_each_row_where_stock_counts_the_padding(ti
     model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
     model.tokenizer_of = tiny_model
     _, _, trainer = trained(LeanGRPOTrainer, model, tmp_path, learning_rate=0.0, reward=rewards_by_sum)
-    (plan,) = trainer._plans.values()
+    plan = trainer._plan
     alone = trainer.model.eval()
     for row in range(len(plan.computed)):
         prompt = plan.rows["prompt_ids"][row][plan.rows["prompt_mask"][row].bool()]

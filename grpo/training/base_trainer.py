@@ -1,50 +1,106 @@
-"""A GRPOTrainer whose runs survive: complete checkpoints, and a continuation that is the run itself.
+"""A GRPOTrainer for long runs: it survives faulty rewards, names what filled the device, and resumes identically.
 
-Stock TRL, resumed, sees the prompts of a later epoch in the first one's order, forgets what it has measured since its
-last log, and takes the newest checkpoint for a good one.
+Stock TRL ends a run where a reward raises. Resumed, it draws the prompts of a later epoch in the first one's order,
+forgets what it measured since its last log, and takes the newest checkpoint for a complete one.
 """
 
+import contextlib
 import json
 import math
 import pickle
 import shutil
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
+from grpo.core import out_of_memory
 from grpo.core.errors import UserError
-from grpo.core.out_of_memory import CHECKPOINT, phase
+from grpo.core.out_of_memory import phase
 from grpo.policy import sharding
+from grpo.rewarding.guard import RewardGuard
 from grpo.runs import checkpoints
 from grpo.runs.record import without_nan
-from grpo.training.guarded import GuardedGRPOTrainer
 
 
-class DurableGRPOTrainer(GuardedGRPOTrainer):
-    """TRL's GRPOTrainer: its arguments, its results, and runs that can be gone on with.
+class BaseGRPOTrainer(GRPOTrainer):
+    """TRL's GRPOTrainer that handles reward faults and out-of-memory errors, and resumes as if never interrupted.
 
-    The continuation is the run itself where a checkpoint falls on a rollout's end; the callback Stopping sees to that.
+    Its arguments and results are GRPOTrainer's. A resumed run is bitwise the uninterrupted one where the checkpoint
+    falls on a rollout's end; the callback Stopping sees to that.
+
+    Args:
+        max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
 
     Attributes:
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
+        losses_finite: whether all losses of this process were finite since a callback last set it.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    pack_tokens: int | None = None  # what a training step computes at once; None: TRL's micro-batch
+
+    def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         self.checkpoint_facts: dict[str, Any] = {}
         self._resumed_from: Path | None = None
-        super().__init__(*args, **kwargs)
+        with phase(out_of_memory.START):
+            super().__init__(*args, **kwargs)
+        self.guard = RewardGuard(Path(self.args.output_dir), max_faulty_rewards)
+        self.losses_finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)
         sharding.check(self)
-        self.add_callback(_GoOn(self))
+        self.add_callback(RestoreMetrics(self))
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+    # Faults: each phase of a run is named where a device is full
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        with phase(out_of_memory.GENERATION, self), self._timed("time/generation"):
+            return super()._generate(*args, **kwargs)
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
+        with phase(out_of_memory.REWARDS, self), self._timed("time/rewards"), self.guard.watching(self) as seen:
+            values = super()._calculate_rewards(inputs, prompts, completions, ids)
+        return self.guard.leave_out(self, values, seen, prompts=prompts, completions=completions)
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        with phase(out_of_memory.SCORING, self):
+            return super()._generate_and_score_completions(inputs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with phase(out_of_memory.TRAINING, self):
+            loss = super().training_step(*args, **kwargs)
+        self.losses_finite &= loss.isfinite().all()
+        return loss
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        with phase(out_of_memory.EVALUATION, self):
+            return super().evaluate(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Log how long it takes, in seconds; `step_time`, which TRL logs, is everything."""
+        start = time.perf_counter()
+        yield
+        mode = "train" if self.model.training else "eval"
+        self._metrics[mode].setdefault(name, []).append(time.perf_counter() - start)
+
+    def weights_are_finite(self) -> bool:
+        """Whether all trained weights are finite, on all processes alike."""
+        local, device = [sharding.part(w) for w in self.model.parameters() if w.requires_grad], self.accelerator.device
+        finite = torch.stack([torch.isfinite(weight).all().to(device) for weight in local]).all()
+        return bool(self.accelerator.gather(finite[None]).all())
+
+    # Starting and resuming
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As GRPOTrainer's; True takes the newest complete checkpoint.
 
         Raises:
-            UserError: the checkpoint is not complete.
+            UserError: the checkpoint is not complete, or a device is full.
         """
         if resume_from_checkpoint is True:
             found, skipped = checkpoints.newest(Path(self.args.output_dir))
@@ -52,26 +108,31 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
                 raise UserError("; ".join(["resume_from_checkpoint: there is no complete checkpoint", *skipped]))
             resume_from_checkpoint = str(found)
         elif resume_from_checkpoint and (reason := checkpoints.why_not(Path(resume_from_checkpoint))):
-            raise UserError(f"resume_from_checkpoint: {resume_from_checkpoint!r} cannot be gone on from: {reason}")
+            raise UserError(f"resume_from_checkpoint: cannot resume from {resume_from_checkpoint!r}: {reason}")
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         if self._resumed_from:
             sharding.check_checkpoint(self._resumed_from, self.accelerator)
         on_start = self.args.eval_on_start
-        self.args.eval_on_start = on_start and not resume_from_checkpoint  # the run has done it when it began
+        self.args.eval_on_start = on_start and not resume_from_checkpoint  # the run evaluated when it began
         try:
-            return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
-        except pickle.UnpicklingError as error:  # torch's words advise to run it
-            raise UserError(
-                f"resume_from_checkpoint: {resume_from_checkpoint!r} holds a pickle with code, or a broken one (none "
-                "of it was run); give an earlier checkpoint"
-            ) from error
+            with phase(out_of_memory.OPTIMIZER, self):  # all else in it has a phase of its own
+                return super().train(resume_from_checkpoint or None, *args, **kwargs)
+        except Exception as error:
+            if not self.args.disable_tqdm and self.is_world_process_zero():
+                print(file=sys.stderr)  # the error gets a line of its own, not the progress bar's
+            if isinstance(error, pickle.UnpicklingError):  # torch's words advise to run the pickle
+                raise UserError(
+                    f"resume_from_checkpoint: {resume_from_checkpoint!r} contains a pickle with code, or a broken one "
+                    "(none of it was run); use an earlier checkpoint"
+                ) from error
+            raise
         finally:
             self.args.eval_on_start = on_start
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
             return super()._run_epoch(*args, **kwargs)
-        self.control.should_training_stop = True  # transformers would do a step more than a finished run has
+        self.control.should_training_stop = True  # transformers would take one step more than a finished run has
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
@@ -84,12 +145,15 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
             use_no_triton(optimizer)
         return optimizer
 
-    # Writing
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        return _InEpochs(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+
+    # Writing checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As transformers', but sealed when all of it is on the disk, and only then are older ones removed.
 
-        Weights that hold NaN or infinity are not saved: the newest checkpoint is to be one that can be gone on from.
+        Weights that contain NaN or infinity are not saved: a run must be able to resume from its newest checkpoint.
         """
         if not self.weights_are_finite():
             return
@@ -97,11 +161,11 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         directory, accelerator = run / f"checkpoint-{self.state.global_step}", self.accelerator
         if self.args.should_save:
             checkpoints.break_seal(directory)
-            shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt has left
+            shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt left
         accelerator.wait_for_everyone()
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            with phase(CHECKPOINT, self):
+            with phase(out_of_memory.CHECKPOINT, self):
                 super()._save_checkpoint(model, trial)
             self._save_unlogged(directory)
             accelerator.wait_for_everyone()
@@ -109,7 +173,7 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
                 divided_by = sharding.kind(accelerator)
                 checkpoints.seal(directory, accelerator.num_processes, divided_by=divided_by, **self.checkpoint_facts)
         except Exception:
-            shutil.rmtree(directory, ignore_errors=True)  # to give room
+            shutil.rmtree(directory, ignore_errors=True)  # to free the space
             raise
         finally:
             self.args.save_total_limit = keep
@@ -121,7 +185,7 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         with sharding.saved_whole(self.accelerator):
             super().save_model(output_dir, _internal_call=_internal_call)
 
-    # What the next log is still to say
+    # Metrics since the last log
 
     def _unlogged_file(self, directory: Path) -> Path:
         return directory / f"unlogged_{self.accelerator.process_index}.json"
@@ -156,14 +220,9 @@ class DurableGRPOTrainer(GuardedGRPOTrainer):
         finally:
             self.log_completions = completions
 
-    # The order of prompts
-
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        return _InEpochs(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
-
 
 def use_no_triton(optimizer: Any) -> None:
-    """Let an optimizer of torch-optimi compute with torch alone, on CPUs and on weights that FSDP has divided.
+    """Let an optimizer of torch-optimi compute with torch alone, on CPUs and on weights that FSDP shards.
 
     optimi 0.3 chooses its Triton kernel wherever Triton is installed, which torch from PyPI brings along, and fails
     there in the first step: it looks at a list of weights that is still empty.
@@ -173,11 +232,15 @@ def use_no_triton(optimizer: Any) -> None:
             group["triton"] = False
 
 
-class _GoOn(TrainerCallback):
-    def __init__(self, trainer: DurableGRPOTrainer) -> None:
+class RestoreMetrics(TrainerCallback):
+    """Gives a resumed trainer back what it had measured since its last log."""
+
+    def __init__(self, trainer: BaseGRPOTrainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.trainer._resumed_from:
             self.trainer._load_unlogged(self.trainer._resumed_from)
 
@@ -185,8 +248,8 @@ class _GoOn(TrainerCallback):
 class _InEpochs(RepeatSampler):
     """TRL's sampler, whose order of prompts depends on the epoch that begins.
 
-    Stock draws one order after the other from a generator that a resumed run starts anew, so that a run resumed in its
-    third epoch would see the prompts in the order of the first.
+    Stock draws one order after the other from a generator that starts anew in a resumed run, which would so see the
+    prompts of its third epoch in the order of the first.
     """
 
     def __init__(self, stock: RepeatSampler, epoch: Callable[[], int]) -> None:
