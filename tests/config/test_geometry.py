@@ -1,6 +1,9 @@
 """grpo/geometry.py: what TRL will do with a batch, said before."""
 
+import itertools
+
 import pytest
+from helpers_runs import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,41 +46,108 @@ def test_generation_batch_size_counts_all_devices():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "names", "remedy"),
+    ("overrides", "names", "fix", "fixed"),
     [
-        (dict(per_device_train_batch_size=1), "num_generations: 16", "per_device_train_batch_size 4"),
-        (dict(num_generations=24), "num_generations: 24", "num_generations 2, 4, 8, 16"),
-        (dict(steps_per_generation=3), "steps_per_generation: 3", "give 4"),
-        (dict(generation_batch_size=24), "generation_batch_size: 24", "multiple of 16"),
-        (dict(generation_batch_size=48), "generation_batch_size: 48, or 3 steps", "give 64"),
-        (dict(generation_batch_size=64, num_generations=24), "num_generations: 24", "generation_batch_size 192, 384"),
-        (dict(generation_batch_size=64, steps_per_generation=4), "generation_batch_size: 64", "give one"),
+        (
+            dict(per_device_train_batch_size=1),
+            "num_generations: 16",
+            "per_device_train_batch_size 4",
+            {"per_device_train_batch_size": 4},
+        ),
+        (dict(num_generations=24), "num_generations: 24", "num_generations 2, 4, 8, 16", dict(num_generations=16)),
+        (dict(steps_per_generation=3), "steps_per_generation: 3", "give 4", dict(steps_per_generation=4)),
+        (
+            dict(generation_batch_size=24),
+            "generation_batch_size: 24",
+            "multiple of 16",
+            dict(generation_batch_size=32),
+        ),
+        (
+            dict(generation_batch_size=48),
+            "generation_batch_size: 48, or 3 steps",
+            "give 64",
+            dict(generation_batch_size=64),
+        ),
+        (
+            dict(generation_batch_size=64, num_generations=24),
+            "num_generations: 24",
+            "generation_batch_size 192, 384",
+            dict(generation_batch_size=192),
+        ),
+        (
+            dict(generation_batch_size=64, steps_per_generation=4),
+            "generation_batch_size: 64",
+            "give one",
+            dict(steps_per_generation=None),
+        ),
     ],
 )
-def test_impossible_geometry_names_the_value_and_what_would_do(overrides, names, remedy):
+def test_impossible_geometry_names_the_value_and_a_fix(overrides, names, fix, fixed):
     with pytest.raises(UserError) as caught:
         solved(**overrides)
-    assert names in str(caught.value) and remedy in str(caught.value)
+    assert names in str(caught.value) and fix in str(caught.value)
+    assert solved(**overrides | fixed)
 
 
-small = st.integers(1, 12)
+SMALL = st.integers(1, 12)
 
 
-@given(small, small, small, st.integers(2, 12), st.one_of(st.none(), small))
-def test_solved_geometry_holds_whole_groups_and_advice_is_valid(world, batch, accumulation, group, steps):
-    settings = dict(
-        BASE,
-        per_device_train_batch_size=batch,
-        gradient_accumulation_steps=accumulation,
-        num_generations=group,
-        steps_per_generation=steps,
-    )
+@st.composite
+def geometries(draw):
+    """Settings and a number of devices; what TRL wants to divide each other often does."""
+    settings = {
+        "per_device_train_batch_size": draw(SMALL),
+        "gradient_accumulation_steps": draw(SMALL),
+        "num_generations": draw(st.integers(2, 12)),
+        "steps_per_generation": draw(st.none() | SMALL),
+        "generation_batch_size": None,
+        "num_iterations": draw(st.integers(1, 4)),
+    }
+    world = draw(st.integers(1, 4))
+    if draw(st.booleans()):
+        multiple = settings["per_device_train_batch_size"] * world * draw(SMALL)
+        settings["generation_batch_size"] = draw(st.one_of(st.just(multiple), st.integers(1, 300)))
+        settings["steps_per_generation"] = draw(st.sampled_from([None, settings["steps_per_generation"]]))
+    return settings, world
+
+
+def trls(settings, world):
+    """What TRL 1.16 makes of the settings (GRPOConfig.__post_init__): its rollout and steps; None where it raises."""
+    batch, total = settings["per_device_train_batch_size"] * world, settings["generation_batch_size"]
+    steps = settings["steps_per_generation"]
+    if total is not None and steps is not None:
+        return None
+    if total is None:
+        steps = steps or settings["gradient_accumulation_steps"]
+        total = batch * steps
+    if total % batch or total % settings["num_generations"]:
+        return None
+    return total, total // batch
+
+
+@examples(300)
+@given(geometries(), st.integers(0, 60))
+def test_what_is_solved_is_what_trl_does_with_any_settings(case, rows):
+    from trl.trainer.utils import RepeatSampler
+
+    settings, world = case
     try:
         geometry = solve(settings, world)
     except UserError as error:
-        if "does not divide" in str(error):
-            advised = int(str(error).split("give per_device_train_batch_size ")[1].split(",")[0])
-            assert solve({**settings, "per_device_train_batch_size": advised}, world)
+        mixed = "would mix rollouts" in str(error)  # which TRL allows
+        assert mixed or trls(settings, world) is None
         return
-    assert geometry.rollout % group == 0
-    assert geometry.rollout_prompts * group == geometry.rollout
+    assert trls(settings, world) == (geometry.rollout, geometry.steps_per_generation)
+    assert geometry.rollout_prompts * geometry.num_generations == geometry.rollout
+    assert geometry.per_step == geometry.per_device_train_batch_size * world * geometry.gradient_accumulation_steps
+    accumulation, reuse = geometry.gradient_accumulation_steps, geometry.steps_per_generation * geometry.num_iterations
+    assert geometry.steps_per_rollout == next(n for n in itertools.count(1) if n * accumulation % reuse == 0)
+    sampler = RepeatSampler(
+        range(rows),
+        mini_repeat_count=geometry.num_generations,
+        batch_size=geometry.rollout_prompts,
+        repeat_count=reuse,
+    )
+    micro_steps = sum(1 for _ in sampler) // geometry.rollout  # the dataloader hands out whole rollouts
+    assert geometry.steps_per_epoch(rows) == -(-micro_steps // accumulation)
+    assert str(geometry.per_step) in geometry.describe()

@@ -4,6 +4,9 @@ import json
 
 import pytest
 import scipy
+from helpers_runs import examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
 from grpo.evaluation import comparison
@@ -100,3 +103,31 @@ def test_it_is_saved_as_json(tmp_path):
     found = compare(rows("l", ""), rows("slf", "slf"))
     comparison.save(tmp_path, found)
     assert json.loads((tmp_path / "comparison.json").read_text()) == found
+
+
+FLAGS = st.lists(st.tuples(*[st.booleans()] * 8), min_size=1, max_size=30)
+
+
+@examples(30)
+@given(FLAGS)
+def test_a_comparison_counts_pairs_and_is_symmetric(flags):
+    sides = [
+        [
+            dict(zip(comparison.MEASURES, row[start : start + 4], strict=True)) | {"question": str(number)}
+            for number, row in enumerate(flags)
+        ]
+        for start in (0, 4)
+    ]
+    forth, back = comparison.compare(*sides), comparison.compare(*reversed(sides))
+    for measure in comparison.MEASURES:
+        one, other = forth[measure], back[measure]
+        before, after = (sum(row[measure] for row in side) for side in sides)
+        assert one["both"] + one["fixed"] + one["broken"] + one["neither"] == forth["n"] == len(flags)
+        assert one["both"] + one["broken"] == before and one["both"] + one["fixed"] == after
+        assert one["difference"] == pytest.approx((after - before) / len(flags)) == pytest.approx(-other["difference"])
+        assert (one["fixed"], one["p_value"]) == (other["broken"], other["p_value"]) and 0 < one["p_value"] <= 1
+        assert -1 <= one["difference_low"] <= one["difference"] + 1e-12
+        assert one["difference"] - 1e-12 <= one["difference_high"] <= 1
+        # the two are drawn apart, so that the ends may differ by some questions
+        assert one["difference_low"] == pytest.approx(-other["difference_high"], abs=0.1 + 2 / len(flags))
+    assert {forth["verdict"], back["verdict"]} != {"got_better"} != {"got_worse"}

@@ -9,14 +9,16 @@ import pytest
 import scipy
 import torch
 from datasets import Dataset
-from helpers_runs import DEMO, ROWS
+from helpers_runs import DEMO, ROWS, examples
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo.config.resolve import resolve
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import wilson
-from rewards import is_right
+from rewards import extract_xml_answer, is_right, last_number
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
@@ -179,3 +181,21 @@ def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
     assert all(len(row["samples"]) == 3 for row in records)
     again = evaluate.evaluate(*demo, questions.select(range(4)), max_new_tokens=40, num_samples=3)[1]
     assert [row["samples"] for row in again] == [row["samples"] for row in records]
+
+
+@examples(150)
+@given(
+    st.lists(
+        st.sampled_from(["<answer>7</answer>", "<answer>$7.0</answer>", "8", "<answer></answer>", "x", ""]), max_size=8
+    )
+)
+def test_the_majority_has_the_most_votes_and_numbers_vote_together(texts):
+    chosen = evaluate.majority(texts)
+    votes = [
+        vote for vote in (last_number(extract_xml_answer(text)) or extract_xml_answer(text) for text in texts) if vote
+    ]
+    if chosen is None:
+        assert not votes
+    else:
+        vote = last_number(extract_xml_answer(chosen)) or extract_xml_answer(chosen)
+        assert votes.count(vote) == max(map(votes.count, votes))

@@ -7,7 +7,10 @@ import sys
 import time
 
 import pytest
-from helpers_runs import ROOT, SHARED
+from helpers_runs import ROOT, SHARED, examples
+from helpers_texts import ANY_TEXT, JSON
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo.evaluation import xray
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT
@@ -403,3 +406,24 @@ def test_a_reader_that_goes_away_leaves_no_traceback(flag, tmp_path):
         process.stdout.read(10)
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+XRAY_ROWS = st.one_of(
+    JSON,
+    st.fixed_dictionaries({"completion": JSON, "answer": JSON}),
+    st.fixed_dictionaries({"completion": ANY_TEXT, "answer": st.text(max_size=5)}),
+)
+
+
+@examples(60)
+@given(st.lists(st.one_of(st.binary(max_size=20), XRAY_ROWS.map(lambda row: json.dumps(row).encode())), max_size=6))
+def test_every_line_of_an_x_ray_is_scored_named_or_blank(lines):
+    rows, bad = xray.read(lines)
+    blank = sum(not line.strip() for line in lines)
+    numbers = [*(row["line"] for row in rows), *bad]
+    assert len(numbers) == len(set(numbers)) == len(lines) - blank and set(numbers) <= set(range(1, len(lines) + 1))
+    if rows:
+        scored = xray.score(rows, xray.select(None, {}, XML_COT_FORMAT))
+        assert [row["line"] for row in scored] == [row["line"] for row in rows]
+        assert all(row["total"] == pytest.approx(sum(row["rewards"].values())) for row in scored)
+        json.dumps([scored, xray.totals(scored)], allow_nan=False)

@@ -9,3 +9,8 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.sampled_from([GOOD, GOOD[:-1], "\n
     "".join
 )
 ANY_TEXT = st.one_of(TEXTS, st.text(max_size=60))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)

@@ -1,12 +1,16 @@
 """The step-verified reward: which lines of arithmetic it confirms, on any text, and on GSM8K's own solutions."""
 
 import json
+import operator
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import pytest
-from helpers_runs import SHARED
+from helpers_runs import SHARED, examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from benchmarks import gold_steps
 from grpo.rewarding.arithmetic import equations, is_true, is_verified, verified_lines
@@ -301,7 +305,7 @@ def solutions():
 
 
 def test_gold_solutions_lose_their_credit_with_a_digit_changed():
-    found = gold_steps.measure(random.Random(0).sample(solutions(), 150))
+    found = gold_steps.measure(random.Random(1).sample(solutions(), 300))
     assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
 
 
@@ -330,3 +334,47 @@ def test_padding_that_has_nothing_to_do_with_the_question_earns_nothing(case):
     for prompt in (QUESTION, [{"role": "system", "content": "9 10"}, {"role": "user", "content": QUESTION}]):
         assert step_verified_reward_func([text], answer=["72"], prompts=[prompt])[0] == pytest.approx(known)
     assert step_verified_reward_func([text], answer=["72"])[0] == pytest.approx(unknown)
+
+
+# --- Any arithmetic
+
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+@st.composite
+def expressions(draw, depth=3):
+    """An expression of whole numbers, fully bracketed, and its value; None where it divides by zero."""
+    if depth == 0 or draw(st.booleans()):
+        number = draw(st.integers(0, 60))
+        return str(number), Fraction(number)
+    (left, a), (right, b) = draw(expressions(depth=depth - 1)), draw(expressions(depth=depth - 1))
+    sign = draw(st.sampled_from("+-*/"))
+    if a is None or b is None or (sign == "/" and b == 0):
+        return f"({left}{sign}{right})", None
+    return f"({left}{sign}{right})", OPERATORS[sign](a, b)
+
+
+@examples(150)
+@given(expressions(), expressions())
+def test_equality_of_expressions_is_that_of_their_values(one, other):
+    (left, a), (right, b) = one, other
+    assume(len(left) <= 100 and len(right) <= 100)
+    assert is_true(left, right) == (a is not None and b is not None and a == b)
+    if a is not None and a.denominator == 1 and a >= 0:
+        assert is_true(left, str(a)) and not is_true(left, str(a + 1))
+
+
+@examples(150)
+@given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from("+-*"), st.integers(1, 90), st.booleans()), max_size=5))
+def test_verified_lines_are_the_right_ones_that_add_something(steps):
+    """Of lines `a op b = c`, by a reference that evaluates them; the question is not known."""
+    lines, expected, seen = [], [], set()
+    for a, sign, b, right in steps:
+        lines.append(f"{a} {sign} {b} = {OPERATORS[sign](a, b) + (not right)}")
+        if right and lines[-1] not in seen:
+            expected.append(lines[-1])
+            seen.add(lines[-1])
+        assert is_verified(lines[-1]) == right
+    text = "<think>\n" + "\n".join(lines) + "\n</think>"
+    assert list(verified_lines(text)) == expected
+    assert set(verified_lines(text, "What are 5 and 7?")) <= set(expected)

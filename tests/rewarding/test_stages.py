@@ -1,9 +1,13 @@
 """grpo/stages.py: settings → stages, and one readable line for every mistake."""
 
+import itertools
 import json
+import re
 
 import pytest
-from helpers_runs import ROOT
+from helpers_runs import ROOT, examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 import train_grpo
 from grpo.config.resolve import resolve
@@ -182,3 +186,33 @@ def test_a_recipe_with_stages_and_rewards_beside_them_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match=r"reward_funcs: .*both.yaml holds stages too"):
         resolve(train_grpo.HYPERPARAMETERS, ["--config", str(recipe), "--use_cpu", "true", "--report_to", "none"])
+
+
+@examples(200)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(1, 7), st.one_of(st.none(), st.integers(1, 200))
+)
+def test_stages_fill_the_run_in_proportion_at_whole_rollouts(steps, unit, total):
+    asked = [
+        {"name": f"s{place}", "reward_funcs": ["int_reward_func"], "max_steps": count}
+        for place, count in enumerate(steps)
+    ]
+    settings = {"reward_funcs": ["any"], "reward_weights": None, "max_steps": total or -1, "stages": asked}
+    total = total or sum(steps)
+    try:
+        found, notes = stages.read(settings, set(), unit)
+    except UserError as error:
+        least = int(re.search(r"give at least (\d+)", str(error))[1])
+        assert total < least and stages.read(settings | {"max_steps": least}, set(), unit)
+        return
+    taken = [stage.last_step - stage.first_step + 1 for stage in found]
+    assert sum(taken) == total == found[-1].last_step and min(taken) >= 1 and found[0].first_step == 1
+    assert all(after.first_step == before.last_step + 1 for before, after in itertools.pairwise(found))
+    assert all(stage.last_step % unit == 0 for stage in found[:-1])
+    assert bool(notes) == (taken != steps)
+    for place in range(1, len(steps)):  # at the nearest rollout, where each stage's share is large enough for one
+        shares = [total * count / sum(steps) for count in steps]
+        if min(shares) >= 2 * unit:
+            assert abs(found[place - 1].last_step - sum(shares[:place])) <= unit / 2 + 1e-9
+    for step in range(1, total + 1):
+        assert found[stages.at(found, step)].first_step <= step <= found[stages.at(found, step)].last_step
