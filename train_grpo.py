@@ -19,30 +19,20 @@ Where this differs from TRL's defaults, and why:
 The loss starts near 0 and stays there: on-policy, its value says nothing. Watch the rewards.
 """
 
-import functools
-import os
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.core import processes
-from grpo.core.errors import UserError
-from grpo.core.processes import is_first_process, say
-from grpo.data.prompts import THINK, PromptFormat, choose
-from grpo.policy import advice, unsloth
+from grpo.core import ending
+from grpo.core.processes import say
+from grpo.data.prompts import THINK, PromptFormat
+from grpo.policy import unsloth
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
-if TYPE_CHECKING:  # what is heavy is imported where it is used, so that --help and mistakes answer in seconds
-    from transformers import PreTrainedTokenizerBase
-
+if TYPE_CHECKING:
     from grpo.core.settings import Config
-    from grpo.data.dataset import Data
-    from grpo.training.stopping import Stopping
 
 # ------------------------------------------------------------------------------------------------------------------
-# Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/arguments.py).
+# Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/core/settings.py).
 
 HYPERPARAMETERS: dict[str, Any] = dict(
     # Model
@@ -149,192 +139,71 @@ EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer
 
 
 # ------------------------------------------------------------------------------------------------------------------
-# Data
-
-
-def build_datasets(
-    config: "Config", tokenizer: "PreTrainedTokenizerBase", style: PromptFormat, dataset: Any = None
-) -> "Data":
-    """Training and held-out rows, both with `prompt` and `answer`, sharing no question; `dataset` as in `main`."""
-    from accelerate import PartialState
-
-    from grpo.data import dataset as data
-    from grpo.data import prompts, sources
-
-    script = config.script
-    if script.num_shots > len(EXEMPLARS):
-        raise UserError(f"num_shots: {script.num_shots} is more than there are exemplars; give 0 to {len(EXEMPLARS)}")
-    with PartialState().main_process_first():  # the others find the main process' download in the cache
-        other = script.eval_dataset_name
-        alone = script.eval_only and other  # then nothing else is needed
-        name = script.dataset_name if dataset is None else dataset
-        source = {} if alone else sources.load_source(name, script.dataset_config)
-        eval_source = sources.load_source(other, script.dataset_config) if other else None
-    tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.training.chat_template_kwargs)
-    shots = EXEMPLARS[: script.num_shots]
-    return data.prepare(source, eval_source, script, style, shots, tokenize, config.training.seed)
-
-
-# ------------------------------------------------------------------------------------------------------------------
 # The experiment
 
 
-@processes.readable_errors
-def run(argv: list[str] | None, dataset: Any = None) -> int:
-    """Configure, check, then train or evaluate; the exit status."""
-    start = time.perf_counter()
-    argv = list(sys.argv[1:] if argv is None else argv)
-    argv += [] if dataset is None else ["--dataset_name", "rows in memory"]
-    unsloth.import_if_asked(HYPERPARAMETERS, argv)
-    from grpo.config.resolve import resolve
-
-    config = resolve(HYPERPARAMETERS, argv)  # checks everything that needs neither data nor model
-    style = choose(PROMPT_FORMATS, config.script)
-    if config.script.merge_only or config.script.ask:  # a saved run is used, and none begins
-        return use_saved(config, style)
-
+def experiment(config: "Config", rows: Any = None) -> int:
+    """Data, rewards, trainer, train; the exit status. `rows` as `dataset` in `main`."""
+    # What is heavy is imported here, so that --help and mistakes answer in seconds
     from grpo.config import preflight
-    from grpo.core.check import stop_at_errors
-    from grpo.policy import loading
-    from grpo.rewarding import registry
-    from grpo.runs import directory as run_directory
-
-    rewards = registry.of_run(config, style)
-    model_config, peft_config = loading.read_configs(config)
-    tokenizer, style = loading.load_tokenizer(config, style)
-    data = build_datasets(config, tokenizer, style, dataset)
-    checks = preflight.check(config, tokenizer, model_config, peft_config, data, rewards)
-    if is_first_process():
-        preflight.print_checks(checks, preflight.example(config, tokenizer, data))
-    stop_at_errors(checks)
-    if config.script.dry_run:
-        say("Dry run: preflight found no error; nothing was trained or written")
-        return 0
-    if config.script.eval_only:
-        return evaluate_alone(config, tokenizer, data, start)
-    with run_directory.held(Path(config.training.output_dir), config.claimed):
-        return train(config, tokenizer, data, rewards, start)
-
-
-def use_saved(config: "Config", style: PromptFormat) -> int:
-    """`--ask` a saved run or any other model, or `--merge_only` an adapter."""
+    from grpo.data import dataset, prompts
     from grpo.evaluation import inference
     from grpo.policy import loading
+    from grpo.rewarding import registry
 
-    if config.script.merge_only:
-        print(f"Saved in {inference.merge(config, config.script.merge_only)}")
+    # 1. The task: rows become prompts, and rewards say what a completion is worth
+    prompt_format = prompts.choose(PROMPT_FORMATS, config.script)
+    if config.script.ask or config.script.merge_only:  # a saved run is used, and none begins
+        return inference.use_saved(config, prompt_format, EXEMPLARS)
+    reward_funcs = registry.of_run(config, prompt_format)
+    architecture = loading.read_configs(config)
+    tokenizer, prompt_format = loading.load_tokenizer(config, prompt_format)
+    data = dataset.build(config, tokenizer, prompt_format, EXEMPLARS, rows)  # train and held-out share no question
+    preflight.run(config, tokenizer, architecture, data, reward_funcs)  # prints the table, raises at an error
+    if config.script.dry_run:
         return 0
-    trained = inference.prompting(config.model.model_name_or_path)  # a run is asked as it was trained
-    style, shots = trained or (style, EXEMPLARS[: config.script.num_shots])
-    tokenizer, style = loading.load_tokenizer(config, style)
-    print(inference.answer(config, loading.load(config), tokenizer, style, shots))
-    return 0
 
+    from grpo.evaluation import before_after, difficulty
+    from grpo.runs.run import open_run
 
-@advice.advised
-def evaluate_alone(config: "Config", tokenizer: "PreTrainedTokenizerBase", data: "Data", start: float) -> int:
-    """`--eval_only`: measure the model as it is."""
-    from grpo.evaluation import evaluate
-    from grpo.policy import loading
-    from grpo.runs import record as records
-    from grpo.runs import report
+    with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
+        if config.script.eval_only:
+            run.begin(**data.facts())
+            before_after.measure_alone(config, tokenizer, data)
+            run.end("evaluated")
+            return 0
+        from grpo.training.setup import make_trainer
 
-    output = Path(config.training.output_dir)
-    summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
-    if is_first_process():
-        records.begin(output, config, **data.facts())
-        evaluate.save(output, "only", summary, answers)
-        evaluate.print_evaluations({Path(config.model.model_name_or_path).name: summary})
-        records.finish(output, "evaluated", time.perf_counter() - start)
-        print(f"Saved in {output}; the report is {report.write(output)}")
-    return 0
-
-
-@advice.advised
-def train(
-    config: "Config",
-    tokenizer: "PreTrainedTokenizerBase",
-    data: "Data",
-    rewards: dict[str, Callable[..., list[float]]],
-    start: float,
-) -> int:
-    """Build the trainer and all that watches it, and let it learn."""
-    from peft import PeftModel
-    from trl import get_peft_config
-
-    from grpo.evaluation import difficulty
-    from grpo.policy import loading
-    from grpo.runs import directory as run_directory
-    from grpo.runs import disk, hub, resume, trackers
-    from grpo.training import callbacks, console
-    from grpo.training.trainer import trainer_class
-
-    training, output = config.training, Path(config.training.output_dir)
-    model = loading.load(config)
-    data = difficulty.apply(config, model, tokenizer, data)
-    facts = resume.facts(config, data.train)
-    with run_directory.readable_refusals(), hub.readable_errors("give a hub_model_id that you may write"):
-        trainer = trainer_class(config.script)(  # TRL's GRPOTrainer, with the same gradient for less work
-            model=model,
-            reward_funcs=list(rewards.values()),
-            args=training,
+        # 2. The policy, and the trainer: TRL's GRPOTrainer, with the same gradient for less work
+        policy = loading.load(config)
+        data = difficulty.apply(config, policy, tokenizer, data)  # filter_pass_rate and curriculum, if they are set
+        trainer = make_trainer(
+            config,
+            run,
+            model=policy,
+            reward_funcs=list(reward_funcs.values()),
             train_dataset=data.train,
-            eval_dataset=data.held_out if training.eval_strategy != "no" else None,
+            eval_dataset=data.held_out,
             processing_class=tokenizer,
-            peft_config=None if isinstance(model, PeftModel) else get_peft_config(config.model),
         )
-        trackers.start(training)
-    trainer.checkpoint_facts = facts
-    stop = callbacks.attach(trainer, config)  # metrics, alarms, the weights of rewards, signals
-    console.make_readable(trainer, config.geometry.steps_per_epoch(len(data.train)), [s.name for s in config.stages])
-    say(f"Run: {training.run_name}, in {output}")
-    with stop.signals(), disk.readable_errors(output, config.argv):
-        learn(config, trainer, tokenizer, data, stop, start)
-    processes.leave(trainer.accelerator)
-    return stop.status if trainer.is_world_process_zero() else 0  # torchrun ends all at the first one's failure
-
-
-def learn(
-    config: "Config", trainer: Any, tokenizer: "PreTrainedTokenizerBase", data: "Data", stop: "Stopping", start: float
-) -> None:
-    """Evaluate, train, save, evaluate, compare, report."""
-    from grpo.evaluation import comparison, evaluate, inference
-    from grpo.policy import sharding
-    from grpo.runs import hub, report
-    from grpo.runs import record as records
-
-    training, output = config.training, Path(config.training.output_dir)
-    main_process = trainer.is_world_process_zero()
-    if main_process:
-        trainer.create_model_card = functools.partial(report.write_model_card, output)  # TRL calls it at each save
-        records.begin(output, config, **data.facts())
-    with sharding.whole(trainer) as policy:
-        before, answers_before = evaluate.measure_before(config, policy, tokenizer, data)
-    if main_process:
-        evaluate.save(output, "before", before, answers_before)
-        evaluate.print_answers("before training", answers_before)
-    say("Training (a loss near 0 is normal: watch the rewards)")
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    if not stop.reason:
-        trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
-        with sharding.whole(trainer) as policy:
-            after, answers_after = evaluate.measure(config, policy, tokenizer, data)
-        if main_process:
-            evaluate.save(output, "after", after, answers_after)
-            comparison.save(output, compared := comparison.compare(answers_before, answers_after))
-            evaluate.print_answers("after training", answers_after)
-            evaluate.print_evaluations({"before": before, "after": after}, compared["sentence"])
-    if main_process:
-        status = f"stopped by {stop.reason}" if stop.reason else "finished"
-        records.finish(output, status, time.perf_counter() - start)
-        report.write_model_card(output)
-        say(f"Saved in {output}; the report is {report.write(output)}")
-        if config.script.merge_lora and not stop.reason:
-            say(f"The adapter, merged into its model: {inference.merge(config, output, replace=True)}")
-        if stop.reason:
-            say(f"S{status[1:]}. {stop.way_on()}")
-    if training.push_to_hub and not stop.reason:
-        hub.push(trainer)
+        run.begin(**data.facts())
+        before = before_after.measure_before(config, trainer, tokenizer, data)
+        # 3. Training. One optimizer step:
+        #      sample num_generations completions of each prompt    grpo/policy/generation.py
+        #      score each with every reward                         rewards.py
+        #      advantage = (reward - group mean) / group std        TRL
+        #      loss = -mean(advantage * ratio) + beta * KL          TRL
+        #      backward in packs without padding, same gradient     grpo/training/trainer.py, packing.py
+        say("Training (a loss near 0 is normal: watch the rewards)")
+        trainer.train(resume_from_checkpoint=config.training.resume_from_checkpoint)
+        # 4. What was learned: the same held-out questions again
+        if not run.stopped:
+            trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
+            before_after.measure_after(config, trainer, tokenizer, data, before)
+        run.end()
+        if not run.stopped:
+            inference.share(config, trainer)  # merge_lora and push_to_hub, if they are set
+    return run.exit_status
 
 
 def main(argv: list[str] | None = None, dataset: Any = None) -> int:
@@ -342,24 +211,18 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
 
     Args:
         argv: the command line without the program's name; None reads sys.argv.
-        dataset: a pandas DataFrame or a Dataset, to be used in the place of `dataset_name`.
+        dataset: a pandas DataFrame or a Dataset, which replaces `dataset_name`.
     """
-    try:
-        return run(argv, dataset)
-    except KeyboardInterrupt as error:
-        print(f"Interrupted{error}", file=sys.stderr, flush=True)
-        if "LOCAL_RANK" in os.environ:
-            sys.stdout.flush()
-            os._exit(143)  # its partners may wait for it in vain
-        return getattr(error, "status", 130)
-    except UserError as error:
-        if not is_first_process():
-            time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
-        print(processes.speaker(), error, file=sys.stderr, flush=True)
-        if isinstance(error, processes.Gone):
-            sys.stdout.flush()
-            os._exit(2)  # gloo's threads might wait for the one that is gone
-        return 2
+    words = list(sys.argv[1:] if argv is None else argv)
+    words += [] if dataset is None else ["--dataset_name", "rows in memory"]
+
+    def run() -> int:
+        unsloth.import_if_asked(HYPERPARAMETERS, words)  # before anything imports what it patches
+        from grpo.config.resolve import resolve
+
+        return experiment(resolve(HYPERPARAMETERS, words), dataset)
+
+    return ending.status_of(run)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train_grpo
 from benchmarks.measured_run import clean
 from grpo.core.errors import UserError
+from grpo.data import dataset
 
 SIDES = (  # weights, optimizer
     ("float32", "adamw_torch"),
@@ -52,7 +53,7 @@ def measure(argv: list[str], dtype: str, optim: str) -> dict[str, Any]:
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
         rewards = registry.of_run(config, style)
         tokenizer, style = loading.load_tokenizer(config, style)
-        data = train_grpo.build_datasets(config, tokenizer, style)
+        data = dataset.build(config, tokenizer, style, train_grpo.EXEMPLARS)
         changes = dict(bf16=True, optim=optim, save_strategy="no", generation_batch_size=None)
         training = dataclasses.replace(config.training, **changes)
         training.log_completions = False

@@ -10,11 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
+from transformers import PreTrainedTokenizerBase
 
-from grpo.core.check import Check, check_if, in_words
+from grpo.core.check import Check, check_if, in_words, stop_at_errors
 from grpo.core.errors import UserError
-from grpo.core.processes import is_first_process
+from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import for_rich
+from grpo.core.settings import Config
 from grpo.data.dataset import Data, canonical
 from grpo.evaluation import inference
 from grpo.policy import memory, vllm
@@ -212,6 +214,29 @@ def about_surroundings(config: Any) -> Iterator[Check]:
 
 
 # --- All of it ----------------------------------------------------------------------------------------------------
+
+
+def run(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    architecture: tuple[Any, Any],
+    data: Data,
+    rewards: Rewards,
+) -> None:
+    """Print every check of the table, and a prompt as the model gets it.
+
+    Args:
+        architecture: the configurations of the model and of its adapter, as loading.read_configs gives them.
+
+    Raises:
+        UserError: for the first check that failed.
+    """
+    checks = check(config, tokenizer, *architecture, data, rewards)
+    if is_first_process():
+        print_checks(checks, example(config, tokenizer, data))
+    stop_at_errors(checks)
+    if config.script.dry_run:
+        say("Dry run: preflight found no error; nothing was trained or written")
 
 
 def check(

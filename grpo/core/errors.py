@@ -1,6 +1,17 @@
-"""What ends a run with one readable line instead of a traceback."""
+"""What ends a run with one readable line instead of a traceback, and how libraries' exceptions become such a line."""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from grpo.core.redaction import mask, printable
+
+# Exit statuses; 128 + n says that signal n ended the run, and 1 that something here is wrong
+DONE, MISTAKE, STOPPED = 0, 2, 3
 
 
 class UserError(Exception):
@@ -12,6 +23,24 @@ class UserError(Exception):
     def __init__(self, message: str) -> None:
         lines = " ".join(line.strip() for line in message.splitlines())  # libraries' reasons have many lines
         super().__init__(printable(mask(lines)))
+
+
+class OutOfMemory(UserError):
+    """A device is full.
+
+    Attributes:
+        phase: what it was doing, one of the names in out_of_memory.py.
+        pack_tokens: tokens that a training step computes at once, where it computes packs.
+    """
+
+    def __init__(self, phase: str, reason: str, pack_tokens: int | None) -> None:
+        found = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", reason)
+        super().__init__(f"out of memory in {phase}" + (f" (it asked for {found[1]} more)" if found else ""))
+        self.phase, self.pack_tokens = phase, pack_tokens
+
+
+class Gone(UserError):
+    """Another process of this run has ended, or does not answer; no bug of this one, and waiting would not help."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -27,5 +56,154 @@ class Interrupted(KeyboardInterrupt):
         self.status = status
 
 
-class Gone(UserError):
-    """Another process of this run has ended, or does not answer; no bug of this one, and waiting would not help."""
+# --- Libraries' exceptions ----------------------------------------------------------------------------------------
+
+# What gloo, NCCL and the store of torch.distributed say where a process has ended, or does not answer
+GONE = re.compile(
+    r"gloo.*(Connection (reset|closed|refused)|Broken pipe|[Tt]imed out|[Tt]imeout)"
+    r"|ncclRemoteError|remote process exit|Watchdog caught collective operation timeout"
+    r"|Connection (reset|closed) by (peer|remote)|Failed to recv, got 0 bytes"
+)
+# What safetensors (in Rust) and PyTorch's archives (in C++) say of a full disk
+DISK_FULL = re.compile(
+    r"No space left|os error (28|122|27)\b|quota exceeded|StreamWriter failed|unexpected pos \d+ vs"
+)
+
+
+def origins(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, and those that it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an exception says that there is no room on the disk."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return (isinstance(error, OSError) and error.errno in full) or DISK_FULL.search(str(error)) is not None
+
+
+def is_process_gone(error: BaseException) -> bool:
+    """Whether an exception of torch.distributed says that another process has ended, or does not answer."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return False
+    return _named(error, "DistNetworkError", "DistStoreError") or (
+        isinstance(error, RuntimeError) and GONE.search(str(error)) is not None
+    )
+
+
+def _named(error: BaseException, *names: str) -> bool:
+    """By their names, so that no library is loaded to know its exceptions."""
+    return any(kind.__name__ in names for kind in type(error).__mro__)
+
+
+def _is_load_error(error: BaseException) -> bool:
+    """Files of a model may hold anything, and so may what the libraries raise for them."""
+    files = (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, ImportError)
+    return isinstance(error, files) or _named(error, "SafetensorError", "StrictDataclassError")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Which exceptions become which line, while what is being done.
+
+    Attributes:
+        doing: the activity that `readable` was entered with; empty: any.
+        line: with {reason}, what the exception says, and the facts that `readable` was given.
+        kind: of the UserError.
+    """
+
+    doing: str
+    matches: Callable[[BaseException], bool]
+    line: str
+    kind: type[UserError] = UserError
+
+
+GIVE_A_MODEL = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
+TRANSLATIONS = (
+    Translation(
+        "the run",
+        is_disk_full,
+        "output_dir: the disk of {output!r} is full ({free}); {left}; free some room, or lower save_total_limit. "
+        "{way_on}",
+    ),
+    Translation(
+        "",
+        is_process_gone,
+        "another process of this run is gone or does not answer ({reason}); what it printed, on whichever machine, "
+        "says why (if it was only slow, raise ddp_timeout). {left}. {way_on}",
+        Gone,
+    ),
+    Translation(
+        "loading",
+        lambda error: _named(error, "UnpicklingError"),  # torch's words advise to run it
+        "model_name_or_path: {name!r} does not load (its weights are a pickle that holds code or is broken; none of "
+        "it was run); use weights in safetensors",
+    ),
+    Translation(
+        "loading",
+        lambda error: "ignore_mismatched_sizes" in str(error),
+        "model_name_or_path: {name!r} does not load (its weights have other shapes than its config.json says); "
+        + GIVE_A_MODEL,
+    ),
+    Translation("loading", _is_load_error, "model_name_or_path: {name!r} does not load ({reason}); " + GIVE_A_MODEL),
+    Translation(
+        "the Hub",  # no connection is an HTTPError, too
+        lambda error: _named(error, "HTTPError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"),
+        "push_to_hub: the Hub does not take the model ({reason}); {remedy}",
+    ),
+    Translation(  # of settings that contradict each other in a way only TRL knows
+        "the trainer", lambda error: isinstance(error, ValueError | NotImplementedError | ImportError), "{reason}"
+    ),
+)
+
+
+def translate(error: BaseException, doing: str, facts: dict[str, Any]) -> UserError | None:
+    """The line for an exception, by the first translation that matches it; None: there is none.
+
+    Args:
+        facts: for the line; what is callable is called only where a line needs it.
+    """
+    for row in (row for row in TRANSLATIONS if row.doing in ("", doing)):
+        # a full disk and a process that is gone hide behind what the libraries on the way make of them
+        for found in origins(error) if row.doing in ("", "the run") else (error,):
+            if row.matches(found):
+                known = {key: value() if callable(value) else value for key, value in facts.items() if key in row.line}
+                return row.kind(row.line.format_map(_Facts(known, reason=reason_of(found))).strip(" ;."))
+    return None
+
+
+class _Facts(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+def reason_of(error: BaseException) -> str:
+    """What an exception says, in one line, without what only its library's developers need."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    reason = re.sub(r"^\[\S*gloo\S*\]\s*", "", reason).partition(". This is")[0].strip()
+    says_little = isinstance(error, LookupError | AttributeError | ArithmeticError)
+    return f"{type(error).__name__}: {reason}".rstrip(": ") if says_little or not reason else reason
+
+
+@contextlib.contextmanager
+def readable(doing: str = "", advice: Callable[[OutOfMemory], str] | None = None, **facts: Any) -> Iterator[None]:
+    """Libraries' exceptions in here that a user can act on are UserErrors, by TRANSLATIONS; others pass.
+
+    Args:
+        doing: the activity, as TRANSLATIONS name it.
+        advice: what to change where a device is full, and how to go on; None leaves that to somebody further out.
+        facts: what the lines need.
+    """
+    try:
+        yield
+    except Exception as error:
+        full = error if isinstance(error, OutOfMemory) else error.__cause__  # another's wrapping, with its text
+        if advice is not None and isinstance(full, OutOfMemory):
+            raise UserError(f"{full}; {advice(full)}") from full
+        if isinstance(error, UserError) or (line := translate(error, doing, facts)) is None:
+            raise
+        raise line from error

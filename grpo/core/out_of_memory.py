@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from grpo.core.errors import UserError
+from grpo.core.errors import OutOfMemory
 
 SAYS_SO = re.compile(
     r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED|No available memory for the cache blocks"
@@ -14,20 +14,6 @@ SAYS_SO = re.compile(
 START, EVALUATION, GENERATION = "loading", "the evaluation", "generation"
 REWARDS, SCORING, TRAINING = "the rewards", "scoring the rollout", "the training step"
 OPTIMIZER, CHECKPOINT = "the optimizer step", "saving the checkpoint"
-
-
-class OutOfMemory(UserError):
-    """A device is full.
-
-    Attributes:
-        phase: what it was doing, one of the names above.
-        pack_tokens: what a training step computes at once, where it is in packs.
-    """
-
-    def __init__(self, phase: str, reason: str, pack_tokens: int | None) -> None:
-        found = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", reason)
-        super().__init__(f"out of memory in {phase}" + (f" (it asked for {found[1]} more)" if found else ""))
-        self.phase, self.pack_tokens = phase, pack_tokens
 
 
 def is_one(error: BaseException) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import functools
 import os
 import platform
 import re
@@ -10,23 +9,14 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo.core.errors import Gone, UserError
+from grpo.core.errors import UserError, readable
 
 LOOKS = 10.0  # seconds for which a process looks for a file of the first one's: network file systems may be late
 
-# What gloo, NCCL and the store of torch.distributed say where a process has ended, or does not answer
-GONE = re.compile(
-    r"gloo.*(Connection (reset|closed|refused)|Broken pipe|[Tt]imed out|[Tt]imeout)"
-    r"|ncclRemoteError|remote process exit|Watchdog caught collective operation timeout"
-    r"|Connection (reset|closed) by (peer|remote)|Failed to recv, got 0 bytes"
-)
-NETWORK = ("DistNetworkError", "DistStoreError")  # of torch, which need not be loaded to know their names
 LAUNCHER = re.compile(r"accelerate(-launch|[./]commands[./]launch(\.py)?)?$")
-TIMEOUT = re.compile(r"[Tt]imed out|[Tt]imeout")
 
 
 def is_first_process() -> bool:
@@ -156,31 +146,7 @@ def _appears(path: Path) -> bool:
     return True
 
 
-# --- When one is gone ---------------------------------------------------------------------------------------------
-
-
-def reason_gone(error: BaseException | None) -> str:
-    """What a library says of another process that is gone; empty where the error is about something else."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        return ""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        text = str(error)
-        if type(error).__name__ in NETWORK or (isinstance(error, RuntimeError) and GONE.search(text)):
-            text = re.sub(r"^\[\S*gloo\S*\]\s*", "", next(iter(text.splitlines()), type(error).__name__))
-            return text.partition(". This is")[0].strip()
-        error = error.__cause__ or error.__context__
-    return ""
-
-
-def gone(reason: str, then: str) -> Gone:
-    """The line that says so, and what can be done."""
-    if TIMEOUT.search(reason):
-        what = f"another process of this run did not answer in time ({reason}); if it was only slow, raise ddp_timeout"
-    else:
-        what = f"another process of this run is gone ({reason})"
-    return Gone(f"{what}; what it printed, on whichever machine, says why. {then}")
+# --- The end ------------------------------------------------------------------------------------------------------
 
 
 def leave(accelerator: Any) -> None:
@@ -191,27 +157,6 @@ def leave(accelerator: Any) -> None:
     Raises:
         Gone: another process has ended before its part of the run was done.
     """
-    try:
+    with readable(left="Here the run had come to its end, and what it has saved is complete"):
         accelerator.wait_for_everyone()
         accelerator.end_training()
-    except Exception as error:
-        if reason := reason_gone(error):
-            raise gone(reason, "Here the run had come to its end, and what it has saved is complete") from error
-        raise
-
-
-def readable_errors(function: Callable[..., int]) -> Callable[..., int]:
-    """For what all processes run together: where one is gone, the others say so in a line."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> int:
-        try:
-            return function(*args, **kwargs)
-        except UserError:
-            raise
-        except Exception as error:
-            if reason := reason_gone(error):
-                raise gone(reason, "Nothing was trained in this session") from error
-            raise
-
-    return wrapper

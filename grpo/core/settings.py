@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.core import parsing
@@ -234,6 +236,12 @@ class Config:
     # generation_batch_size or steps_per_generation, where one of them was given; TRL's config then holds both
     rollout_given: str | None = None
     claimed: tuple[int, int] | None = None  # what was in the run's directory when it was chosen
+    started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
+
+    @property
+    def output(self) -> Path:
+        """The run's directory."""
+        return Path(self.training.output_dir or "")
 
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""

@@ -10,11 +10,16 @@ from decimal import Decimal
 from typing import Any
 
 import datasets
+import pandas as pd
+from accelerate import PartialState
 from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError
+from grpo.core.settings import Config
+from grpo.data import prompts
 from grpo.data.prompts import Prompt, PromptFormat, Shot
-from grpo.data.sources import take_split
+from grpo.data.sources import load_source, take_split
 from rewards import extract_hash_answer
 
 # keyword arguments of a reward, and what makes TRL take prompts for those of a vision model
@@ -45,6 +50,34 @@ class Data:
         dropped = {name: getattr(self, name) for name in names}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
         return {"prompt": dataclasses.asdict(self.prompt_format), "shots": list(self.shots), "data": rows}
+
+
+def build(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    style: PromptFormat,
+    exemplars: Sequence[Shot],
+    rows: pd.DataFrame | Dataset | None = None,
+) -> Data:
+    """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
+
+    Args:
+        exemplars: worked examples; `num_shots` takes the first so many.
+        rows: to be used instead of those that `dataset_name` names.
+    """
+    script = config.script
+    if script.num_shots > len(exemplars):
+        raise UserError(f"num_shots: {script.num_shots} is more than there are exemplars; use 0 to {len(exemplars)}")
+    with PartialState().main_process_first():  # the others find the main process' download in the cache
+        other = script.eval_dataset_name
+        alone = script.eval_only and other  # then nothing else is needed
+        name = script.dataset_name if rows is None else rows
+        source = {} if alone else load_source(name, script.dataset_config)
+        eval_source = load_source(other, script.dataset_config) if other else None
+    kwargs = config.training.chat_template_kwargs
+    tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=kwargs)
+    shots = exemplars[: script.num_shots]
+    return prepare(source, eval_source, script, style, shots, tokenize, config.training.seed)
 
 
 def prepare(

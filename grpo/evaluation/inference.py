@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo.core.errors import UserError
+from transformers import Trainer
+
+from grpo.core.errors import UserError, readable
+from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import printable
+from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat, Shot, tokenize
 from grpo.policy.generation import arithmetic, generate
-from grpo.policy.loading import read_adapter, read_wish
-from grpo.policy.model_files import readable_load_errors
+from grpo.policy.loading import load, load_tokenizer, read_adapter, read_wish
+from grpo.runs import hub
 from rewards import extract_xml_answer
 
 
@@ -65,7 +69,7 @@ def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
     source = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
     read_wish(adapter.base_model_name_or_path, **source)
-    with readable_load_errors(str(directory)):
+    with readable("loading", name=str(directory)):
         base = AutoModelForCausalLM.from_pretrained(
             adapter.base_model_name_or_path,
             dtype="auto",
@@ -80,3 +84,23 @@ def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
     shutil.rmtree(merged, ignore_errors=True)
     partial.rename(merged)
     return merged
+
+
+def share(config: Config, trainer: Trainer) -> None:
+    """What is done with a trained run besides: `merge_lora` merges its adapter, `push_to_hub` uploads it."""
+    if config.script.merge_lora and is_first_process():
+        say(f"The adapter, merged into its model: {merge(config, config.output, replace=True)}")
+    if config.training.push_to_hub:
+        hub.push(trainer)
+
+
+def use_saved(config: Config, prompt_format: PromptFormat, exemplars: Sequence[Shot]) -> int:
+    """`--ask` a saved run or any other model, or `--merge_only` an adapter; the exit status."""
+    if config.script.merge_only:
+        print(f"Saved in {merge(config, config.script.merge_only)}")
+        return 0
+    trained = prompting(config.model.model_name_or_path)  # a run is asked as it was trained
+    prompt_format, shots = trained or (prompt_format, exemplars[: config.script.num_shots])
+    tokenizer, prompt_format = load_tokenizer(config, prompt_format)
+    print(answer(config, load(config), tokenizer, prompt_format, shots))
+    return 0

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, readable
 from grpo.core.out_of_memory import START, phase
 from grpo.data.prompts import PromptFormat
 from grpo.policy import sharding, unsloth
-from grpo.policy.model_files import BROKEN, probe_weights, readable_load_errors, refuse_unusable
+from grpo.policy.model_files import BROKEN, probe_weights, refuse_unusable
 
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
@@ -22,7 +22,7 @@ def read_adapter(name: str, revision: str | None) -> Any:
     from transformers.utils.peft_utils import find_adapter_config_file
 
     refuse_unusable(name, "adapter_config.json")
-    with readable_load_errors(name):
+    with readable("loading", name=name):
         found = find_adapter_config_file(name, revision=revision)
         adapter = PeftConfig.from_pretrained(name, revision=revision) if found else None
     if adapter is None:
@@ -42,7 +42,7 @@ def read_wish(name: str, kernel: str | None = None, **source: Any) -> Any:
     """A model's configuration, unless it asks for a kernel that the settings (`kernel`) do not."""
     from transformers import AutoConfig
 
-    with readable_load_errors(name):
+    with readable("loading", name=name):
         config = AutoConfig.from_pretrained(name, **source)
     wish = str(getattr(config, "_attn_implementation", None))
     if "/" in wish and wish != kernel:  # transformers would fetch it
@@ -118,7 +118,7 @@ def load(config: Any) -> Any:
         **(config.training.model_init_kwargs or {}),
     }
     if config.script.use_unsloth:
-        with readable_load_errors(config.model.model_name_or_path), phase(START):
+        with readable("loading", name=config.model.model_name_or_path), phase(START):
             return unsloth.load(config)
     name, revision = config.model.model_name_or_path, config.model.model_revision
     adapter = read_adapter(name, revision)
@@ -126,7 +126,7 @@ def load(config: Any) -> Any:
     source = dict(revision=adapter.revision if adapter else revision)
     source["trust_remote_code"] = config.training.trust_remote_code
     read_wish(base, config.model.attn_implementation, **source)
-    with readable_load_errors(name), phase(START), sharding.loaded_whole(), warnings.catch_warnings():
+    with readable("loading", name=name), phase(START), sharding.loaded_whole(), warnings.catch_warnings():
         model, found = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         if options["quantization_config"] is None:
             model = model.to(config.training.device)
@@ -164,7 +164,7 @@ def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]
     name, training = config.model.model_name_or_path, config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     refuse_unusable(name, *TOKENIZER_FILES)
-    with readable_load_errors(name):
+    with readable("loading", name=name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
         raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")

@@ -1,40 +1,13 @@
 """What can be wrong with a model's files, said in one line before its weights are read."""
 
-import contextlib
 import json
 import os
-import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
-from grpo.core.errors import UserError
+from grpo.core.errors import GIVE_A_MODEL, UserError
 
 # What the libraries raise for files that hold anything
 BROKEN = (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, ImportError)
-GIVE = "give a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
-
-
-@contextlib.contextmanager
-def readable_load_errors(name: str) -> Iterator[None]:
-    """What the libraries raise for a model that cannot be loaded, as a UserError with the remedy."""
-    from huggingface_hub.errors import StrictDataclassError
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (*BROKEN, SafetensorError, StrictDataclassError) as error:
-        lines = [line.strip() for line in str(error).splitlines()] or [""]
-        reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-        if isinstance(error, (LookupError, AttributeError, ArithmeticError)) or not reason:  # says little by itself
-            reason = f"{type(error).__name__}: {reason}"
-        if "ignore_mismatched_sizes" in reason:
-            reason = "its weights have other shapes than its config.json says"
-        raise UserError(f"model_name_or_path: {name!r} does not load ({reason}); {GIVE}") from error
-    except pickle.UnpicklingError as error:  # torch's words advise to run it
-        raise UserError(
-            f"model_name_or_path: {name!r} does not load (its weights are a pickle that holds code or is broken; none "
-            "of it was run); give weights in safetensors"
-        ) from error
 
 
 def refuse_unusable(name: str, *files: str) -> None:
@@ -70,7 +43,9 @@ def probe_weights(name: str, stem: str) -> None:
         pickled = {"model": "pytorch_model.bin*", "adapter_model": "adapter_model.bin"}[stem]
         if not list(Path(name).glob(pickled)):
             wanted = f"no {stem}.safetensors and no {pickled.rstrip('*')}"
-            raise UserError(f"model_name_or_path: {name!r} does not load (it holds no weights: {wanted}); {GIVE}")
+            raise UserError(
+                f"model_name_or_path: {name!r} does not load (it holds no weights: {wanted}); {GIVE_A_MODEL}"
+            )
         return
     for file in files:
         try:

@@ -239,12 +239,3 @@ def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
         lock.release()  # what filelock takes instead would outlive a process that is killed
     print(f"note: files in {str(directory)!r} cannot be locked; let no other run write there meanwhile")
     return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def readable_refusals() -> Iterator[None]:
-    """What TRL refuses about settings, as a UserError."""
-    try:
-        yield
-    except (ValueError, NotImplementedError, ImportError) as error:
-        raise UserError(str(error)) from error

@@ -1,33 +1,19 @@
 """Whether the Hub takes the model, asked before training, and how the model gets there afterwards."""
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from grpo.core.check import Check
-from grpo.core.errors import UserError
+from grpo.core.errors import readable
 
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
-
-
-@contextmanager
-def readable_errors(remedy: str) -> Iterator[None]:
-    """What the Hub's library raises where it has no connection, no token or no right, as a UserError."""
-    from huggingface_hub.errors import HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
-
-    try:
-        yield
-    except (HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled) as error:  # no connection is an HTTPError, too
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"push_to_hub: the Hub does not take the model ({reason}); {remedy}") from error
 
 
 def check(training: Any) -> Check:
     """A line of preflight's table: who pushes where; UserError where the Hub cannot be asked."""
     from huggingface_hub import HfApi
 
-    with readable_errors(LOGIN):
+    with readable("the Hub", remedy=LOGIN):
         user = HfApi().whoami()
     finding = f"{training.hub_model_id or training.output_dir}, as {user['name']}"
     if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
@@ -39,5 +25,5 @@ def push(trainer: Any) -> None:
     """Upload the run directory without its checkpoints; the model card is ours (`create_model_card`)."""
     output = trainer.args.output_dir
     command = shlex.join(["hf", "upload", str(trainer.hub_model_id), output, "--exclude", "checkpoint-*/*"])
-    with readable_errors(f"it is complete in {output}; to upload it: {command}"):
+    with readable("the Hub", remedy=f"it is complete in {output}; to upload it: {command}"):
         trainer.push_to_hub()

@@ -13,11 +13,9 @@ from rich.panel import Panel
 from transformers import TrainerCallback
 
 from grpo.policy import sharding
-from grpo.rewarding.weighting import RewardWeights
 from grpo.runs.record import append_line
 from grpo.training.alarms import ALARMS, GOES_ON, MOVES
 from grpo.training.observed import Observed, Rollout
-from grpo.training.stopping import Stopping
 from rewards import completion_text
 
 SPOILT = "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from before"
@@ -199,13 +197,3 @@ def _sample(model: Any, per_tensor: int = 256) -> dict[str, torch.Tensor]:
         if parameter.requires_grad and (flat := sharding.part(parameter)).numel():
             found[name] = flat[:: max(1, flat.numel() // per_tensor)].clone()
     return found
-
-
-def attach(trainer: Any, config: Any) -> Stopping:
-    """Let a trainer's run be recorded, watched and stopped; returns what ends it."""
-    output, stop = Path(config.training.output_dir), Stopping(trainer, config.argv)
-    trainer.add_callback(MetricsFile(output))
-    trainer.add_callback(Watch(trainer, output, stop.ask, config.script.stop_on_alarm))
-    trainer.add_callback(RewardWeights(trainer, config.script, config.stages))
-    trainer.add_callback(stop)  # last: it sees what the others ask for
-    return stop

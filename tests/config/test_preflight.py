@@ -16,6 +16,7 @@ from grpo.config import preflight
 from grpo.config.resolve import resolve
 from grpo.core.check import Check, stop_at_errors
 from grpo.core.errors import UserError
+from grpo.data import dataset
 from grpo.data.prompts import choose
 from grpo.policy import loading, memory
 from rewards import GIST_REWARDS, REWARD_FUNCS
@@ -39,7 +40,7 @@ def table(write_jsonl):
         config = resolve(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
-        data = train_grpo.build_datasets(config, tokenizer, style)
+        data = dataset.build(config, tokenizer, style, train_grpo.EXEMPLARS)
         read, peft_config = loading.read_configs(config)
         functions = {name: REWARD_FUNCS[name] for name in rewards}
         return {

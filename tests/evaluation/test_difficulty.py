@@ -17,6 +17,7 @@ import rewards
 import train_grpo
 from grpo.config.resolve import resolve
 from grpo.core.errors import UserError
+from grpo.data import dataset
 from grpo.data.prompts import choose, tokenize
 from grpo.evaluation import difficulty
 from grpo.policy.generation import Sampling, generate
@@ -42,7 +43,7 @@ def prepared(tokenizer, rows=24, **flags):
     argv += ["--filter_num_samples", "4", *(word for key, value in flags.items() for word in (f"--{key}", *value))]
     config = resolve(train_grpo.HYPERPARAMETERS, argv)
     style = choose(train_grpo.PROMPT_FORMATS, config.script)
-    return config, train_grpo.build_datasets(config, tokenizer, style)
+    return config, dataset.build(config, tokenizer, style, train_grpo.EXEMPLARS)
 
 
 def test_a_pass_rate_is_the_share_of_right_samples(demo):

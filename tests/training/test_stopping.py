@@ -19,6 +19,7 @@ import train_grpo
 from grpo.core.errors import Interrupted
 from grpo.evaluation import evaluate
 from grpo.runs import checkpoints
+from grpo.runs.run import Run
 from grpo.training import callbacks
 from grpo.training.stopping import Stopping
 
@@ -57,7 +58,7 @@ def test_a_signal_ends_the_step_saves_reports_and_says_how_to_go_on(tiny_run, mo
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     out, err = capfd.readouterr()
     assert f"{name}: finishing this rollout's steps, then saving" in err and "Traceback" not in err
-    assert f"Stopped by {name}. To go on: python train_grpo.py" in out
+    assert f"Stopped by {name}. To resume: python train_grpo.py" in out
     assert "--resume_from_checkpoint auto" in out
     run = Path("run")
     assert checkpoints.newest(run) == (run / "checkpoint-2", [])
@@ -112,7 +113,7 @@ def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkey
 
 def test_a_signal_that_is_ignored_stays_so(tmp_path):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup
-    with Stopping(fake(tmp_path), []).signals():
+    with run(tmp_path)._signals():
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
@@ -123,7 +124,7 @@ def test_a_signal_while_the_last_checkpoint_is_written_ends_the_run_too(tiny_run
     with monkeypatch.context() as patched:
         stopping_at(patched, 2, "SIGTERM", event="on_save")
         assert train_grpo.main(tiny_run(**LEARNS)) == 143
-    assert "Stopped by SIGTERM. To go on: " in capfd.readouterr().out
+    assert "Stopped by SIGTERM. To resume: " in capfd.readouterr().out
     assert not Path("run/eval_after.json").exists()
     assert train_grpo.main(tiny_run(**LEARNS, resume_from_checkpoint="auto")) == 0
     assert Path("run/eval_after.json").exists()
@@ -159,11 +160,11 @@ def test_checkpoints_that_nothing_can_go_on_from_are_not_recommended(tiny_run, m
     stopping_at(monkeypatch, 0, "SIGTERM")
     assert train_grpo.main(tiny_run(**LEARNS, save_only_model="true")) == 143
     out = " ".join(capfd.readouterr().out.split())
-    assert "Stopped by SIGTERM. There is no checkpoint to go on from" in out and "To go on:" not in out
+    assert "Stopped by SIGTERM. There is no checkpoint to resume from" in out and "To resume:" not in out
 
 
 def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):
-    monkeypatch.setattr(train_grpo, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr(train_grpo.unsloth, "import_if_asked", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     assert train_grpo.main([]) == 130
     assert capfd.readouterr().err == "Interrupted\n"
 
@@ -179,6 +180,15 @@ def fake(tmp_path, step=4, every=1, processes=1, gathered=None):
     )  # fmt: skip
 
 
+def run(tmp_path, *argv):
+    return Run(SimpleNamespace(output=tmp_path, argv=list(argv), started=0.0))
+
+
+def stopping(tmp_path, **settings):
+    made = run(tmp_path)
+    return made, Stopping(fake(tmp_path, **settings), made)
+
+
 def control():
     return SimpleNamespace(should_save=False, should_training_stop=False)
 
@@ -187,25 +197,25 @@ STATE = SimpleNamespace(global_step=4, max_steps=10, is_world_process_zero=True)
 
 
 def test_the_first_reason_counts(tmp_path):
-    stop, asked = Stopping(fake(tmp_path), []), control()
-    stop.ask("faulty rewards")
-    stop.ask("an alarm", save=False)
+    (ending, stop), asked = stopping(tmp_path), control()
+    ending.ask("faulty rewards")
+    ending.ask("an alarm", save=False)
     stop.on_step_end(None, STATE, asked)
-    assert (stop.reason, stop.status) == ("faulty rewards", 3) and asked.should_training_stop and asked.should_save
+    assert (ending.reason, ending.status) == ("faulty rewards", 3) and asked.should_training_stop and asked.should_save
 
 
 def test_a_reason_without_a_checkpoint_takes_back_the_one_that_is_due(tmp_path):
-    stop, asked = Stopping(fake(tmp_path), []), control()
+    (ending, stop), asked = stopping(tmp_path), control()
     asked.should_save = True
-    stop.ask("weights that are not finite", save=False)
+    ending.ask("weights that are not finite", save=False)
     stop.on_step_end(None, STATE, asked)
     assert asked.should_training_stop and not asked.should_save
 
 
 def test_nothing_happens_amid_a_rollout_but_at_the_last_step(tmp_path):
-    stop, asked = Stopping(fake(tmp_path, step=5, every=2), []), control()
+    (ending, stop), asked = stopping(tmp_path, step=5, every=2), control()
     asked.should_save = True
-    stop.ask("an alarm")
+    ending.ask("an alarm")
     stop.on_step_end(None, STATE, asked)
     assert not asked.should_training_stop and not asked.should_save
     asked.should_save = True
@@ -217,9 +227,9 @@ def test_nothing_happens_amid_a_rollout_but_at_the_last_step(tmp_path):
 def test_what_one_process_was_told_ends_all_of_them(tmp_path):
     import torch
 
-    stop, asked = Stopping(fake(tmp_path, processes=2, gathered=torch.tensor([0, 15])), []), control()
+    (ending, stop), asked = stopping(tmp_path, processes=2, gathered=torch.tensor([0, 15])), control()
     stop.on_step_end(None, STATE, asked)
-    assert (stop.reason, stop.status) == ("SIGTERM", 143) and asked.should_training_stop
+    assert (ending.reason, ending.status) == ("SIGTERM", 143) and asked.should_training_stop
 
 
 @pytest.mark.parametrize(("took", "launcher", "told"), [(16, True, True), (14, True, False), (60, False, False)])
@@ -228,24 +238,28 @@ def test_where_torchrun_may_not_wait_long_enough_a_line_says_so(tmp_path, monkey
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     if launcher:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    stop = Stopping(fake(tmp_path), [])
+    ending, stop = stopping(tmp_path)
     stop.on_train_begin(None, STATE, control())
     stop.on_step_begin(None, STATE, control())
     clock[0] += took
     stop.on_step_end(None, STATE, control())
-    with stop.signals():
+    with ending._signals():
         os.kill(os.getpid(), signal.SIGTERM)
     assert (f"the last step took {took} s, and torchrun kills" in capfd.readouterr().err) == told
 
 
 def test_outside_of_training_a_signal_raises_and_says_how_to_go_on(tmp_path):
-    stop = Stopping(fake(tmp_path), ["--output_dir", str(tmp_path)])
-    with pytest.raises(Interrupted, match="Nothing was trained yet") as caught, stop.signals():
+    ending = run(tmp_path, "--output_dir", str(tmp_path))
+    with pytest.raises(Interrupted, match="Nothing was trained yet") as caught, ending._noted(), ending._signals():
         os.kill(os.getpid(), signal.SIGINT)
     assert caught.value.status == 130
     make_checkpoint(tmp_path, 3)
-    stop = Stopping(fake(tmp_path), ["--output_dir", str(tmp_path)])
-    with pytest.raises(Interrupted, match=r" by SIGTERM\. To go on: .*--resume_from_checkpoint auto"), stop.signals():
+    ending = run(tmp_path, "--output_dir", str(tmp_path))
+    with (
+        pytest.raises(Interrupted, match=r" by SIGTERM\. To resume: .*--resume_from_checkpoint auto"),
+        ending._noted(),
+        ending._signals(),
+    ):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -253,7 +267,7 @@ def test_a_signal_that_was_ignored_stays_so(tmp_path):
     """As nohup and a script's `&` leave SIGINT to a process."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Stopping(fake(tmp_path), []).signals():
+        with run(tmp_path)._signals():
             os.kill(os.getpid(), signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -263,9 +277,9 @@ def test_a_signal_that_was_ignored_stays_so(tmp_path):
 
 
 def test_what_a_reward_has_forked_ends_by_terminate_and_survives_the_terminals_ctrl_c(tmp_path, capfd):
-    stop = Stopping(fake(tmp_path), [])
+    ending, stop = stopping(tmp_path)
     context = multiprocessing.get_context("fork")
-    with stop.signals():
+    with ending._signals():
         stop.on_train_begin(None, None, None)
         child = context.Process(target=time.sleep, args=(60,), daemon=True)
         child.start()
@@ -274,22 +288,22 @@ def test_what_a_reward_has_forked_ends_by_terminate_and_survives_the_terminals_c
         assert child.exitcode is None
         child.terminate()
         child.join(10)
-    assert child.exitcode == -signal.SIGTERM and not stop._signal
+    assert child.exitcode == -signal.SIGTERM and not ending.signal
     assert capfd.readouterr().err == ""
 
 
 def test_torchruns_echo_of_a_signal_that_all_processes_have_got_is_no_second_one(tmp_path, monkeypatch):
     """As Slurm sends it: torchrun gets one, too, and passes it on."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    stop = Stopping(fake(tmp_path), [])
-    with stop.signals():
+    ending, stop = stopping(tmp_path)
+    with ending._signals():
         stop.on_train_begin(None, None, None)
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
-        assert stop._signal == signal.SIGTERM
+        assert ending.signal == signal.SIGTERM
         ended = []
         monkeypatch.setattr(signal, "raise_signal", ended.append)
-        monkeypatch.setattr("grpo.training.stopping.ECHO", 0)
+        monkeypatch.setattr("grpo.runs.run.ECHO", 0)
         os.kill(os.getpid(), signal.SIGTERM)
         assert ended == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -342,7 +356,7 @@ def test_under_torchrun_all_processes_stop_within_its_30_seconds_with_a_checkpoi
     process.wait(timeout=60)
     assert time.monotonic() - start < 30
     log = Path("log.txt").read_text()
-    assert "Stopped by SIGTERM. To go on: torchrun --nproc_per_node=2 train_grpo.py" in log
+    assert "Stopped by SIGTERM. To resume: torchrun --nproc_per_node=2 train_grpo.py" in log
     found, skipped = checkpoints.newest(Path("run"))
     assert found is not None and not skipped and (found / "rng_state_1.pth").exists()
     last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])

@@ -19,7 +19,7 @@ from grpo.core.out_of_memory import OutOfMemory, is_one, phase
 from grpo.core.settings import Geometry
 from grpo.evaluation import evaluate
 from grpo.policy import loading
-from grpo.policy.advice import advice, changes, smaller_batch, smaller_rollout
+from grpo.runs.advice import advice, changes, smaller_batch, smaller_rollout
 from grpo.training import attention
 from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.trainer import LeanGRPOTrainer

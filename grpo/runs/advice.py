@@ -5,12 +5,10 @@ of the batch geometry.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo.core.errors import UserError
 from grpo.core.out_of_memory import (
     CHECKPOINT,
     EVALUATION,
@@ -24,22 +22,6 @@ from grpo.core.out_of_memory import (
 )
 from grpo.core.settings import Geometry
 from grpo.runs import checkpoints
-
-
-def advised(function: Callable[..., int]) -> Callable[..., int]:
-    """For functions of a Config: an OutOfMemory says what to change in it, and how to go on."""
-
-    @functools.wraps(function)
-    def wrapper(config: Any, *args: Any, **kwargs: Any) -> int:
-        try:
-            return function(config, *args, **kwargs)
-        except UserError as error:
-            full = error if isinstance(error, OutOfMemory) else error.__cause__  # another's wrapping, with its text
-            if not isinstance(full, OutOfMemory):
-                raise
-            raise UserError(f"{full}; {advice(full, config)}") from full
-
-    return wrapper
 
 
 def smaller_rollout(geometry: Geometry) -> Geometry | None:

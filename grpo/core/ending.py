@@ -1,0 +1,33 @@
+"""How a process ends: what it says last, and its exit status."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from grpo.core.errors import MISTAKE, Gone, UserError, readable
+from grpo.core.processes import is_first_process, speaker
+
+
+def status_of(run: Callable[[], int]) -> int:
+    """What `run` returns; the user's mistakes end in one line and status 2, Ctrl-C in one and 130."""
+    try:
+        with readable(left="Nothing was trained in this session"):
+            return run()
+    except KeyboardInterrupt as error:
+        print(f"Interrupted{error}", file=sys.stderr, flush=True)
+        if "LOCAL_RANK" in os.environ:
+            _leave_at_once(143)  # its partners may wait for it in vain
+        return getattr(error, "status", 130)
+    except UserError as error:
+        if not is_first_process():
+            time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
+        print(speaker(), error, file=sys.stderr, flush=True)
+        if isinstance(error, Gone):
+            _leave_at_once(MISTAKE)  # gloo's threads might wait for the one that is gone
+        return MISTAKE
+
+
+def _leave_at_once(status: int) -> None:
+    sys.stdout.flush()
+    os._exit(status)

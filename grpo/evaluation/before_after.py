@@ -1,0 +1,43 @@
+"""The same held-out questions before and after training, and what the difference says; or one model measured alone."""
+
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase, Trainer
+
+from grpo.core.processes import is_first_process
+from grpo.core.settings import Config
+from grpo.data.dataset import Data
+from grpo.evaluation import comparison, evaluate
+from grpo.evaluation.evaluate import Evaluation
+from grpo.policy import loading, sharding
+
+
+def measure_before(config: Config, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, data: Data) -> Evaluation:
+    """Measure the policy that training starts from, save and show what it answers."""
+    with sharding.whole(trainer) as policy:
+        summary, answers = evaluate.measure_before(config, policy, tokenizer, data)
+    if is_first_process():
+        evaluate.save(config.output, "before", summary, answers)
+        evaluate.print_answers("before training", answers)
+    return summary, answers
+
+
+def measure_after(
+    config: Config, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, data: Data, before: Evaluation
+) -> None:
+    """Measure the trained policy, compare it with `before` question by question, save and show both."""
+    with sharding.whole(trainer) as policy:
+        summary, answers = evaluate.measure(config, policy, tokenizer, data)
+    if is_first_process():
+        evaluate.save(config.output, "after", summary, answers)
+        comparison.save(config.output, compared := comparison.compare(before[1], answers))
+        evaluate.print_answers("after training", answers)
+        evaluate.print_evaluations({"before": before[0], "after": summary}, compared["sentence"])
+
+
+def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> None:
+    """`--eval_only`: measure the model as it is."""
+    summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
+    if is_first_process():
+        evaluate.save(config.output, "only", summary, answers)
+        evaluate.print_evaluations({Path(config.model.model_name_or_path).name: summary})

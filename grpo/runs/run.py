@@ -1,0 +1,195 @@
+"""A run while it is made: its directory is held, its record kept, and whatever ends it leaves a readable line.
+
+A run ends before its last step for a signal, an alarm or faulty rewards. While it trains, the end is asked for here
+and comes at a rollout's boundary (training/stopping.py); at any other time a signal ends it at once.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from grpo.core import processes
+from grpo.core.errors import STOPPED, Interrupted, readable, reason_of
+from grpo.core.processes import is_first_process, say
+from grpo.core.settings import Config
+from grpo.runs import advice, checkpoints, directory, record, report
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TORCHRUN_WAITS = 30  # seconds, unless --shutdown-timeout says otherwise
+ECHO = 3.0  # seconds in which torchrun passes on a signal that its processes have got, too, as Slurm sends it
+
+
+class Run:
+    """What a run's parts share about how it ends.
+
+    Attributes:
+        output: its directory.
+        reason: why it is to end early, completing "stopped by …"; empty while nothing asks for that.
+        status: the exit status that says so.
+        save: whether a checkpoint is worth having there.
+        training: whether optimizer steps are under way, which a signal lets come to a rollout's end.
+        signal: the number of the signal that this process has got, 0 for none.
+        step_seconds: what the last optimizer step took.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.output = config, config.output
+        self.reason, self.status, self.save = "", 0, True
+        self.training, self.step_seconds = False, 0.0
+        self.signal: int = 0
+        self._trained = self._recorded = False
+        self._accelerator: Any = None
+        self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
+        self._process, self._first = os.getpid(), 0.0  # when the first one came
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.reason)
+
+    def ask(self, reason: str, status: int = STOPPED, save: bool = True) -> None:
+        """End training at the next boundary; all processes ask alike. The first reason counts."""
+        if not self.reason:
+            self.reason, self.status, self.save = reason, status, save
+
+    @property
+    def exit_status(self) -> int:
+        """The first process' tells all of them: torchrun ends the others where one fails."""
+        return self.status if is_first_process() else 0
+
+    def begin(self, **facts: Any) -> None:
+        """Remove what another run has left here (`overwrite_run`) and write `run.json`."""
+        say(f"Run: {self.config.training.run_name}, in {self.output}")
+        if is_first_process():
+            record.begin(self.output, self.config, **facts)
+            self._recorded = True
+
+    def trains_with(self, accelerator: Any) -> None:
+        """Let the processes of this Accelerator end together."""
+        self._accelerator = accelerator
+
+    def begin_training(self) -> None:
+        self.training = self._trained = True
+
+    def end(self, status: str = "finished") -> None:
+        """Write how the run ended, the model card and the report, and say what to do next."""
+        if self.stopped:
+            status = f"stopped by {self.reason}"
+        if is_first_process():
+            self._note(status)
+            if self._trained:
+                report.write_model_card(self.output)
+            say(f"Saved in {self.output}; the report is {report.write(self.output)}")
+            if self.stopped:
+                say(f"S{status[1:]}. {self.way_on()}")
+
+    def _note(self, status: str) -> None:
+        if self._recorded:
+            record.finish(self.output, status, time.perf_counter() - self.config.started)
+
+    # What is left of it
+
+    def what_is_left(self) -> str:
+        """The newest complete checkpoint."""
+        last, _ = checkpoints.newest(self.output)
+        return f"the newest complete checkpoint is {last}" if last else "no checkpoint is complete"
+
+    def way_on(self) -> str:
+        """What can be done with what there is of the run."""
+        command = record.resume_command(self.output, self.config.argv)
+        if checkpoints.newest(self.output)[0]:
+            return f"To resume{processes.on_each()}: {command}"
+        if not self.reason and any(self.output.glob("*.safetensors")):
+            return f"Training had ended, and its weights are in {self.output} (--eval_only true measures them)"
+        if self.reason:
+            return "There is no checkpoint to resume from: start a new run"
+        lost = "No checkpoint was complete" if self._trained else "Nothing was trained yet"
+        return f"{lost}. To start again{processes.on_each()}: {command}"
+
+    # Signals
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
+
+        A second one has its usual effect, at once. What was ignored (nohup) stays so. Only a process' main thread can
+        take signals; elsewhere this does nothing.
+        """
+        with contextlib.suppress(ValueError):  # not the main thread
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._taken[number] = signal.signal(number, self._take)
+        try:
+            yield
+        finally:
+            for number, handler in self._taken.items():
+                signal.signal(number, handler or signal.SIG_DFL)
+
+    def _take(self, signum: int, frame: Any) -> None:
+        launched = "TORCHELASTIC_RUN_ID" in os.environ
+        if os.getpid() != self._process:  # a data loader's worker, forked from it
+            if signum != signal.SIGINT:  # the terminal's is for its parent, which finishes the step with its help
+                _as_usual(signum)
+            return
+        if self._first:
+            if not launched or time.monotonic() - self._first > ECHO:
+                _as_usual(signum)
+            return
+        self._first = time.monotonic()
+        for number in self._taken if not launched else ():
+            signal.signal(number, signal.SIG_DFL)  # the system's own effect waits for no computation
+        if not self.training:
+            raise Interrupted(signal.Signals(signum).name, 128 + signum)
+        self.signal = signum
+        if is_first_process():  # print may be in the middle of a line of its own: write at once
+            name = signal.Signals(signum).name
+            text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
+            if launched and self.step_seconds > TORCHRUN_WAITS / 2:
+                text += (
+                    f"note: the last step took {self.step_seconds:.0f} s, and torchrun kills its processes after "
+                    f"{TORCHRUN_WAITS} s (--shutdown-timeout); should that come first, the newest checkpoint is left\n"
+                )
+            os.write(2, text.encode())
+
+    # Errors
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Write down how the run broke off, if there is a record of it and room on the disk."""
+        try:
+            yield
+        except (Exception, Interrupted) as error:
+            by_signal = isinstance(error, Interrupted)
+            with contextlib.suppress(OSError, ValueError):
+                self._note(f"interrupted by {error}" if by_signal else f"failed: {reason_of(error)}")
+            if isinstance(error, Interrupted):
+                raise Interrupted(f" by {error}. {self.way_on()}", error.status) from None
+            raise
+
+    def _free(self) -> str:
+        return f"{shutil.disk_usage(self.output).free / 1e6:,.1f} MB free"
+
+
+@contextlib.contextmanager
+def open_run(config: Config) -> Iterator[Run]:
+    """Hold the run's directory, take signals, make errors readable; at the end let all processes end together.
+
+    Raises:
+        UserError: another process writes there; the disk is full; a device is full; another process is gone.
+        Interrupted: a signal came while nothing was trained.
+    """
+    run = Run(config)
+    facts = {"output": str(run.output), "free": run._free, "left": run.what_is_left, "way_on": run.way_on}
+    with directory.held(run.output, config.claimed), run._signals():
+        with run._noted(), readable("the run", advice=lambda full: advice.advice(full, config), **facts):
+            yield run
+        if run._accelerator is not None:
+            processes.leave(run._accelerator)
+
+
+def _as_usual(signum: int) -> None:
+    signal.signal(signum, signal.SIG_DFL)
+    signal.raise_signal(signum)

@@ -1,0 +1,47 @@
+"""The trainer of a run, with all that records, watches and stops it."""
+
+from typing import Any
+
+from peft import PeftModel
+from trl import get_peft_config
+
+from grpo.core.errors import readable
+from grpo.core.settings import Config
+from grpo.rewarding.weighting import RewardWeights
+from grpo.runs import report, resume, trackers
+from grpo.runs.run import Run
+from grpo.training import callbacks, console
+from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.stopping import Stopping
+from grpo.training.trainer import trainer_class
+
+
+def make_trainer(config: Config, run: Run, **arguments: Any) -> DurableGRPOTrainer:
+    """LeanGRPOTrainer (or what Unsloth has made of TRL's) for these settings, with its callbacks in their order.
+
+    Args:
+        arguments: GRPOTrainer's: `model`, `reward_funcs`, `train_dataset`, `eval_dataset`, `processing_class`.
+
+    Raises:
+        UserError: TRL refuses the settings, the Hub or a tracker refuses the run, or the training rows are not those
+            of the checkpoint to resume from.
+    """
+    training = config.training
+    facts = resume.facts(config, arguments["train_dataset"])
+    if training.eval_strategy == "no":
+        arguments["eval_dataset"] = None
+    if not isinstance(arguments["model"], PeftModel):  # a saved adapter is trained on as it is
+        arguments["peft_config"] = get_peft_config(config.model)
+    with readable("the trainer"), readable("the Hub", remedy="set a hub_model_id that you may write"):
+        trainer = trainer_class(config.script)(args=training, **arguments)
+        trackers.start(training)
+    trainer.checkpoint_facts = facts
+    trainer.create_model_card = lambda **names: report.write_model_card(run.output)  # TRL calls it at each save
+    run.trains_with(trainer.accelerator)
+    trainer.add_callback(callbacks.MetricsFile(run.output))
+    trainer.add_callback(callbacks.Watch(trainer, run.output, run.ask, config.script.stop_on_alarm))
+    trainer.add_callback(RewardWeights(trainer, config.script, config.stages))
+    trainer.add_callback(Stopping(trainer, run))  # last: it sees what the others ask for
+    steps = config.geometry.steps_per_epoch(len(arguments["train_dataset"]))
+    console.make_readable(trainer, steps, [stage.name for stage in config.stages])
+    return trainer
