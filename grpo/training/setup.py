@@ -11,12 +11,12 @@ from grpo.rewarding.weighting import RewardWeights
 from grpo.runs import report, resume, trackers
 from grpo.runs.run import Run
 from grpo.training import callbacks, console
-from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.stopping import Stopping
 from grpo.training.trainer import trainer_class
 
 
-def make_trainer(config: Config, run: Run, **arguments: Any) -> DurableGRPOTrainer:
+def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
     """LeanGRPOTrainer (or what Unsloth has made of TRL's) for these settings, with its callbacks in their order.
 
     Args:

@@ -13,7 +13,7 @@ from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grpo.runs.run import Run
-from grpo.training.durable import DurableGRPOTrainer
+from grpo.training.base_trainer import BaseGRPOTrainer
 
 
 class Stopping(TrainerCallback):
@@ -22,7 +22,7 @@ class Stopping(TrainerCallback):
     To be the last of a trainer's callbacks, so that it sees what the others have asked for.
     """
 
-    def __init__(self, trainer: DurableGRPOTrainer, run: Run) -> None:
+    def __init__(self, trainer: BaseGRPOTrainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
         self._began = time.perf_counter()
         self._postponed = False  # a checkpoint that was due in the middle of a rollout

@@ -1,4 +1,4 @@
-"""grpo/disk.py: a full disk costs the step that was being saved, and nothing else."""
+"""grpo/runs/run.py: a full disk costs the step that was being saved, and nothing else."""
 
 import errno
 import json
@@ -9,54 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
-from helpers_checkpoints import make_checkpoint
 from helpers_runs import LEARNS, ROOT
 
 import train_grpo
-from grpo.core.errors import UserError
-from grpo.runs import checkpoints, disk
+from grpo.runs import checkpoints
 from grpo.runs import record as records
 from grpo.training import callbacks
 
 SAVING = {**LEARNS, "max_steps": "4", "save_steps": "1"}
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        OSError(errno.EDQUOT, "Disk quota exceeded"),
-        safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 4735296 vs 4735188"),
-        RuntimeError("PytorchStreamWriter failed writing file data/2: file write failed"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_every_librarys_word_for_it_is_known(error, tmp_path):
-    make_checkpoint(tmp_path, 3)
-    with pytest.raises(UserError) as caught, disk.readable_errors(tmp_path, ["--output_dir", str(tmp_path)]):
-        raise error
-    text = str(caught.value)
-    assert f"the disk of '{tmp_path}' is full" in text and "MB free" in text
-    assert f"the last complete checkpoint is {tmp_path}/checkpoint-3" in text
-    assert text.endswith(f"--output_dir {tmp_path} --resume_from_checkpoint auto")
-
-
-def test_what_came_of_it_counts_too_and_other_errors_pass(tmp_path):
-    with (
-        pytest.raises(UserError, match=r"no checkpoint was complete; .* then start again"),
-        disk.readable_errors(tmp_path, []),
-    ):
-        try:
-            raise OSError(errno.ENOSPC, "full")
-        except OSError as error:
-            raise RuntimeError("while saving") from error
-    with pytest.raises(ValueError, match="another"), disk.readable_errors(tmp_path, []):
-        raise ValueError("another")
-    with pytest.raises(OSError, match="Input/output"), disk.readable_errors(tmp_path, []):
-        raise OSError(errno.EIO, "Input/output error")
 
 
 def full_from(monkeypatch, write, number):
@@ -123,7 +84,8 @@ cp small/run/model.safetensors small/run/metrics.jsonl .
     assert Path("status").read_text() == "2\n"
     line = next(line for line in Path("first.err").read_text().splitlines() if line.startswith("error:"))
     assert (
-        "the disk of 'small/run' is full" in line and "the last complete checkpoint is small/run/checkpoint-2" in line
+        "the disk of 'small/run' is full" in line
+        and "the newest complete checkpoint is small/run/checkpoint-2" in line
     )
     listed = Path("first.ls").read_text().split()
     assert "checkpoint-2" in listed and "checkpoint-3" not in listed

@@ -1,0 +1,110 @@
+"""grpo/core/errors.py: what of the libraries' exceptions becomes one readable line, and what passes."""
+
+import errno
+import re
+
+import pytest
+import safetensors.torch
+from torch.distributed import DistNetworkError
+
+from grpo.core.errors import Gone, OutOfMemory, UserError, readable, translate
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
+RUN = {
+    "output": "outputs/X",
+    "free": lambda: "1.0 MB free",
+    "left": lambda: "the newest",
+    "way_on": lambda: "To resume",
+}
+
+
+@pytest.fixture
+def second(monkeypatch):
+    """As the second of two processes."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 4735296 vs 4735188"),
+        RuntimeError("PytorchStreamWriter failed writing file data/2: file write failed"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_every_librarys_word_for_a_full_disk_is_known(error):
+    line = r"the disk of 'outputs/X' is full \(1.0 MB free\); the newest; .* To resume"
+    with pytest.raises(UserError, match=line), readable("the run", **RUN):
+        raise error
+    assert translate(error, "", RUN) is None  # a run's directory is what a run knows of
+
+
+def test_a_full_disk_is_found_behind_what_was_raised_for_it():
+    with pytest.raises(UserError, match="is full"), readable("the run", **RUN):
+        try:
+            raise OSError(errno.ENOSPC, "full")
+        except OSError as error:
+            raise RuntimeError("while saving") from error
+
+
+@pytest.mark.parametrize("error", [ValueError("another"), OSError(errno.EIO, "Input/output error"), KeyError("x")])
+def test_other_errors_pass_as_they_are(second, error):
+    with pytest.raises(type(error)) as raised, readable("the run", **RUN):
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError(f"{GLOO}Read error [10.0.0.6]:1: Connection reset by peer. This is typically"), "Read error"),
+        (RuntimeError(f"{GLOO}Connection closed by peer [10.0.0.6]:16592"), "Connection closed by peer"),
+        (RuntimeError(f"{GLOO}Timed out waiting 15000ms for send operation to complete"), "Timed out waiting"),
+        (RuntimeError("NCCL error in: x.cpp:1\nncclRemoteError: A call failed"), "NCCL error in"),
+        (DistNetworkError("The client socket has failed to connect"), "The client socket"),
+    ],
+    ids=[*("reset", "closed", "time", "nccl", "store")],
+)
+def test_a_process_that_is_gone_is_one_line(second, monkeypatch, error, reason):
+    line = rf"gone or does not answer \({re.escape(reason)}.*Nothing was trained"
+    with pytest.raises(Gone, match=line) as raised, readable(left="Nothing was trained"):
+        raise error
+    assert "/gloo/" not in str(raised.value)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert translate(error, "", {}) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("CUDA out of memory"),
+        RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
+        RuntimeError(f"{GLOO}op.preamble.length <= op.nbytes. 8 vs 4"),
+        ConnectionResetError(104, "Connection reset by peer"),  # of a reward that asks a server
+    ],
+    ids=[*("memory", "shapes", "sizes", "elsewhere")],
+)
+def test_what_only_looks_like_a_process_that_is_gone_passes(second, error):
+    assert translate(error, "", {}) is None
+
+
+def test_what_hub_and_trl_say_counts_only_where_they_were_asked():
+    for doing, line in (("the trainer", "two things"), ("loading", r"'m' does not load \(two things\)")):
+        with pytest.raises(UserError, match=line), readable(doing, name="m"):
+            raise ValueError("two things")
+    with pytest.raises(ValueError, match="two things"), readable("the Hub", remedy="log in"):
+        raise ValueError("two things")
+
+
+def test_a_full_device_has_the_advice_of_who_has_some():
+    full = OutOfMemory("generation", "Tried to allocate 2.00 GiB", None)
+    with pytest.raises(OutOfMemory), readable("loading", name="m"):
+        raise full
+    line = r"out of memory in generation \(it asked for 2.00 GiB more\); do less"
+    with pytest.raises(UserError, match=line), readable("the run", advice=lambda error: "do less", **RUN):
+        raise full
