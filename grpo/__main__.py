@@ -1,20 +1,33 @@
-"""The tools beside the trainer: python -m grpo report | xray | plan."""
+"""The tools beside the trainer: python -m grpo report | xray | plan | check."""
 
+import importlib
+import os
 import sys
 
-from grpo.config import plan
-from grpo.evaluation import xray
-from grpo.runs import report
-
-TOOLS = {"report": report.main, "xray": xray.main, "plan": plan.main}
+TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
+    "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
+    "xray": ("grpo.evaluation.xray", "completions in a JSONL file, scored reward by reward"),
+    "plan": ("grpo.config.plan", "what a run takes in memory, hours and money"),
+}
+USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run a tool; its exit status."""
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] in (["--help"], ["-h"]):
+        print(USAGE, *(f"  {name:8}{what}" for name, (_, what) in TOOLS.items()), sep="\n")
+        return 0
     if not words or words[0] not in TOOLS:
-        print(f"error: usage: python -m grpo {' | '.join(TOOLS)} (each with --help)", file=sys.stderr)
+        print(f"error: {USAGE}", file=sys.stderr)
         return 2
-    return TOOLS[words[0]](words[1:])
+    try:
+        status = importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; what is left unsaid is said to nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
 
 
 if __name__ == "__main__":
