@@ -64,7 +64,7 @@ class Run:
 
 def lengths(chance: random.Random, count: int, median: float, limit: int) -> list[int]:
     """Lognormal around a median; with the defaults, 3 % run into the limit."""
-    from grpo.config.planning import SPREAD
+    from grpo.config.plan import SPREAD
 
     return [min(max(1, int(chance.lognormvariate(0, SPREAD) * median)), limit) for _ in range(count)]
 
@@ -138,7 +138,7 @@ def load_tokenizer(model: str) -> Any:
 def model_config(model: str) -> Any:
     from transformers import AutoConfig, Qwen2Config
 
-    from grpo.config import rates
+    from grpo.config import plan
 
     if model not in RANDOM:
         return AutoConfig.from_pretrained(model)
@@ -148,7 +148,7 @@ def model_config(model: str) -> Any:
             num_key_value_heads=2, tie_word_embeddings=True,
         )  # fmt: skip
     else:
-        config = rates.model_config(model)
+        config = plan.model_config(model)
     tokenizer = load_tokenizer(model)
     config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return config

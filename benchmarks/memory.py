@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo.config import rates  # noqa: E402
+from grpo.config import plan  # noqa: E402
 from grpo.policy import memory  # noqa: E402
 
 PACK = 512  # tokens at once of the small model, whose packs this fills
@@ -126,7 +126,7 @@ def faked(tokens: int, dtype: str, autocast: bool, checkpointing: bool, adapter:
     stand_in()
     with torch.device("meta"):
         base = AutoModelForCausalLM.from_config(
-            rates.model_config("1.5B"), dtype=getattr(torch, dtype), attn_implementation="stand_in"
+            plan.model_config("1.5B"), dtype=getattr(torch, dtype), attn_implementation="stand_in"
         )
         add_fused_lm_head(base, outputs=("log_probs", "entropy"))
         lora = LoraConfig(r=16, lora_alpha=64, lora_dropout=0.05, target_modules=LORA)
@@ -174,7 +174,7 @@ def estimated(tokens: int, dtype: str, autocast: bool, checkpointing: bool, adap
         dtype=dtype, load_in_4bit=False, load_in_8bit=False, lora_dropout=0.05, attn_implementation="flash_attention_2"
     )
     training = SimpleNamespace(bf16=autocast, fp16=False, use_cpu=False, gradient_checkpointing=checkpointing)
-    shape = memory.shape(rates.model_config("1.5B"), LoraConfig(r=16, target_modules=LORA) if adapter else None)
+    shape = memory.shape(plan.model_config("1.5B"), LoraConfig(r=16, target_modules=LORA) if adapter else None)
     weights, gradients, _ = memory._bytes(shape, model, "adamw_torch_fused")
     step = memory.training_step(shape, training, model, tokens)
     return {"weights": weights, "gradients": gradients, "step": step}

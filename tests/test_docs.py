@@ -24,13 +24,12 @@ import yaml
 from accelerate.commands.launch import launch_command_parser
 from helpers_runs import DEMO, ROOT
 from test_memory import QWEN_15B
-from test_plan import CHECK
 from torch.distributed import run as torchrun
 from transformers.training_args import OptimizerNames
 
 import rewards
 import train_grpo
-from grpo.config import plan
+from grpo.__main__ import main as tool
 from grpo.config import resolve as configuration
 from grpo.evaluation import xray
 from grpo.policy import memory
@@ -51,18 +50,8 @@ OTHER_FLAGS = {  # argparse's, the X-ray's, torchrun's, pip's, …
     *("help", "config", "json", "nproc_per_node", "shutdown-timeout", "no-build-isolation", "rounds"),
     *("nnodes", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts"),
     *("nodes", "ntasks-per-node", "gpus-per-node", "weight-transfer-config", "logprobs-mode", "host", "port"),
-    *(
-        "plan",
-        "model_size",
-        "gpu",
-        "devices",
-        "sharding",
-        "price",
-        "mean_completion_length",
-        "mean_prompt_length",
-        "live_groups",
-        "measured",
-    ),
+    *("model_size", "gpu", "tflops", "bandwidth", "memory", "devices", "sharding", "price", "why"),  # a plan's
+    *("mean_completion_length", "mean_prompt_length", "live_groups"),
     *("config_file", "num_processes"),  # accelerate launch's
 }
 OTHER_NAMES = {  # in backticks and with an underscore, but no setting, alarm, reward, metric or recipe
@@ -225,10 +214,10 @@ def run(command, monkeypatch, capfd):
     if words[:2] == ["pip", "install"]:
         files = [word for word, before in zip(words[1:], words, strict=False) if before == "-r"]
         assert files and all((ROOT / file).is_file() for file in files)
-    elif words[:3] in [["python", "-m", f"grpo.{name}"] for name in ("xray", "report", "preflight")]:
-        if "--measured" in words:
-            Path(words[words.index("--measured") + 1]).write_text(json.dumps(CHECK), encoding="utf-8")
-        main = {"xray": xray.main, "report": report.main, "preflight": plan.main}[words[2].partition(".")[2]]
+    elif words[:3] == ["python", "-m", "grpo"]:
+        assert tool(words[3:]) == 0, capfd.readouterr().err
+    elif words[:3] in [["python", "-m", f"grpo.{name}"] for name in ("xray", "report")]:
+        main = {"xray": xray.main, "report": report.main}[words[2].partition(".")[2]]
         assert main(words[3:]) == 0, capfd.readouterr().err
     else:
         processes = launched(words) if words[0] in ("torchrun", "accelerate") else 1

@@ -1,200 +1,481 @@
-"""`python -m grpo.preflight --plan`: what a run would take on a machine that need not be this one.
+"""`python -m grpo plan`: memory, time and cost of a run, by arithmetic alone; docs/scaling.md explains the formulas.
 
-Nothing is loaded but the settings. Every rate is printed with where it comes from: measured, a data sheet, assumed.
+Nothing is loaded but the settings, so neither the device nor the weights have to be there. What is assumed has a best
+and a worst value, and so has a plan's time.
 """
 
 import argparse
-import ast
 import math
+import runpy
 import sys
+import timeit
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-import rewards
-from grpo.config import measured, planning, rates
-from grpo.config.planning import Work, between, two
 from grpo.core.errors import UserError
+from grpo.core.settings import Geometry
 from grpo.policy import memory
 
-INLINE = Path(__file__).resolve().parents[2] / "train_grpo.py"
-USAGE = "usage: python -m grpo.preflight --plan [--model_size 1.5B] [--gpu H100] [--flag value ...]"
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+SCRIPT = Path(__file__).resolve().parents[2] / "train_grpo.py"
+
+# --- Facts: devices, models, texts --------------------------------------------------------------------------------
 
 
-class _Arguments(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message.replace("argument --", ""))
+class Device(NamedTuple):
+    """Bytes of memory, bytes read plus written a second, operations of a matrix product a second."""
+
+    name: str
+    memory: float
+    bandwidth: float
+    rate: float
+    source: str = "data sheet"
 
 
-def inline_block(path: Path = INLINE) -> dict[str, Any]:
-    """HYPERPARAMETERS as it stands in the script, read without running it: grpo/ imports no experiment."""
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        raise UserError(f"{path.name}: its HYPERPARAMETERS cannot be read ({error})") from None
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "HYPERPARAMETERS":
-            try:
-                return {word.arg: _literal(word.value) for word in node.value.keywords}  # type: ignore[union-attr]
-            except (AttributeError, ValueError):
-                raise UserError(f"{path.name}: HYPERPARAMETERS holds more than literals; a plan reads these") from None
-    raise UserError(f"{path.name}: there is no HYPERPARAMETERS block in it")
+# GB, TB/s, and TFLOP/s of 16-bit matrix products that are summed in float32 (data sheets, without sparsity)
+GPUS = {
+    "T4": (16, 0.32, 65), "L4": (24, 0.30, 121), "A10G": (24, 0.60, 70), "A10": (24, 0.60, 125),
+    "A40": (48, 0.70, 150), "L40S": (48, 0.86, 362), "A6000": (48, 0.77, 155),
+    "A100": (80, 2.04, 312), "A100-40": (40, 1.555, 312), "B200": (180, 8.0, 2250),
+    "H100": (80, 3.0, 798), "H200": (141, 4.3, 769),  # rates measured with PyTorch 2.11
+    "RTX 3060": (12, 0.36, 25), "RTX 3080": (10, 0.76, 60), "RTX 3090": (24, 0.94, 71),
+    "RTX 4060": (8, 0.27, 30), "RTX 4070": (12, 0.50, 58), "RTX 4080": (16, 0.72, 97), "RTX 4090": (24, 1.01, 165),
+    "RTX 5070": (12, 0.67, 62), "RTX 5080": (16, 0.96, 113), "RTX 5090": (32, 1.79, 210),
+}  # fmt: skip
+
+# Layers, hidden, intermediate, heads, key-value heads, vocabulary, tied: as in their config.json, which is not needed
+_QWEN = {
+    "0.5B": (24, 896, 4864, 14, 2, 151936, True),
+    "1.5B": (28, 1536, 8960, 12, 2, 151936, True),
+    "3B": (36, 2048, 11008, 16, 2, 151936, True),
+    "7B": (28, 3584, 18944, 28, 4, 152064, False),
+}
+_LLAMA = {
+    "SmolLM2-135M": (30, 576, 1536, 9, 3, 49152, True),
+    "Llama-3.2-1B": (16, 2048, 8192, 32, 8, 128256, True),
+}
+MODELS = _QWEN | _LLAMA
+
+# GSM8K: rows of its splits; mean tokens of a prompt by the tokenizer and chat template of SmolLM2-135M-Instruct, which
+# splits numbers into digits as Qwen2.5's does. One training prompt has more than 256 tokens.
+ROWS, TEST_ROWS, PROMPT = 7472, 1319, 105.0
 
 
-def _literal(node: ast.expr) -> Any:
-    return getattr(rewards, node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
+def find_gpu(name: str) -> Device:
+    """The device whose name this begins with: 4090, RTX 4090, A100-40, NVIDIA H100 80GB HBM3; UserError for others."""
+
+    def plain(text: str) -> str:
+        letters = "".join(letter for letter in text.upper() if letter.isalnum())
+        for maker in ("NVIDIA", "GEFORCE", "TESLA", "RTX"):
+            letters = letters.removeprefix(maker)
+        return letters
+
+    fitting = [known for known in GPUS if plain(name).startswith(plain(known))]
+    if not fitting:
+        raise UserError(
+            f"gpu: {name!r} is not in the table; use one of {', '.join(GPUS)}, or --tflops, --bandwidth and --memory"
+        )
+    best = max(fitting, key=lambda known: len(plain(known)))
+    gigabytes, terabytes, teraflops = GPUS[best]
+    return Device(best, gigabytes * 1e9, terabytes * 1e12, teraflops * 1e12)
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0; give one")
-    return value
-
-
-def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = _Arguments(add_help=False, allow_abbrev=False)
-    parser.add_argument("--plan", action="store_true")
-    for flag, kind, default in (
-        ("model_size", str, None), ("gpu", str, None), ("devices", int, 1), ("price", _positive, 2.5),
-        ("mean_completion_length", _positive, 200.0), ("mean_prompt_length", _positive, rates.PROMPT),
-        ("live_groups", _positive, 1.0), ("measured", str, None),
-    ):  # fmt: skip
-        parser.add_argument(f"--{flag}", type=kind, default=default)
-    parser.add_argument("--sharding", choices=list(memory.SHARED), default="none")
-    ours, others = parser.parse_known_args(argv)
-    if ours.devices < 1 or ours.live_groups > 1:
-        raise UserError("devices: give at least 1" if ours.devices < 1 else "live_groups: a share; give at most 1")
-    return ours, others
-
-
-def read(argv: list[str]) -> tuple[argparse.Namespace, Work, rates.Gpu, dict[str, Any] | None]:
-    """The plan that a command line asks for; raises UserError."""
+def measure_cpu() -> Device:
+    """This machine's CPU in float32, by the best of some matrix products and copies: about a second."""
+    import psutil
     import torch
 
-    from grpo.config import resolve
-    from grpo.policy import loading
-    from grpo.training import attention
+    def seconds(work: Callable[[], object]) -> float:
+        return min(timeit.repeat(work, number=1, repeat=8))
 
-    ours, others = _arguments(argv)
-    merged = resolve.merge(inline_block(), others, ours.devices)
-    settings = SimpleNamespace(**merged.settings)
-    settings.optim = SimpleNamespace(value=settings.optim)
-    name = ours.model_size or settings.model_name_or_path
-    if Path(name).expanduser().is_dir() and not ours.model_size:
-        model_config = loading.read_wish(str(Path(name).expanduser()), settings.attn_implementation)
-    elif rates.named(name) is None:
-        key = "model_size" if ours.model_size else "model_name_or_path"
-        raise UserError(f"{key}: no shape of {name!r} is known; give one of {', '.join(rates.MODELS)}, or a directory")
-    else:
-        model_config = rates.model_config(rates.named(name))
+    matrix, numbers, copy = torch.ones(1024, 1024), torch.ones(2**24), torch.ones(2**24)
+    return Device(
+        f"this CPU, {torch.get_num_threads()} threads",
+        memory=float(psutil.virtual_memory().total),
+        bandwidth=8 * 2**24 / seconds(lambda: copy.copy_(numbers)),
+        rate=2 * 1024**3 / seconds(lambda: matrix @ matrix),
+        source="measured just now",
+    )
+
+
+def model_config(name: str) -> "PretrainedConfig":
+    """The transformers configuration of a name in MODELS, without a network; KeyError for others."""
+    from transformers import LlamaConfig, Qwen2Config
+
+    layers, hidden, intermediate, heads, key_value, vocabulary, tied = MODELS[name]
+    return (Qwen2Config if name in _QWEN else LlamaConfig)(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value,
+        vocab_size=vocabulary,
+        tie_word_embeddings=tied,
+    )
+
+
+def read_shape(key: str, name: str, settings: SimpleNamespace) -> memory.Shape:
+    """The shape of a model: a name in MODELS (`Qwen2.5-1.5B-Instruct`, too), a directory or a Hub id."""
+    from transformers import AutoConfig
+
+    path = Path(name).expanduser()
+    short = path.name.removesuffix("-Instruct").removeprefix("Qwen2.5-").lower()
+    known = None if path.is_dir() else next((known for known in MODELS if known.lower() == short), None)
     adapter = None
     if settings.use_peft:
         from peft import LoraConfig
 
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
     try:
-        shape = memory.shape(model_config, adapter)
-    except ValueError as error:
-        raise UserError(f"model_name_or_path: {name!r} cannot be planned: {error}") from None
+        config = model_config(known) if known else AutoConfig.from_pretrained(path if path.is_dir() else name)
+        shape = memory.shape(config, adapter)
+    except (OSError, ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"{key}: {name!r} cannot be planned ({reason}); use a model's directory or Hub id, or --model_size with "
+            f"one of {', '.join(MODELS)}"
+        ) from None
     if not shape.layers:
-        raise UserError(f"model_name_or_path: the config.json of {name!r} does not say its layers' sizes")
-    found = measured.read(ours.measured) if ours.measured else None
-    device = torch.device("cpu" if settings.use_cpu else "cuda")
+        raise UserError(f"{key}: the config.json of {name!r} does not contain its layers' sizes; use another model")
+    return shape
+
+
+# --- Arithmetic ---------------------------------------------------------------------------------------------------
+
+SPREAD = 0.728  # of the logarithm of completions' lengths: with a median of 200, 3 % are longer than 786
+CONTEXT, FRAGMENTATION = 0.8e9, 1.1  # bytes of CUDA and its libraries; what an allocator holds beyond live tensors
+LIBRARIES = 0.8e9  # bytes of a process on a CPU beside model and tensors, measured in the demo
+
+
+class Pace(NamedTuple):
+    """How near a run comes to what its device can do.
+
+    Attributes:
+        training: share of the matrix rate.
+        reading: share of the bandwidth that decoding reaches where launches do not take longer.
+        launch: seconds that a decoding step takes at least for each layer, to launch its kernels.
+    """
+
+    training: float
+    reading: float
+    launch: float
+
+
+def paces(engine: str) -> tuple[Pace, Pace]:
+    """Best and worst, from other programs' figures: milliseconds of a decoding step of 28 layers."""
+    best, worst = {"vllm": (2, 5), "compiled": (3, 7)}.get(engine, (20, 35))
+    return Pace(0.45, 0.8, best / 28e3), Pace(0.3, 0.5, worst / 28e3)
+
+
+EVALUATION = "lean"  # the engine that answers the held-out questions
+
+
+class Seconds(NamedTuple):
+    """Of a whole run, but for loading, rewards, optimizer steps, checkpoints and what processes send each other."""
+
+    generation: float
+    training: float
+    evaluation: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run as a plan sees it: its settings, its model's shape, and how long its texts are."""
+
+    settings: SimpleNamespace
+    geometry: Geometry
+    shape: memory.Shape
+    pack_tokens: int | None  # None: padded micro-batches
+    shares_prompts: bool
+    rows: int  # training questions
+    completion: float  # mean tokens
+    prompt: float  # mean tokens
+    live: float  # share of completions whose group has a signal
+    sharding: str
+
+    @property
+    def steps(self) -> int:
+        if self.settings.max_steps > 0:
+            return self.settings.max_steps
+        return math.ceil(self.geometry.steps_per_epoch(self.rows) * self.settings.num_train_epochs)
+
+    def longest(self, count: int) -> float:
+        """The expected longest of so many completions, lognormal around their mean, cut at the limit."""
+        median = self.completion / math.exp(SPREAD**2 / 2)
+        at = NormalDist().inv_cdf(1 - 1 / (count + 1))
+        return min(self.settings.max_completion_length, max(self.completion, median * math.exp(SPREAD * at)))
+
+    def training_tokens(self) -> float:
+        """Tokens that a device computes for an optimizer step."""
+        s, completions = self.settings, self.geometry.per_step / self.geometry.world_size
+        if not self.pack_tokens:
+            return completions * (1.4 * self.prompt + self.longest(s.per_device_train_batch_size))
+        prompts = completions / s.num_generations if self.shares_prompts else completions
+        live = self.live if s.beta == 0 else 1.0
+        return live * (prompts * (self.prompt - 1) + completions * self.completion)
+
+    def training_operations(self) -> float:
+        """Floating-point operations of forward and backward for a token: of the weights, and of attention."""
+        s, shape = self.settings, self.shape
+        weights = shape.parameters - (shape.heads - 1) * shape.embedding  # an embedding is looked up
+        again = 1 if s.gradient_checkpointing else 0
+        passes = (2 if shape.adapter else 3) + again  # in forwards, of 2 a weight
+        # The reference model, and the policy as it sampled, where TRL computes that again
+        accumulated = self.geometry.steps_per_generation * s.num_iterations
+        resampled = s.gradient_accumulation_steps % accumulated != 0
+        resampled |= bool(s.use_vllm and s.vllm_importance_sampling_correction)
+        others = (1 if s.beta else 0) + (1 / s.num_iterations if resampled else 0)
+        attention = 4 * shape.layers * shape.query * (self.prompt + self.completion / 2)
+        return 2 * weights * (passes + others) + attention * (3 + again + others)
+
+    def decoding_bytes(self, rows: float) -> float:
+        """Bytes of weights and cache that a decoding step reads."""
+        s, shape = self.settings, self.shape
+        number = 2 if s.bf16 or s.fp16 else memory.BYTES.get(str(s.dtype), 4)
+        cache = rows * (self.prompt + self.completion / 2) * shape.layers * 2 * shape.key_value * number
+        return shape.parameters * memory.BYTES.get(str(s.dtype), 4) + cache
+
+    def decoding(self, device: Device, rows: float, pace: Pace) -> float:
+        """Seconds of a decoding step: its launches, or weights and cache through the memory, whichever is longer."""
+        return max(pace.launch * self.shape.layers, self.decoding_bytes(rows) / (device.bandwidth * pace.reading))
+
+    @property
+    def decoded(self) -> float:
+        """Completions that a decoding step computes: `generate` carries on those that have ended."""
+        rows = self.geometry.rollout // self.geometry.world_size
+        kept = self.settings.generation in ("hf", "compiled")
+        return rows if kept else rows * self.completion / self.longest(rows)
+
+    def seconds(self, device: Device) -> tuple[Seconds, Seconds]:
+        """The best and the worst."""
+        best, worst = paces(self.settings.generation)
+        evaluating, other = paces(EVALUATION)
+        return self._seconds(device, best, evaluating), self._seconds(device, worst, other)
+
+    def _seconds(self, device: Device, pace: Pace, evaluating: Pace) -> Seconds:
+        s, rate = self.settings, device.rate * pace.training
+        rows = self.geometry.rollout // self.geometry.world_size
+        rollouts = self.steps * self.geometry.per_step / self.geometry.rollout / s.num_iterations
+        read = rows / s.num_generations if s.generation == "lean" else rows  # prompts; lean reads equal ones once
+        prefill = read * self.prompt * 2 * self.shape.parameters / rate
+        at_once = s.per_device_eval_batch_size
+        answers = 1 + s.eval_num_samples * (s.eval_num_samples > 1)  # greedy, and the samples besides
+        questions = (s.eval_samples or TEST_ROWS) * answers / self.geometry.world_size
+        answering = 2 * (self.longest(at_once) + questions * self.completion / at_once)  # before and after
+        return Seconds(
+            generation=rollouts * (prefill + self.longest(rows) * self.decoding(device, self.decoded, pace)),
+            training=self.steps * self.training_tokens() * self.training_operations() / rate,
+            evaluation=answering * self.decoding(device, at_once, evaluating),
+        )
+
+    def memory(self, device: Device) -> dict[str, float]:
+        """Bytes on a device at the peak by what takes them, with what is assumed beside live tensors."""
+        s, geometry = self.settings, self.geometry
+        parts = memory.memory(
+            self.shape,
+            s,
+            s,
+            geometry.rollout // geometry.world_size,
+            s.max_prompt_length or round(2.5 * self.prompt),
+            self.pack_tokens,
+            devices=geometry.world_size,
+            sharding=self.sharding,
+            device_memory=device.memory,
+        )
+        if s.use_cpu:
+            return parts | {"libraries": LIBRARIES}
+        live = sum(size for part, size in parts.items() if part != "vLLM")
+        return parts | {"allocator": (FRAGMENTATION - 1) * live, "CUDA context": CONTEXT}
+
+
+# --- The command --------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message.replace("argument --", ""))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m grpo plan",
+        allow_abbrev=False,
+        description="Memory, time and cost of a run, by arithmetic alone: nothing is trained, loaded or downloaded. "
+        "Takes every flag of train_grpo.py besides, such as --config recipes/fast_80gb.yaml.",
+    )
+    add = parser.add_argument
+    add("--gpu", metavar="NAME", help="such as 4090, A100 or H100; default: this machine's, or H100 if it has none")
+    add("--tflops", type=float, help="16-bit matrix products of a GPU that the table lacks, TFLOP/s")
+    add("--bandwidth", type=float, help="of its memory, TB/s")
+    add("--memory", type=float, help="GB of it")
+    add("--devices", type=int, default=1, help="number of GPUs (default 1)")
+    add("--sharding", choices=list(memory.SHARED), default="none", help="what several GPUs divide (docs/scaling.md)")
+    add("--price", type=float, default=2.5, help="of a GPU and hour (default 2.5)")
+    add("--model_size", metavar="SIZE", help=f"in place of model_name_or_path: {', '.join(MODELS)}")
+    add("--mean_completion_length", type=float, default=200.0, metavar="TOKENS", help="(default 200)")
+    add("--mean_prompt_length", type=float, default=PROMPT, metavar="TOKENS", help="(default 105, GSM8K's)")
+    add("--live_groups", type=float, default=1.0, metavar="SHARE", help="groups with a signal (default 1)")
+    add("--why", action="store_true", help="show the arithmetic, and what is assumed")
+    return parser
+
+
+def read(argv: list[str]) -> tuple[argparse.Namespace, Work, Device]:
+    """The plan that a command line asks for; raises UserError."""
+    import torch
+
+    from grpo.config import resolve
+    from grpo.training import attention
+
+    ours, others = _parser().parse_known_args(argv)
+    for key, value in vars(ours).items():
+        most = 1 if key == "live_groups" else 1e9
+        if isinstance(value, int | float) and key != "why" and not 0 < value <= most:
+            raise UserError(f"{key}: {value:g} is out of range; use a number above 0 and at most {most:g}")
+    merged = resolve.merge(runpy.run_path(str(SCRIPT))["HYPERPARAMETERS"], others, ours.devices)
+    settings = SimpleNamespace(**merged.settings)
+    settings.optim = SimpleNamespace(value=settings.optim)  # as GRPOConfig has it
     if settings.use_cpu:
         settings.bf16 = settings.fp16 = False
         settings.dtype, settings.attn_implementation = "float32", "sdpa"
-        settings.generation = "lean" if settings.generation == "auto" else settings.generation
-    backend = attention.choose(settings.attn_implementation, device) if settings.packed else None
+    if settings.generation == "auto":
+        settings.generation = "lean" if settings.use_cpu else "hf"
+    key = "model_size" if ours.model_size else "model_name_or_path"
+    shape = read_shape(key, ours.model_size or settings.model_name_or_path, settings)
+    kind = torch.device("cpu" if settings.use_cpu else "cuda")
+    backend = attention.choose(settings.attn_implementation, kind) if settings.packed else None
     work = Work(
-        settings, merged.geometry, shape, backend and (settings.pack_tokens or backend.pack_tokens),
-        bool(backend and backend.shares_prompts), min(settings.max_samples or rates.ROWS, rates.ROWS - rates.DROPPED),
-        min(ours.mean_completion_length, settings.max_completion_length), ours.live_groups,
-        ours.mean_prompt_length, ours.sharding,
-    )  # fmt: skip
-    return ours, work, _device(ours.gpu, found, settings), found
-
-
-def _device(name: str | None, found: dict[str, Any] | None, settings: Any) -> rates.Gpu:
-    sixteen = settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16")
-    if found is not None and name is not None:
-        raise UserError(f"gpu: measured is of another device than {name} may be; drop one of them")
-    if found is not None:
-        return measured.gpu(found, sixteen)
-    if settings.use_cpu or not sixteen:
-        key = "use_cpu: no CPU is" if settings.use_cpu else "bf16: false computes in float32, whose rates are not"
-        raise UserError(f"{key} in the table of GPUs; measure one (benchmarks/gpu_check.py) and give --measured")
-    return rates.gpu(name or "H100")
-
-
-# --- What is said ------------------------------------------------------------------------------------------------
-
-
-def lines(ours: argparse.Namespace, work: Work, gpu: rates.Gpu, found: dict[str, Any] | None) -> list[str]:
-    """The plan as text: the answer, its arithmetic and what it rests on."""
-    (best, worst), source = measured.paces(work, found)
-    geometry, shape = work.geometry, work.shape
-    launch, eager = (
-        [1e3 * shape.layers * getattr(pace, key) for pace in (best, worst)] for key in ("launch", "launch_eager")
+        settings=settings,
+        geometry=merged.geometry,
+        shape=shape,
+        pack_tokens=(settings.pack_tokens or backend.pack_tokens) if backend else None,
+        shares_prompts=bool(backend and backend.shares_prompts),
+        rows=min(settings.max_samples or ROWS, ROWS),
+        completion=min(ours.mean_completion_length, settings.max_completion_length),
+        prompt=ours.mean_prompt_length,
+        live=ours.live_groups,
+        sharding=ours.sharding,
     )
-    parts = planning.memory(work, gpu)
-    peak, count = sum(parts.values()), planning.steps(work)
-    one, other = planning.time(work, gpu, best), planning.time(work, gpu, worst)
-    rows = geometry.rollout // geometry.world_size
-    tokens, longest = planning.training_tokens(work, best.counted), work.longest(rows)
-    operations = planning.training_operations(work, tokens, best.counted)
-    slow, fast = (planning.decoding(work, gpu, rows, pace.launch, pace.reading) for pace in (worst, best))
-    sampled = "the samples of filter_pass_rate, " if work.settings.filter_pass_rate or work.settings.curriculum else ""
-    phases = ("generation", "training", "optimizer", "evaluation")
-    unit, seconds = ("hours", 3600) if other.total > 1800 else ("minutes", 60)
-    took = {key: between(getattr(one, key) / seconds, getattr(other, key) / seconds) for key in (*phases, "total")}
-    over = "" if work.settings.max_steps > 0 else f" over GSM8K's {work.rows:,} questions"
-    cost = between(*(time.total / 3600 * ours.devices * ours.price for time in (one, other)))
-    fits = "fits" if peak <= gpu.memory else "does not fit"
-    shown = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in parts.items() if size > 5e7)
+    return ours, work, _device(ours, settings)
+
+
+def _device(ours: argparse.Namespace, settings: SimpleNamespace) -> Device:
+    import torch
+
+    half = settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16")
+    if settings.use_cpu:
+        if ours.gpu:
+            raise UserError(f"gpu: {ours.gpu} contradicts use_cpu; drop one of them")
+        found = measure_cpu()
+    elif ours.memory and ours.bandwidth and ours.tflops:
+        found = Device(ours.gpu or "a GPU", 0, 0, 0)
+    else:
+        here = torch.cuda.get_device_name() if torch.cuda.device_count() else "H100"
+        found = find_gpu(ours.gpu or here)
+        if not half and not ours.tflops:
+            raise UserError("tflops: these settings compute in float32, and the table has 16-bit rates; add --tflops")
+    own = {"memory": (ours.memory, 1e9), "bandwidth": (ours.bandwidth, 1e12), "rate": (ours.tflops, 1e12)}
+    changed = {key: value * unit for key, (value, unit) in own.items() if value}
+    return found._replace(**changed, source="given" if changed else found.source)
+
+
+def digits(value: float) -> str:
+    """Two significant digits.
+
+    >>> digits(1234), digits(0.0567), digits(3.14)
+    ('1,200', '0.057', '3.1')
+    """
+    if not value:
+        return "0"
+    places = 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def between(one: float, other: float) -> str:
+    low, high = digits(min(one, other)), digits(max(one, other))
+    return low if low == high else f"{low} to {high}"
+
+
+def answer(ours: argparse.Namespace, work: Work, device: Device) -> list[str]:
+    """The four lines: memory, time, cost and what limits the run."""
+    best, worst = work.seconds(device)
+    peak = sum(work.memory(device).values())
+    fits = "fits" if peak <= device.memory else "does not fit"
+    unit, seconds = ("hours", 3600) if sum(worst) > 1800 else ("minutes", 60)
+    phases = ", ".join(
+        f"{name} {between(getattr(best, name) / seconds, getattr(worst, name) / seconds)}" for name in Seconds._fields
+    )
+    total = between(sum(best) / seconds, sum(worst) / seconds)
+    cost = between(*(sum(each) / 3600 * ours.devices * ours.price for each in (best, worst)))
+    many = f"each of {ours.devices} × " if ours.devices > 1 else ""
     return [
-        f"Plan (arithmetic; nothing was run): {shape.parameters / 1e6:,.1f} million parameters, "
-        f"{shape.trained / 1e6:,.1f} million trained, on {ours.devices} × {gpu.name}, sharding {ours.sharding}",
-        f"memory      about {two(peak / 1e9)} GB of {gpu.memory / 1e9:.0f} GB on each device: {fits} ({shown})",
-        f"time        {took['total']} {unit}: " + ", ".join(f"{key} {took[key]}" for key in phases),
-        f"cost        {cost} at {ours.price:g} a device and hour",
-        geometry.describe(),
-        f"steps       {count:,} optimizer steps{over}, {count * geometry.per_step:,} completions, "
-        f"{two(count * geometry.per_step * work.mean / 1e6)} million tokens generated",
-        f"generation  {longest:,.0f} decoding steps a rollout, the expected longest of {rows} completions × "
-        f"{between(1e3 * fast, 1e3 * slow)} ms (weights and cache / bandwidth, or the launches of {work.engine})",
-        f"training    {tokens:,.0f} tokens a step and device: {two(operations / 1e12)} × 10^12 operations / "
-        f"({two(gpu.rate / 1e12)} × 10^12 a second × {between(best.training, worst.training)}) = "
-        f"{between(one.training / count, other.training / count)} s",
-        f"optimizer   {two(planning.optimizer_bytes(work) / 1e9)} GB / {two(gpu.bandwidth / 1e12)} TB/s = "
-        f"{two(1e3 * one.optimizer / count)} ms a step",
-        "It rests on:",
-        f"- memory {gpu.memory / 1e9:.0f} GB: {gpu.memory_source}; bandwidth {gpu.bandwidth / 1e12:.2f} TB/s: "
-        f"{gpu.bandwidth_source}; matrix products {gpu.rate / 1e12:,.1f} TFLOP/s: {gpu.rate_source}",
-        f"- training at {between(best.training, worst.training)} of the matrix rate: {source['training']}",
-        f"- decoding at {between(best.reading, worst.reading)} of the bandwidth: {source['reading']}",
-        f"- a decoding step of {between(*launch)} ms at least in rollouts: {source['launch']}; "
-        f"{between(*eager)} ms in evaluations: {source['launch_eager']} (where assumed, another program's eager 1.5B)",
-        f"- prompts of {work.prompt:.0f} tokens on average (--mean_prompt_length): unless given, measured on GSM8K "
-        "with SmolLM2's tokenizer and no exemplars",
-        f"- completions of {work.mean:.0f} tokens on average, lognormal: assumed (--mean_completion_length)",
-        f"- {work.live:.0%} of the groups have a signal: assumed (--live_groups)",
-        *planning.overheads(work),
-        f"- not in it: start-up, {sampled}rewards, checkpoints, what devices tell each other",
+        f"memory  about {digits(peak / 1e9)} GB of {device.memory / 1e9:,.0f} GB on {many}{device.name}: {fits}",
+        f"time    {total} {unit} for {work.steps:,} optimizer steps: {phases}",
+        f"cost    {cost} at {ours.price:g} a device and hour (--price)",
+        f"limit   {_limit(work, device, peak, best)}",
+    ]
+
+
+def _limit(work: Work, device: Device, peak: float, best: Seconds) -> str:
+    """What a faster or smaller run has to change first."""
+    if peak > device.memory:
+        parts = work.memory(device)
+        return f"memory, most of it for {max(parts, key=lambda part: parts[part])}; --use_peft true takes less"
+    phase = max(Seconds._fields, key=lambda name: getattr(best, name))
+    share = f"{phase}, {getattr(best, phase) / sum(best):.0%} of the time"
+    if phase == "training":
+        return f"{share}: matrix products"
+    engine = EVALUATION if phase == "evaluation" else work.settings.generation
+    pace, _ = paces(engine)
+    if pace.launch * work.shape.layers < work.decoding_bytes(work.decoded) / (device.bandwidth * pace.reading):
+        return f"{share}: each decoding step reads all weights and the cache"
+    slow = phase == "generation" and engine not in ("vllm", "compiled") and not work.settings.use_cpu
+    faster = "; recipes/fast_80gb.yaml (vLLM) takes less" if slow else ""
+    return f"{share}: each decoding step launches the kernels of {work.shape.layers} layers{faster}"
+
+
+def why(work: Work, device: Device) -> list[str]:
+    """The arithmetic behind the answer, and what it assumes."""
+    geometry, shape, settings = work.geometry, work.shape, work.settings
+    best, worst = paces(settings.generation)
+    one, other = (each.training / work.steps for each in work.seconds(device))
+    rows, rate = geometry.rollout // geometry.world_size, digits(device.rate / 1e12)
+    decoding = between(*(1e3 * work.decoding(device, work.decoded, pace) for pace in (best, worst)))
+    launches = between(*(1e3 * shape.layers * pace.launch for pace in (best, worst)))
+    tokens, completions = work.training_tokens(), work.steps * geometry.per_step
+    operations = digits(tokens * work.training_operations() / 1e12)
+    parts = ", ".join(f"{part} {digits(size / 1e9)}" for part, size in work.memory(device).items() if size > 5e7)
+    over = "" if settings.max_steps > 0 else f" over {work.rows:,} questions of GSM8K"
+    return [
+        f"model       {shape.parameters / 1e6:,.1f} million parameters, {shape.trained / 1e6:,.1f} million trained",
+        f"device      {device.memory / 1e9:,.0f} GB, {digits(device.bandwidth / 1e12)} TB/s, {rate} TFLOP/s of matrix "
+        f"products ({device.source})",
+        f"memory      in GB: {parts}",
+        f"geometry    {geometry.describe().removeprefix('Geometry: ')}",
+        f"steps       {work.steps:,} optimizer steps{over}, {completions:,} completions, "
+        f"{digits(completions * work.completion / 1e6)} million tokens",
+        f"generation  {work.longest(rows):,.0f} decoding steps a rollout (the expected longest of {rows} completions) "
+        f"× {decoding} ms",
+        f"training    {tokens:,.0f} tokens a step and device: {operations} × 10^12 operations / ({rate} × 10^12 a "
+        f"second × {between(best.training, worst.training)}) = {between(one, other)} s",
+        f"assumed     completions of {work.completion:.0f} tokens on average (--mean_completion_length), prompts of "
+        f"{work.prompt:.0f} (--mean_prompt_length), {work.live:.0%} of the groups with a signal (--live_groups); "
+        f"decoding at {between(best.reading, worst.reading)} of the bandwidth, in {launches} ms at least",
+        "left out    start-up, rewards, optimizer steps, checkpoints, what devices send each other",
     ]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the plan; mistakes are one line and exit status 2."""
-    argv = sys.argv[1:] if argv is None else argv
     try:
-        if "--plan" not in argv:
-            raise UserError(f"grpo.preflight checks a run from within train_grpo.py (--dry_run true); {USAGE}")
-        print("\n".join(lines(*read(argv))))
+        ours, work, device = read(sys.argv[1:] if argv is None else argv)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    print("\n".join([*answer(ours, work, device), *(why(work, device) if ours.why else ())]))
     return 0
