@@ -40,4 +40,4 @@ def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data
     summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
     if is_first_process():
         evaluate.save(config.output, "only", summary, answers)
-        evaluate.print_evaluations({Path(config.model.model_name_or_path).name: summary})
+        evaluate.print_evaluations({Path(config.model_name).name: summary})

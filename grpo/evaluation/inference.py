@@ -99,7 +99,7 @@ def use_saved(config: Config, prompt_format: PromptFormat, exemplars: Sequence[S
     if config.script.merge_only:
         print(f"Saved in {merge(config, config.script.merge_only)}")
         return 0
-    trained = prompting(config.model.model_name_or_path)  # a run is asked as it was trained
+    trained = prompting(config.model_name)  # a run is asked as it was trained
     prompt_format, shots = trained or (prompt_format, exemplars[: config.script.num_shots])
     tokenizer, prompt_format = load_tokenizer(config, prompt_format)
     print(answer(config, load(config), tokenizer, prompt_format, shots))

@@ -40,7 +40,7 @@ class Run:
         self.config, self.output = config, config.output
         self.reason, self.status, self.save = "", 0, True
         self.training, self.step_seconds = False, 0.0
-        self.signal: int = 0
+        self.signal = 0
         self._trained = self._recorded = False
         self._accelerator: Any = None
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
