@@ -125,8 +125,8 @@ class Run:
         try:
             yield
         finally:
-            for number, handler in self._taken.items():
-                signal.signal(number, handler or signal.SIG_DFL)
+            for taken, handler in self._taken.items():
+                signal.signal(taken, handler or signal.SIG_DFL)
 
     def _take(self, signum: int, frame: Any) -> None:
         launched = "TORCHELASTIC_RUN_ID" in os.environ

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from grpo.core import out_of_memory
@@ -25,7 +25,7 @@ from grpo.core.errors import UserError
 from grpo.core.out_of_memory import phase
 from grpo.policy import sharding
 from grpo.rewarding.guard import RewardGuard
-from grpo.runs import checkpoints
+from grpo.runs import checkpoints, report
 from grpo.runs.record import without_nan
 
 
@@ -43,6 +43,7 @@ class BaseGRPOTrainer(GRPOTrainer):
         losses_finite: whether all losses of this process were finite since a callback last set it.
     """
 
+    args: GRPOConfig
     pack_tokens: int | None = None  # what a training step computes at once; None: TRL's micro-batch
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
@@ -184,6 +185,14 @@ class BaseGRPOTrainer(GRPOTrainer):
         """As transformers', which saves no weights where FSDP's checkpoints are to be in parts."""
         with sharding.saved_whole(self.accelerator):
             super().save_model(output_dir, _internal_call=_internal_call)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Ours where the directory holds the record of a run, which TRL's would replace at each save."""
+        output = Path(self.args.output_dir or "")
+        if not (output / "run.json").exists():
+            super().create_model_card(*args, **kwargs)
+        elif self.is_world_process_zero():
+            report.write_model_card(output)
 
     # Metrics since the last log
 

@@ -8,7 +8,7 @@ from trl import get_peft_config
 from grpo.core.errors import readable
 from grpo.core.settings import Config
 from grpo.rewarding.weighting import RewardWeights
-from grpo.runs import report, resume, trackers
+from grpo.runs import resume, trackers
 from grpo.runs.run import Run
 from grpo.training import callbacks, console
 from grpo.training.base_trainer import BaseGRPOTrainer
@@ -36,7 +36,6 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
         trainer = trainer_class(config.script)(args=training, **arguments)
         trackers.start(training)
     trainer.checkpoint_facts = facts
-    trainer.create_model_card = lambda **names: report.write_model_card(run.output)  # TRL calls it at each save
     run.trains_with(trainer.accelerator)
     trainer.add_callback(callbacks.MetricsFile(run.output))
     trainer.add_callback(callbacks.Watch(trainer, run.output, run.ask, config.script.stop_on_alarm))

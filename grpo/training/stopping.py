@@ -76,7 +76,7 @@ class Stopping(TrainerCallback):
     @property
     def at_boundary(self) -> bool:
         """Whether the next micro-batch begins with a rollout."""
-        return self.trainer._step % (self.trainer.args.steps_per_generation * self.trainer.num_iterations) == 0
+        return self.trainer._step % ((self.trainer.args.steps_per_generation or 1) * self.trainer.num_iterations) == 0
 
     def _asked_by_signal(self) -> bool:
         """Ask the run to end for the signal that any of the processes has got; whether that is why it ends."""

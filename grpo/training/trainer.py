@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from trl import GRPOTrainer
 
 from grpo.core.processes import say
 from grpo.core.settings import ScriptArguments
@@ -247,7 +246,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         return output
 
 
-def trainer_class(script: ScriptArguments) -> Callable[..., GRPOTrainer]:
+def trainer_class(script: ScriptArguments) -> Callable[..., BaseGRPOTrainer]:
     """Constructs the trainer of a run with these ScriptArguments, from GRPOTrainer's arguments."""
     if script.use_unsloth:  # which has replaced TRL's class by one with a training step of its own
         return functools.partial(BaseGRPOTrainer, max_faulty_rewards=script.max_faulty_rewards)
