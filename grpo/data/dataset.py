@@ -2,11 +2,8 @@
 
 import dataclasses
 import functools
-import math
 import random
-import re
-from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import datasets
@@ -18,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from grpo.core.errors import UserError
 from grpo.core.settings import Config
 from grpo.data import prompts
+from grpo.data.gold import gold_answers
 from grpo.data.prompts import Prompt, PromptFormat, Shot
 from grpo.data.sources import load_source, take_split
 from rewards import extract_hash_answer
@@ -155,40 +153,6 @@ def _solutions(rows: Dataset, question_column: str, answer_column: str) -> dict[
 
 
 # --- Prompts and gold answers -------------------------------------------------------------------------------------
-
-
-def gold_answers(values: Iterable[Any]) -> list[str | None]:
-    """The gold answers of a column: what follows `####` where any of its values holds that, else the whole values.
-
-    Numbers become text, and those that are text lose `$` and their thousands separators. None where there is none.
-
-    >>> gold_answers(["2 + 2 = 4\\n#### 4", "5"]), gold_answers(["$1,000", " Paris, France", 72.0, None])
-    (['4', None], ['1000', 'Paris, France', '72', None])
-    """
-    values = list(values)
-    if any(isinstance(value, str) and "####" in value for value in values):
-        return [extract_hash_answer(value) or None if isinstance(value, str) else None for value in values]
-    return [_plain_answer(value) for value in values]
-
-
-_NUMBER = re.compile(
-    r"(?=.*[0-9])\+?(?P<minus>\$?[-\u2212]|[-\u2212]\$)?\$?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)"
-    r"(?:\.(?P<decimals>[0-9]*))?"
-)
-
-
-def _plain_answer(value: Any) -> str | None:
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
-        value = f"{Decimal(str(value)):f}"  # no exponents
-    if not isinstance(value, str):
-        return None
-    number = _NUMBER.fullmatch(value.strip())
-    if number is None:
-        return value.strip() or None
-    whole, decimals = number["whole"].replace(",", "") or "0", (number["decimals"] or "").rstrip("0")
-    # 72.0 is how pandas writes 72; other zeros stay, as in 1.50
-    decimals = f".{number['decimals']}" if decimals else ""
-    return ("-" if number["minus"] else "") + whole + decimals
 
 
 def make_prompts(

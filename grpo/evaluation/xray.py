@@ -1,11 +1,11 @@
 """Any JSONL of completions → every reward of every row, and the rows whose rewards deserve a second look.
 
-    python -m grpo.xray FILE.jsonl [--json] [--reward_funcs NAME ...]        (- reads standard input)
+    python -m grpo xray FILE.jsonl [--json] [--reward_funcs NAME ...]        (- reads standard input)
 
 Each line is an object with `completion` (text or a list of messages) and `answer` (the gold answer as text or number,
-or a GSM8K solution with `####`), like a run's `completions_before.jsonl`; other fields are ignored. What is scored are
-the five rewards of the recipe, or those named, or for a file in a run's directory the run's, with its parameters.
-Exit status: 0 every line was scored · 1 some could not be, they are named on stderr · 2 there was nothing to score.
+or a GSM8K solution with `####`), like a run's `completions_before.jsonl`; other fields are ignored. By default the
+five rewards of the recipe score it, or, in a run's directory, the run's rewards with their parameters.
+Exit status: 0 every line was scored · 1 some could not be and are named on stderr · 2 there was nothing to score.
 """
 
 import argparse
@@ -13,16 +13,15 @@ import inspect
 import json
 import math
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NoReturn
 
 import rewards
 from grpo.core.errors import UserError
+from grpo.data.gold import gold_answer
 from grpo.rewarding import registry
 from rewards import REWARD_FUNCS, count_xml, extract_xml_answer, has_soft_format, has_strict_format, last_number
 
@@ -30,7 +29,7 @@ Row = dict[str, Any]  # as read: line, completion (its text), answer (the gold o
 
 
 def read(lines: Iterable[bytes]) -> tuple[list[Row], dict[int, str]]:
-    """The rows, unscored, and why each other line is none, by its number (from 1). Blank lines are skipped."""
+    """The rows, unscored, and why the other lines are not rows, by number (from 1). Blank lines are skipped."""
     rows, bad = [], {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -40,30 +39,25 @@ def read(lines: Iterable[bytes]) -> tuple[list[Row], dict[int, str]]:
             bad[number] = str(error)
         except (ValueError, RecursionError) as error:  # bad UTF-8, over 4300 digits, thousands of brackets
             reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-            bad[number] = f"no valid JSON ({reason})"
+            bad[number] = f"not valid JSON ({reason})"
     return rows, bad
 
 
 def _read_row(row: Any) -> Row:
     if not isinstance(row, dict) or not {"completion", "answer"} <= row.keys():
-        raise UserError("no JSON object with the fields `completion` and `answer`")
-    text, gold = row["completion"], row["answer"]
+        raise UserError("not a JSON object with the fields `completion` and `answer`")
+    text, gold = row["completion"], gold_answer(row["answer"])
     if isinstance(text, list) and text and isinstance(text[0], dict):
         text = text[0].get("content")
     if not isinstance(text, str):
         raise UserError("`completion` is neither text nor a list of messages with text as `content`")
-    if isinstance(gold, int | float) and not isinstance(gold, bool) and Decimal(repr(gold)).is_finite():
-        gold = f"{Decimal(repr(gold)):f}".removesuffix(".0")  # 72.0 is how pandas writes 72; no exponents
-    if not isinstance(gold, str):
-        raise UserError("`answer` is neither text nor a finite number")
-    gold = rewards.extract_hash_answer(gold) if "####" in gold else gold
-    if not gold:
-        raise UserError("`answer` holds no gold answer")
+    if gold is None:
+        raise UserError("`answer` holds no gold answer: give text or a finite number")
     return {"completion": text, "answer": gold}
 
 
 def run_settings(file: Path) -> tuple[dict[str, Any], str]:
-    """Settings and completion template of the run in whose directory a file lies; of none, the defaults."""
+    """Settings and completion template of the run whose directory holds the file; without one, the defaults."""
     path = file.parent / "run.json"
     if not path.is_file():
         return {}, rewards.XML_COT_FORMAT
@@ -72,13 +66,13 @@ def run_settings(file: Path) -> tuple[dict[str, Any], str]:
         prompt = record.get("prompt", {"completion": rewards.XML_COT_FORMAT})  # older runs had that alone
         return dict(record["settings"]), str(prompt["completion"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
+        raise UserError(f"{str(path)!r} is not a run's record ({type(error).__name__}); move it, or fix it") from None
 
 
 def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: str) -> registry.Rewards:
-    """The rewards of these names, or else the run's, or else the five; with the parameters that the run has for them.
+    """The rewards of these names, or else the run's, or else the five, with the run's parameters for them.
 
-    Needed is that completions and answers are enough: of the run's, those that take more are left out, and said.
+    Rewards that need more than completions and answers are skipped, with a line on stderr.
     """
     enough = [
         name for name, reward in REWARD_FUNCS.items() if "completion_ids" not in inspect.signature(reward).parameters
@@ -90,14 +84,14 @@ def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: s
     chosen = [name for name in wanted if name in enough]
     if len(chosen) < len(wanted):
         left_out = ", ".join(shown(str(name), 80) for name in wanted if name not in enough)
-        print(f"not scored, since they take more than completions and answers: {left_out}", file=sys.stderr)
+        print(f"not scored, because they need more than completions and answers: {left_out}", file=sys.stderr)
     chosen = chosen or rewards.GIST_REWARDS
     args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
     return registry.choose(chosen, None, args, {"template": template}, allow_custom=False)
 
 
 def score(rows: Sequence[Row], functions: registry.Rewards, template: str = rewards.XML_COT_FORMAT) -> list[Row]:
-    """What `--json` prints of each row; a value that is None, NaN or infinite is None and adds 0 to the total."""
+    """What `--json` prints of each row; a value that is None, NaN or infinite becomes None and adds 0 to the total."""
     batch = {"completions": [row["completion"] for row in rows], "answer": [row["answer"] for row in rows]}
     columns = [reward(**batch) for reward in functions.values()]
     scored = []
@@ -110,7 +104,7 @@ def score(rows: Sequence[Row], functions: registry.Rewards, template: str = rewa
 
 
 def totals(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
-    """Of every reward and the `total`: the `mean`, and the share of rows where it is above 0 (`positive`)."""
+    """For every reward and the `total`: the `mean`, and the share of rows with a value above 0 (`positive`)."""
     result: dict[str, dict[str, float | None]] = {}
     for name in (*rows[0]["rewards"], "total"):
         values = [value for row in rows if (value := (row | row["rewards"])[name]) is not None]
@@ -152,13 +146,13 @@ KINDS: dict[str, tuple[str, Callable[[str, str, str, str], bool]]] = {
 
 
 def suspicions(row: Row, template: str = rewards.XML_COT_FORMAT) -> list[str]:
-    """The names of the KINDS that a row with `completion`, `extracted` and `answer` is one of."""
+    """The names of the KINDS that a row with `completion`, `extracted` and `answer` belongs to."""
     facts = row["completion"], row["extracted"], row["answer"], template
     return [kind for kind, (_, holds) in KINDS.items() if holds(*facts)]
 
 
 def shown(text: str, room: int) -> str:
-    """A text on one line, cut in the middle to `room` characters; what could steer a terminal is escaped."""
+    """A text on one line, cut in the middle to `room` characters; terminal control sequences are escaped."""
     safe = repr(text)[1:-1]
     return safe if len(safe) <= room else f"{safe[: room // 2]}…{safe[-((room - 1) // 2) :]}"
 
@@ -203,11 +197,11 @@ def print_tables(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; usage: python -m grpo.xray FILE.jsonl [--json] [--reward_funcs NAME ...]")
+        raise UserError(f"{message}; {self.format_usage().strip()}")
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = _Parser(prog="python -m grpo.xray", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = _Parser(prog="python -m grpo xray", description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("file", metavar="FILE.jsonl", help="the completions; - reads standard input")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
@@ -218,7 +212,7 @@ def main(argv: list[str] | None = None) -> int:
         data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
         rows, bad = read(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))  # some editors write a byte-order mark
         if not rows:
-            first = "".join(f" (line {line}: {reason})" for line, reason in list(bad.items())[:1])
+            first = next((f" (line {line}: {reason})" for line, reason in bad.items()), "")
             raise UserError(f"{arguments.file!r} holds no row that can be scored{first}")
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)  # an OSError names the file
@@ -234,10 +228,3 @@ def main(argv: list[str] | None = None) -> int:
     else:
         print_tables(rows, totals(rows))
     return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    if sys.platform != "win32":
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
-    sys.stdout.reconfigure(errors="backslashreplace")  # where stdout is not UTF-8, an escape instead of a crash
-    sys.exit(main())

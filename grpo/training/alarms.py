@@ -171,7 +171,7 @@ ALARMS: dict[str, tuple[Callable[[Observed], Finding | dict[str, str]], str]] = 
     ),
     "dead_reward": (
         dead_rewards,
-        "look at a few completions (python -m grpo.xray); if they cannot earn it yet, num_shots 1 shows the format; "
+        "look at a few completions (python -m grpo xray); if they cannot earn it yet, num_shots 1 shows the format; "
         "if they never should, drop the reward",
     ),
     "tiny_variance": (

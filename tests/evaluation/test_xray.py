@@ -1,4 +1,4 @@
-"""grpo/xray.py: the golden values come out, each suspicious kind is recognised, and no line can break it."""
+"""The X-ray: the golden values come out, each suspicious kind is recognised, and no line can break it."""
 
 import json
 import os
@@ -8,14 +8,13 @@ import time
 
 import pytest
 from helpers_runs import ROOT, SHARED, examples
-from helpers_texts import ANY_TEXT, JSON
+from helpers_texts import ANY_TEXT, GOOD, JSON
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo.data.gold import gold_answers
 from grpo.evaluation import xray
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT
-
-GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>\n"
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,7 @@ def scored(completion, answer="7"):
 def run(*words, data=None, **environment):
     """The command in a process of its own: exit status, stdout, stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "grpo.xray", *words],
+        [sys.executable, "-m", "grpo", "xray", *words],
         cwd=ROOT,
         input=data,
         capture_output=True,
@@ -138,7 +137,7 @@ def test_of_a_run_its_own_rewards_with_their_parameters_in_its_format(tmp_path, 
     )
     assert found == pytest.approx({"strict_format_reward_func": 0.5, "step_verified_reward_func": 3.4})
     assert suspicious == []
-    assert err == "not scored, since they take more than completions and answers: length_reward_func, mine.own\n"
+    assert err == "not scored, because they need more than completions and answers: length_reward_func, mine.own\n"
     found, _, err = in_a_run(tmp_path, capsys, THINK, "--reward_funcs", "int_reward_func", reward_funcs=names)
     assert (found, err) == ({"int_reward_func": 0.5}, "")
 
@@ -160,16 +159,16 @@ def test_where_no_reward_of_the_run_can_be_scored_the_five_are(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ("{", "is no record of a run (JSONDecodeError)"),
-        ("[]", "is no record of a run (AttributeError)"),
-        ("{}", "is no record of a run (KeyError)"),
-        ('{"settings": {}, "prompt": {}}', "is no record of a run (KeyError)"),
-        ('{"settings": 5, "prompt": {"completion": "x"}}', "is no record of a run (TypeError)"),
+        ("{", "is not a run's record (JSONDecodeError)"),
+        ("[]", "is not a run's record (AttributeError)"),
+        ("{}", "is not a run's record (KeyError)"),
+        ('{"settings": {}, "prompt": {}}', "is not a run's record (KeyError)"),
+        ('{"settings": 5, "prompt": {"completion": "x"}}', "is not a run's record (TypeError)"),
         (
             json.dumps({"settings": {"reward_args": {"int_reward_func": {"x": 1}}}}),
             "int_reward_func has no parameter 'x'",
         ),
-        ('{"settings": {}, "prompt": {"completion": "no places"}}', "template 'no places': give it"),
+        ('{"settings": {}, "prompt": {"completion": "no places"}}', "template 'no places'"),
     ],
 )
 def test_a_broken_record_is_one_line(record, message, tmp_path, capsys):
@@ -200,22 +199,25 @@ def test_chat_completions_count_like_their_text():
         (1e22, "10000000000000000000000"),
         ("48/2 = <<48/2=24>>24\n#### 24", "24"),
         ("#### $1,234", "1234"),
-        ("1,234", "1,234"),  # a plain answer is compared as it stands
+        ("$1,000", "1000"),  # as training reads a column of them
+        ("72.0", "72"),
+        (" Paris, France", "Paris, France"),
     ],
 )
-def test_gold_answers(answer, gold):
+def test_gold_answers_are_those_of_training(answer, gold):
     rows, bad = xray.read([line("x", answer)])
     assert not bad and rows == [{"line": 1, "completion": "x", "answer": gold}]
+    assert gold_answers([answer]) == [gold]
 
 
 BAD = [
-    (b"{", "no valid JSON (Expecting property name enclosed in double quotes, column 2)"),
-    (b"hello", "no valid JSON (Expecting value, column 1)"),
-    (b"[" * 100_000, "no valid JSON"),
-    (b'{"completion": "x", "answer": ' + b"9" * 5000 + b"}", "no valid JSON"),
+    (b"{", "not valid JSON (Expecting property name enclosed in double quotes, column 2)"),
+    (b"hello", "not valid JSON (Expecting value, column 1)"),
+    (b"[" * 100_000, "not valid JSON"),
+    (b'{"completion": "x", "answer": ' + b"9" * 5000 + b"}", "not valid JSON"),
     (b'{"completion": "\xff", "answer": "7"}', "utf-8"),
-    (b"[1]", "no JSON object"),
-    (b"null", "no JSON object"),
+    (b"[1]", "not a JSON object"),
+    (b"null", "not a JSON object"),
     (b'{"answer": "7"}', "fields `completion` and `answer`"),
     (b'{"completion": "7"}', "fields `completion` and `answer`"),
     (line(None), "`completion` is neither"),
@@ -224,11 +226,11 @@ BAD = [
     (line([{"role": "assistant"}]), "`completion` is neither"),
     (line([{"role": "assistant", "content": [{"type": "text", "text": "7"}]}]), "`completion` is neither"),
     (line({"content": "7"}), "`completion` is neither"),
-    (line("7", None), "`answer` is neither"),
-    (line("7", True), "`answer` is neither"),
-    (line("7", float("nan")), "`answer` is neither"),
-    (line("7", float("-inf")), "`answer` is neither"),
-    (line("7", ["7"]), "`answer` is neither"),
+    (line("7", None), "`answer` holds no gold answer"),
+    (line("7", True), "`answer` holds no gold answer"),
+    (line("7", float("nan")), "`answer` holds no gold answer"),
+    (line("7", float("-inf")), "`answer` holds no gold answer"),
+    (line("7", ["7"]), "`answer` holds no gold answer"),
     (line("7", ""), "`answer` holds no gold answer"),
     (line("7", "well\n####"), "`answer` holds no gold answer"),
 ]
@@ -360,7 +362,7 @@ def test_exit_status_1_with_a_bad_line_on_a_terminal_that_is_not_utf8(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line("é 中 7") + b"\n{\n")
     status, out, err = run(str(path), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert status == 1 and err.startswith("line 2: no valid JSON") and err.count("\n") == 1
+    assert status == 1 and err.startswith("line 2: not valid JSON") and err.count("\n") == 1
     assert out.isascii() and r"\xe9 \u4e2d 7" in out
 
 
@@ -383,12 +385,12 @@ def test_exit_status_2_is_one_line(words, message):
 def test_a_file_of_bad_lines_only_names_the_first():
     status, out, err = run("-", data=b"\nquestion,answer\n1,2\n")
     assert (status, out) == (2, "")
-    assert err == "error: '-' holds no row that can be scored (line 2: no valid JSON (Expecting value, column 1))\n"
+    assert err == "error: '-' holds no row that can be scored (line 2: not valid JSON (Expecting value, column 1))\n"
 
 
 def test_help_is_quick_and_loads_nothing_heavy():
     code = (
-        "import sys; from grpo import xray\n"
+        "import sys; from grpo.evaluation import xray\n"
         "try: xray.main(['--help'])\n"
         "except SystemExit as stop: assert not stop.code\n"
         "print([m for m in ('torch', 'numpy', 'rich', 'transformers') if m in sys.modules])"
@@ -401,7 +403,7 @@ def test_help_is_quick_and_loads_nothing_heavy():
 @pytest.mark.parametrize("flag", [[], ["--json"]])
 def test_a_reader_that_goes_away_leaves_no_traceback(flag, tmp_path):
     (tmp_path / "rows.jsonl").write_bytes((line(GOOD) + b"\n") * 3000)
-    words = [sys.executable, "-m", "grpo.xray", str(tmp_path / "rows.jsonl"), *flag]
+    words = [sys.executable, "-m", "grpo", "xray", str(tmp_path / "rows.jsonl"), *flag]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.read(10)
         process.stdout.close()
