@@ -182,7 +182,7 @@ def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> T
                 tally.again += max(0, reached - (step_of(good) if good else 0))
                 tally.unsealed += kind == "saving" and bool(skipped)
                 place = good.name if good else "the beginning"
-                console.print(f"round {turn + 1}: {kind}, steps {before} to {reached}; goes on from {place}")
+                console.print(f"round {turn + 1}: {kind}, steps {before} to {reached}; resumes from {place}")
                 continue
             if status != 0:
                 tally.failures.append(f"round {turn + 1}: {said(base / 'log.txt')}")

@@ -16,4 +16,4 @@ def test_a_run_that_is_killed_at_random_ends_bit_by_bit_as_one_that_was_not():
     done = subprocess.run(argv, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "run 0 came to its end: bit by bit the uninterrupted run" in done.stdout
-    assert done.stdout.count("; goes on from") == 3
+    assert done.stdout.count("; resumes from") == 3

@@ -225,7 +225,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     hardware.check_schedule(training)
     if model.model_revision != "main":  # TRL loads the reference model with these
         training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
-    seen = run_directory.written(Path(claim.output_dir))
+    seen = run_directory.last_written(Path(claim.output_dir))
     config = Config(
         script, training, model, merged.geometry, notes, changed, argv, merged.stages, merged.rollout_given, seen
     )

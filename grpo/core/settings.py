@@ -235,7 +235,7 @@ class Config:
     stages: list[Stage]  # none: the same rewards all the time
     # generation_batch_size or steps_per_generation, where one of them was given; TRL's config then holds both
     rollout_given: str | None = None
-    claimed: tuple[int, int] | None = None  # what was in the run's directory when it was chosen
+    claimed: int | None = None  # when the directory's run.json was last written, as it was chosen (last_written)
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

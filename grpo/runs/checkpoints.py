@@ -1,9 +1,8 @@
-"""Complete checkpoints only: what makes one complete, which are, and which one a run goes on from.
+"""Complete checkpoints only: what makes one complete, which ones are, and which one a run resumes from.
 
 A checkpoint's last file is its seal, which lists all the others with their sizes. It is written when every process has
-saved its part and the disk has it all, so that a checkpoint without a seal was being written when something happened.
-Files are looked into as far as that needs no unpickling: safetensors by their headers, PyTorch's archives by their
-checksums.
+saved its part and the disk has all of it, so a checkpoint without a seal may be half-written. Files are checked as far
+as that needs no unpickling: safetensors by their headers, PyTorch's archives by their checksums.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ SHARDED = r"(global_step\d+|optimizer_\d+|pytorch_model_fsdp_\d+)/"  # directori
 
 
 def step_of(directory: Path) -> int:
-    """The optimizer steps that a `checkpoint-N` has behind it; -1 where that is not its name."""
+    """N of a `checkpoint-N`, the optimizer steps before it; -1 for any other name."""
     found = re.fullmatch(r"checkpoint-(\d+)", directory.name)
     return int(found[1]) if found else -1
 
@@ -45,7 +44,7 @@ def seal(directory: Path, world_size: int, **facts: Any) -> None:
 
     Args:
         world_size: processes of the run; each has an RNG state of its own.
-        facts: what to remember besides.
+        facts: what else the seal is to record.
     """
     files = {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
@@ -58,14 +57,14 @@ def seal(directory: Path, world_size: int, **facts: Any) -> None:
 
 
 def break_seal(directory: Path) -> None:
-    """To be done before anything in a checkpoint is written or removed, so that half of one is never taken for one."""
+    """Call this before anything in a checkpoint is written or deleted, so that half of one is never chosen."""
     (directory / SEAL).unlink(missing_ok=True)
     if directory.is_dir():
         _flush(directory)
 
 
 def write_whole(path: Path, value: Any) -> None:
-    """Write JSON so that the file holds all of it or what it held before, whatever happens meanwhile."""
+    """Write JSON atomically: whatever happens, the file holds all of it or what it held before."""
     part = path.with_name(f".{path.name}.part")
     with part.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=2, default=str)
@@ -86,17 +85,17 @@ def _flush(path: Path) -> None:
 
 
 def remove_old(run: Path, keep: int | None, best: str | None = None) -> None:
-    """Remove a run's complete checkpoints but for the newest `keep`; None keeps all.
+    """Delete a run's complete checkpoints except the newest `keep`; None keeps all.
 
     Args:
-        best: another one that stays, as does the newest that a run can go on from (with save_only_model it cannot).
-            What is not complete is not counted, and stays for its owner to look at.
+        best: another one to keep. The newest that a run can resume from is always kept (with save_only_model it may
+            be an old one); incomplete ones are neither counted nor deleted, so that their owner can look at them.
     """
-    complete = [path for path in all_of(run) if (path / SEAL).exists()]
-    stays = [Path(best).resolve()] if best else []
-    stays += [path.resolve() for path in complete if not _lack(read_seal(path))][:1]
+    complete = [path for path in all_of(run) if is_sealed(path)]
+    kept = [Path(best).resolve()] if best else []
+    kept += [path.resolve() for path in complete if not _missing_part(read_seal(path))][:1]
     for path in complete[keep:] if keep else ():
-        if path.resolve() not in stays:
+        if path.resolve() not in kept:
             break_seal(path)
             shutil.rmtree(path, ignore_errors=True)
 
@@ -104,8 +103,12 @@ def remove_old(run: Path, keep: int | None, best: str | None = None) -> None:
 # --- Reading ------------------------------------------------------------------------------------------------------
 
 
+def is_sealed(directory: Path) -> bool:
+    return (directory / SEAL).exists()
+
+
 def read_seal(directory: Path) -> dict[str, Any]:
-    """What a checkpoint's seal says; empty where there is none that can be read."""
+    """A checkpoint's seal; empty where there is none that can be read."""
     try:
         found = json.loads((directory / SEAL).read_text(encoding="utf-8"))
         sizes = [*found["files"].values(), found.get("world_size", 1)]
@@ -114,14 +117,14 @@ def read_seal(directory: Path) -> dict[str, Any]:
     return found if all(isinstance(size, int) for size in sizes) else {}
 
 
-def why_not(directory: Path) -> str | None:
-    """Why a run cannot go on from this checkpoint; None where it can."""
+def problem_with(directory: Path) -> str | None:
+    """Why a run cannot resume from this checkpoint; None where it can."""
     if not directory.is_dir():
         return "there is no such directory"
     if step_of(directory) < 0:
         return "that is not the name of a checkpoint (checkpoint-N)"
-    if not (directory / SEAL).exists():
-        return f"its writing was not finished ({SEAL} is missing)"
+    if not is_sealed(directory):
+        return f"it has no {SEAL}, so it was only half-written, or it is of another program (stock TRL writes none)"
     sealed = read_seal(directory)
     if not sealed:
         return f"{SEAL} cannot be read"
@@ -133,14 +136,18 @@ def why_not(directory: Path) -> str | None:
             return f"{name} has {path.stat().st_size:,} bytes instead of {size:,}"
         if reason := _damage(path):
             return f"{name} is damaged ({reason})"
-    return _lack(sealed) or _contradiction(directory)
+    if reason := _missing_part(sealed):
+        return reason
+    state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+    same_step = isinstance(state, dict) and state.get("global_step") == step_of(directory)
+    return None if same_step else f"{STATE} is of another step"
 
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that a run can go on from, and for each newer one a line that says why it cannot."""
+    """The newest checkpoint that a run can resume from, and for each newer one a line with its problem."""
     skipped = []
     for path in all_of(run):
-        reason = why_not(path)
+        reason = problem_with(path)
         if reason is None:
             return path, skipped
         skipped.append(f"{path}: {reason}")
@@ -157,7 +164,7 @@ def _damage(path: Path) -> str | None:
                 broken = archive.testzip()
                 return f"the checksum of {broken} is wrong" if broken else None
         if path.suffix in (".pt", ".pth"):
-            return "it is no archive"
+            return "not an archive"
         if path.suffix == ".json":
             json.loads(path.read_text(encoding="utf-8"))
     except DAMAGE as error:
@@ -165,26 +172,19 @@ def _damage(path: Path) -> str | None:
     return None
 
 
-def _lack(sealed: dict[str, Any]) -> str | None:
-    """Which part of the state that training needs was never saved."""
+def _missing_part(sealed: dict[str, Any]) -> str | None:
+    """The part of the training state that was never saved, if any."""
     files, processes = sealed["files"], sealed.get("world_size", 1)
     names = {name.partition("/")[0] for name in files}
     if STATE not in names:
         return f"{STATE} is missing"
     if not any(re.match(SHARDED, name) for name in files):
         if not names & {"optimizer.pt", "optimizer.bin"}:
-            return "it holds no optimizer state (save_only_model)"
+            return "it has no optimizer state (save_only_model)"
         if "scheduler.pt" not in names:
             return "scheduler.pt is missing"
         if not any(re.match(r"(adapter_)?model.*[.]safetensors$|pytorch_model.*[.]bin$", name) for name in names):
-            return "it holds no weights"
+            return "it has no weights"
     states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
     missing = [state for state in states if state not in names]
     return f"{missing[0]} is missing: every process has its own random numbers" if missing else None
-
-
-def _contradiction(directory: Path) -> str | None:
-    state = json.loads((directory / STATE).read_text(encoding="utf-8"))
-    if not isinstance(state, dict) or state.get("global_step") != step_of(directory):
-        return f"{STATE} is of another step"
-    return None

@@ -1,4 +1,4 @@
-"""Which directory a run may write, and which checkpoint it goes on from."""
+"""Which directory a run writes, which checkpoint it resumes from, and that nobody else writes there meanwhile."""
 
 import contextlib
 import errno
@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import EllipsisType
 from typing import Any, NamedTuple
 
-from filelock import FileLock, SoftFileLock, Timeout
+from filelock import FileLock, Timeout
 
 from grpo.core import processes
 from grpo.core.errors import UserError
@@ -18,9 +17,7 @@ from grpo.core.processes import is_first_process
 from grpo.runs import checkpoints
 
 LOCK = "run.lock"
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system that has none
-
-WAYS_OUT = "go on with it (--resume_from_checkpoint auto), give another name, or replace it (--overwrite_run true)"
+WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or replace it (--overwrite_run true)"
 
 
 def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = False) -> tuple[str, str]:
@@ -46,7 +43,7 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
 
 
 def recorded(directory: str | Path, *keys: str) -> Any:
-    """What the `run.json` in this directory holds under these keys; None where there is none that says so."""
+    """The value under these keys in the directory's `run.json`; None where there is none."""
     try:
         found = json.loads((Path(directory) / "run.json").read_text(encoding="utf-8"))
         for key in keys:
@@ -60,8 +57,11 @@ def holds_run(directory: Path) -> bool:
     return (directory / "run.json").exists() or any(directory.glob("checkpoint-*"))
 
 
+# --- Which directory, which checkpoint ------------------------------------------------------------------------------
+
+
 class Claim(NamedTuple):
-    """The directory to write, the checkpoint to go on from (None: from the start), and what is to be said about it."""
+    """The directory to write, the checkpoint to resume from (None: from the start), and notes for the user."""
 
     output_dir: str
     checkpoint: str | None = None
@@ -69,16 +69,16 @@ class Claim(NamedTuple):
 
 
 def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> Claim:
-    """Which directory a run writes, and what it goes on from; creates nothing.
+    """Which directory a run writes, and what it resumes from; creates nothing.
 
     Args:
-        output_dir: as given; None takes `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
+        output_dir: as the user set it; None: `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
         resume: None, `auto` (the run's newest complete checkpoint) or a checkpoint's directory.
-        overwrite: whether a given directory that holds a run may be written.
+        overwrite: whether a directory that holds a run may be replaced.
 
     Raises:
-        UserError: there is nothing to go on from, or what a run has written would be lost; not on other machines than
-            the first process', which would wait for this one in vain: `held` tells all of them.
+        UserError: there is nothing to resume from, or a run would be overwritten. Only on the first process' machine:
+            it would wait for the others in vain, and `held` fails on all of them.
     """
     try:
         return _claim(output_dir, default_dir, resume, overwrite)
@@ -86,82 +86,94 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrit
         if not processes.is_other():
             raise
         return Claim(output_dir or default_dir)
+    except OSError as error:  # a name that is too long
+        raise UserError(f"output_dir: {output_dir!r} cannot be used ({error.strerror}); use a shorter name") from None
 
 
 def _claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> Claim:
-    try:
-        os.lstat(output_dir or default_dir)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"output_dir: {output_dir!r} cannot be used ({reason}); give a shorter name") from None
     if resume not in (None, "auto"):
-        return _explicit(output_dir, Path(resume), overwrite)
-    runs = [Path(output_dir)] if output_dir else [Path(default_dir)] if overwrite else _numbered(Path(default_dir))
+        return _resume_from(Path(resume), output_dir, overwrite)
+    if output_dir or overwrite:
+        newest = free = Path(output_dir or default_dir)
+    else:
+        newest, free = _numbered(Path(default_dir))
     if resume == "auto":
-        return _newest(runs[-1] if output_dir else next((run for run in reversed(runs) if holds_run(run)), runs[0]))
-    if output_dir and holds_run(runs[0]) and not overwrite:
+        return _resume_newest(newest)
+    if holds_run(free) and not overwrite:
         raise UserError(f"output_dir: {output_dir!r} already holds a run; {WAYS_OUT}")
-    return Claim(str(runs[-1]))
+    return Claim(str(free))
 
 
-def _explicit(output_dir: str | None, checkpoint: Path, overwrite: bool) -> Claim:
-    if reason := checkpoints.why_not(checkpoint):
-        raise UserError(f"resume_from_checkpoint: {str(checkpoint)!r} cannot be gone on from: {reason}; give auto")
+def _resume_from(checkpoint: Path, output_dir: str | None, overwrite: bool) -> Claim:
+    """Resume from this checkpoint: in its own run if it is the newest there, otherwise in a directory of its own."""
+    if reason := checkpoints.problem_with(checkpoint):
+        weights = f", or start a new run from its weights (--model_name_or_path {checkpoint})"
+        raise UserError(
+            f"resume_from_checkpoint: cannot resume from {str(checkpoint)!r}: {reason}; use "
+            f"--resume_from_checkpoint auto{weights if any(checkpoint.glob('*.safetensors')) else ''}"
+        )
     run, output = checkpoint.parent, Path(output_dir) if output_dir else checkpoint.parent
-    later = [path for path in checkpoints.all_of(run) if checkpoints.step_of(path) > checkpoints.step_of(checkpoint)]
     if output.resolve() == run.resolve():
-        if newer := next((path.name for path in later if checkpoints.why_not(path) is None), None):
+        newest, _ = checkpoints.newest(run)
+        if newest is not None and newest.resolve() != checkpoint.resolve():
             raise UserError(
-                f"resume_from_checkpoint: {str(checkpoint)!r} is not the newest of its run, {newer} is, and going on "
-                "from it there would mix two runs; give another output_dir, or remove the later ones"
+                f"resume_from_checkpoint: {str(checkpoint)!r} is not the newest of its run, {newest.name} is, and "
+                "resuming from it there would mix two runs; use another output_dir, or delete the newer ones"
             )
     elif holds_run(output) and not overwrite:
         raise UserError(f"output_dir: {output_dir!r} already holds another run; {WAYS_OUT}")
     return Claim(str(output), str(checkpoint))
 
 
-def _newest(run: Path) -> Claim:
+def _resume_newest(run: Path) -> Claim:
+    """Resume from a run's newest complete checkpoint.
+
+    A run that was killed before it had one starts again: nothing in it is worth keeping. So does a run that torchrun
+    restarts (--max_restarts) before there is anything. Whatever else has no complete checkpoint is left as it is.
+    """
     found, skipped = checkpoints.newest(run)
     if found is not None:
-        return Claim(str(run), str(found), tuple(f"note: {line}; it is left out" for line in skipped))
-    status = str(recorded(run, "status")) if recorded(run, "sessions") else ""  # of a version that seals checkpoints
-    sealed = any((path / checkpoints.SEAL).exists() for path in checkpoints.all_of(run))
-    if status.startswith(("running", "interrupted", "failed")) and not sealed:
+        return Claim(str(run), str(found), tuple(f"note: {line}; it is skipped" for line in skipped))
+    finished = [*run.glob("*.safetensors"), *(path for path in checkpoints.all_of(run) if checkpoints.is_sealed(path))]
+    # "sessions": written by a version that seals its checkpoints
+    broken_off = recorded(run, "sessions") and str(recorded(run, "status")).startswith(
+        ("running", "interrupted", "failed")
+    )
+    if broken_off and not finished:
         origin = recorded(run, "settings", "resume_from_checkpoint")
         if origin and Path(origin).parent.resolve() != run.resolve():
-            note = f"note: {run} was ended before it had a checkpoint of its own: it goes on from {origin}"
-            return _explicit(str(run), Path(origin), overwrite=True)._replace(notes=(note,))
-        if any(run.glob("*.safetensors")):
-            raise UserError(
-                f"resume_from_checkpoint: {str(run)!r} holds no checkpoint, but weights that were trained to the end; "
-                f"measure them (--eval_only true --model_name_or_path {run}), or train anew (--overwrite_run true)"
-            )
-        note = f"note: {run} was ended before its first checkpoint was complete: the run starts from its beginning"
-        return Claim(str(run), None, (note,))
-    if skipped:
-        raise UserError(
-            f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint ({'; '.join(skipped)}); start the run "
-            "again with --overwrite_run true"
-        )
-    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):  # torchrun starts this command again where it fails
-        return Claim(str(run), None, (f"note: {run} holds no checkpoint yet: the run starts from its beginning",))
-    raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
+            note = f"note: {run} ended before it had a checkpoint of its own: it resumes from {origin} again"
+            return _resume_from(Path(origin), str(run), overwrite=True)._replace(notes=(note,))
+        return Claim(str(run), None, (f"note: {run} ended before its first complete checkpoint: it starts again",))
+    if not holds_run(run):
+        if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+            return Claim(str(run), None, (f"note: {run} holds no checkpoint yet: the run starts from its beginning",))
+        raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
+    detail = f" ({'; '.join(skipped)})" if skipped else ""
+    weights = ", but trained weights (--eval_only true evaluates them)" if any(run.glob("*.safetensors")) else ""
+    raise UserError(
+        f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint{detail}{weights}; use another output_dir, "
+        "or replace the run (--overwrite_run true)"
+    )
 
 
-def _numbered(directory: Path) -> list[Path]:
-    """The directory, its `-2`, `-3`, … as far as they hold runs, and the first one that is free."""
-    runs = [directory]
-    while holds_run(runs[-1]):
-        runs.append(directory.with_name(f"{directory.name}-{len(runs) + 1}"))
-    return runs
+def _numbered(directory: Path) -> tuple[Path, Path]:
+    """The last of the directory, its `-2`, `-3`, … that holds a run (itself if none does), and the first free one."""
+    newest = free = directory
+    number = 1
+    while holds_run(free):
+        newest, number = free, number + 1
+        free = directory.with_name(f"{directory.name}-{number}")
+    return newest, free
+
+
+# --- One writer -----------------------------------------------------------------------------------------------------
 
 
 def refuse_unwritable(directory: Path) -> None:
-    """UserError where the directory cannot be made or written."""
+    """UserError where the directory cannot be made or written; writes nothing."""
     if directory.is_symlink() and not directory.exists():
-        raise UserError(f"output_dir: {str(directory)!r} is a link to nothing; give another name")
+        raise UserError(f"output_dir: {str(directory)!r} is a broken link; use another name")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
@@ -174,23 +186,23 @@ def refuse_in_use(directory: Path) -> None:
             pass
 
 
-def written(directory: Path) -> tuple[int, int] | None:
-    """Which `run.json` is there, and when it was written last; None where there is none."""
+def last_written(directory: Path) -> int | None:
+    """When the directory's `run.json` was last written, in nanoseconds; None where there is none."""
     try:
-        found = (directory / "run.json").stat()
+        return (directory / "run.json").stat().st_mtime_ns
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
 
 
 @contextlib.contextmanager
-def held(directory: Path, claimed: tuple[int, int] | EllipsisType | None = ...) -> Iterator[None]:
-    """Make the directory, and let no other process write a run there meanwhile; the first one does for all of a run.
+def held(directory: Path, claimed: int | None) -> Iterator[None]:
+    """Make the directory, and let no other process write a run there meanwhile; the first process locks for all.
 
-    The lock goes with the process, however that ends. Where nothing else was written, the directory goes again.
+    The lock goes with the process, however that ends. Where nothing was written, the directory is removed again.
 
     Args:
-        claimed: what `written` said when the directory was claimed.
+        claimed: `last_written` of when the directory was claimed: of two runs that start at once, one is refused here
+            even if the other has ended meanwhile.
 
     Raises:
         UserError: another process holds it, or has written it meanwhile.
@@ -204,9 +216,9 @@ def held(directory: Path, claimed: tuple[int, int] | EllipsisType | None = ...) 
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with _lock(directory):
-            if claimed is not ... and written(directory) != claimed:
+            if last_written(directory) != claimed:
                 raise UserError(
-                    f"output_dir: {str(directory)!r} was written by another run since this one began; {WAYS_OUT}"
+                    f"output_dir: {str(directory)!r} was written by another run since this one started; {WAYS_OUT}"
                 )
             processes.check_shared(directory)
             yield
@@ -219,23 +231,18 @@ def held(directory: Path, claimed: tuple[int, int] | EllipsisType | None = ...) 
 
 
 def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
-    lock = FileLock(directory / LOCK)
+    """Lock the directory, as far as its file system can."""
     try:
-        lock.acquire(timeout=0)
+        return FileLock(directory / LOCK).acquire(timeout=0)
     except Timeout:
-        if not isinstance(lock, SoftFileLock):
-            process = recorded(directory, "process") or {}
-            who = f"process {process.get('id', 'unknown')} on {process.get('host', 'another machine')}"
-            raise UserError(
-                f"output_dir: {str(directory)!r} is being written by another run ({who}); wait for its end, stop it, "
-                "or give another name"
-            ) from None
-    except (OSError, NotImplementedError) as error:
-        if getattr(error, "errno", errno.ENOSYS) not in NO_LOCKS:
+        process = recorded(directory, "process") or {}
+        who = f"process {process.get('id', 'unknown')} on {process.get('host', 'an unknown machine')}"
+        raise UserError(
+            f"output_dir: {str(directory)!r} is being written by another run ({who}); wait until it ends, stop it, "
+            f"or use another name (if there is no such process, delete {directory / LOCK})"
+        ) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a network file system without locks
             raise UserError(f"output_dir: {str(directory / LOCK)!r} cannot be written ({error.strerror})") from None
-    else:
-        if not isinstance(lock, SoftFileLock):
-            return lock
-        lock.release()  # what filelock takes instead would outlive a process that is killed
     print(f"note: files in {str(directory)!r} cannot be locked; let no other run write there meanwhile")
     return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""What a run writes down: `run.json`, lines of JSON, and the command that goes on with it; never a secret."""
+"""A run's record: `run.json`, lines of JSON, and the command that resumes it; never a secret."""
 
 import dataclasses
 import importlib.metadata
@@ -17,6 +17,7 @@ from typing import Any
 
 from grpo.core import processes
 from grpo.core.redaction import MASK, is_secret_name, mask
+from grpo.core.settings import Config
 from grpo.runs.checkpoints import step_of, write_whole
 from grpo.runs.directory import holds_run, recorded
 
@@ -24,7 +25,7 @@ PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "t
 
 RESUME = ("--resume_from_checkpoint", "--resume-from-checkpoint")
 
-# What a run writes; an old adapter beside new weights would be loaded in their place
+# What a run writes; an old adapter beside new weights would be loaded instead of them
 RUN_FILES = (
     "*.safetensors*",
     "adapter_config.json",
@@ -53,7 +54,7 @@ def command_line(argv: list[str]) -> str:
 
 
 def resume_command(output: Path, argv: list[str]) -> str:
-    """The command that goes on with the run in `output` from its newest checkpoint, on every machine of it."""
+    """The command that resumes the run in `output` from its newest checkpoint, on each of its machines."""
     words = [
         word
         for previous, word in pairwise(["", *argv])
@@ -66,7 +67,7 @@ def resume_command(output: Path, argv: list[str]) -> str:
 
 
 def without_nan(value: Any) -> Any:
-    """The value with None for what JSON cannot hold (NaN and the infinities), at any depth."""
+    """The value with None for what JSON has no number for (NaN and infinities), at any depth."""
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -104,20 +105,30 @@ def commit() -> str | None:
     return out.stdout.strip()
 
 
-def begin(directory: Path, config: Any, **facts: Any) -> None:
-    """Make the directory ready and write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
+def remove_previous_run(directory: Path, resumed_from: str | None) -> None:
+    """Delete the files of a run that this one replaces (`overwrite_run`), so that nobody resumes from its checkpoints.
 
-    Of a run that is gone on with, what was written before the checkpoint is kept, and what came after it will be
-    written again. What another run has left in the directory is removed (`overwrite_run`), so that nobody resumes from
-    its checkpoints.
+    A run that is resumed in its own directory keeps its files, and so does anybody else's directory.
+
+    Args:
+        resumed_from: the checkpoint that the new run resumes from.
+    """
+    same_run = resumed_from is not None and Path(resumed_from).parent.resolve() == directory.resolve()
+    if holds_run(directory) and not same_run:
+        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+
+
+def start_record(directory: Path, config: Config, **facts: Any) -> None:
+    """Write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
+
+    A resumed run keeps the lines of metrics, alarms and faults up to its checkpoint; later steps will be logged again.
     """
     directory.mkdir(parents=True, exist_ok=True)
     earlier: dict[str, Any] = {}
     step, now = 0, time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    checkpoint = Path(resumed) if (resumed := config.training.resume_from_checkpoint) else None
-    if checkpoint is None or checkpoint.parent.resolve() != directory.resolve():
-        _remove_run(directory)
-    if checkpoint is not None:
+    if resumed := config.training.resume_from_checkpoint:
+        checkpoint = Path(resumed)
         step, earlier = step_of(checkpoint), recorded(checkpoint.parent) or {}
         for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
             _keep_until(step, checkpoint.parent / name, directory / name)
@@ -140,22 +151,15 @@ def begin(directory: Path, config: Any, **facts: Any) -> None:
     _write_record(directory, record)
 
 
-def _remove_run(directory: Path) -> None:
-    """Remove what another run has written; of other people's files none."""
-    if holds_run(directory):
-        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-
-
 def _keep_until(step: int, source: Path, target: Path) -> None:
-    """Keep the lines of a run up to this step; a session's summary, which is only right at the end, goes."""
+    """Copy a run's lines up to this step, without a session's summary, which is right only at its end."""
     if not source.exists():
         return
     kept = []
     for line in source.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
-        except ValueError:  # half a line, or none
+        except ValueError:  # a half-written line
             continue
         if record.get("step", 0) <= step and "train_runtime" not in record:
             kept.append(line + b"\n")
@@ -165,7 +169,7 @@ def _keep_until(step: int, source: Path, target: Path) -> None:
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Append one JSON object; a line that was half written when an earlier process was killed goes first."""
+    """Append one JSON object, after removing a line that was half-written when an earlier process was killed."""
     line = json.dumps(mask(without_nan(record)), ensure_ascii=False) + "\n"
     with path.open("ab+") as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
@@ -174,10 +178,7 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
 
 def finish(directory: Path, status: str, seconds: float) -> None:
-    """Note in `run.json` how the run ended, and how many seconds it and its earlier sessions took.
-
-    A session that was killed has not noted its own.
-    """
+    """Write to `run.json` how the run ended, and the seconds of all its sessions (a killed one has none)."""
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
     total = sum(session.get("seconds", 0) for session in record["sessions"])

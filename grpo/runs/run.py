@@ -64,7 +64,8 @@ class Run:
         """Remove what another run has left here (`overwrite_run`) and write `run.json`."""
         say(f"Run: {self.config.training.run_name}, in {self.output}")
         if is_first_process():
-            record.begin(self.output, self.config, **facts)
+            record.remove_previous_run(self.output, self.config.training.resume_from_checkpoint)
+            record.start_record(self.output, self.config, **facts)
             self._recorded = True
 
     def trains_with(self, accelerator: Any) -> None:

@@ -108,7 +108,7 @@ class BaseGRPOTrainer(GRPOTrainer):
             if found is None:
                 raise UserError("; ".join(["resume_from_checkpoint: there is no complete checkpoint", *skipped]))
             resume_from_checkpoint = str(found)
-        elif resume_from_checkpoint and (reason := checkpoints.why_not(Path(resume_from_checkpoint))):
+        elif resume_from_checkpoint and (reason := checkpoints.problem_with(Path(resume_from_checkpoint))):
             raise UserError(f"resume_from_checkpoint: cannot resume from {resume_from_checkpoint!r}: {reason}")
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         if self._resumed_from:

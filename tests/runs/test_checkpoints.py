@@ -1,4 +1,4 @@
-"""grpo/checkpoints.py: a checkpoint counts only when it is complete, and no damage goes unnoticed."""
+"""grpo/runs/checkpoints.py: a checkpoint counts only when it is complete, and no damage goes unnoticed."""
 
 import json
 import pickle
@@ -12,16 +12,16 @@ from helpers_checkpoints import cut, make_checkpoint, reseal
 from grpo.runs import checkpoints
 
 
-def test_a_sealed_one_is_complete_and_lists_every_other_file_with_its_size():
+def test_a_seal_lists_every_other_file_with_its_size():
     directory = make_checkpoint("run", 7)
-    assert checkpoints.why_not(directory) is None
+    assert checkpoints.problem_with(directory) is None
     sealed = json.loads((directory / "complete.json").read_text())
     files = {path.name: path.stat().st_size for path in directory.iterdir() if path.name != "complete.json"}
     assert sealed == {"step": 7, "world_size": 1, "files": files, "note": "hello"}
 
 
-def test_without_its_seal_it_was_not_finished():
-    assert "not finished (complete.json is missing)" in checkpoints.why_not(make_checkpoint("run", 7, sealed=False))
+def test_without_a_seal_it_is_half_written_or_foreign():
+    assert "has no complete.json" in checkpoints.problem_with(make_checkpoint("run", 7, sealed=False))
 
 
 def flip(directory, name):
@@ -34,7 +34,7 @@ def flip(directory, name):
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
-def test_a_file_that_is_missing_cut_or_grown_is_named(name):
+def test_a_missing_cut_or_grown_file_is_named(name):
     directory = make_checkpoint("run", 7)
     original = (directory / name).read_bytes()
     for damage, told in (
@@ -44,30 +44,30 @@ def test_a_file_that_is_missing_cut_or_grown_is_named(name):
         (lambda: (directory / name).write_bytes(original + b"x"), f"{name} has"),
     ):
         damage()
-        assert checkpoints.why_not(directory).startswith(told)
+        assert checkpoints.problem_with(directory).startswith(told)
         (directory / name).write_bytes(original)
-    assert checkpoints.why_not(directory) is None
+    assert checkpoints.problem_with(directory) is None
 
 
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
-def test_a_file_that_was_cut_before_it_was_sealed_is_found_by_looking_into_it(name):
+def test_a_file_cut_before_sealing_is_found_inside(name):
     directory = make_checkpoint("run", 7)
     cut(directory, name)
     reseal(directory)
-    assert f"{name} is damaged" in checkpoints.why_not(directory)
+    assert f"{name} is damaged" in checkpoints.problem_with(directory)
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth"])
 def test_one_wrong_bit_in_an_archive_is_found(name):
     directory = make_checkpoint("run", 7)
     flip(directory, name)
-    assert name in checkpoints.why_not(directory)
+    assert name in checkpoints.problem_with(directory)
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_wrong_bits_in_an_archives_lists_are_told_too(name):
+def test_wrong_bits_in_an_archives_lists_are_reported(name):
     """There zipfile finds methods, versions and encryptions that it does not know, and raises whatever it likes."""
     directory = make_checkpoint("run", 7)
     whole = (directory / name).read_bytes()
@@ -75,7 +75,7 @@ def test_wrong_bits_in_an_archives_lists_are_told_too(name):
         data = bytearray(whole)
         data[place] ^= 1 << (3 * place % 8)
         (directory / name).write_bytes(data)
-        reason = checkpoints.why_not(directory)
+        reason = checkpoints.problem_with(directory)
         assert reason is None or name in reason
 
 
@@ -90,17 +90,19 @@ def test_nothing_is_unpickled():
     (directory / "training_args.bin").write_bytes(pickle.dumps(Bomb()))
     (directory / "scheduler.pt").write_bytes(pickle.dumps(Bomb()))  # no archive at all
     reseal(directory)
-    assert checkpoints.why_not(directory) == "scheduler.pt is damaged (it is no archive)"
+    assert checkpoints.problem_with(directory) == "scheduler.pt is damaged (not an archive)"
     assert not Path("exploded").exists()
 
 
 def test_every_process_needs_its_random_numbers():
     directory = make_checkpoint("run", 7, world_size=3)
-    assert checkpoints.why_not(directory) is None
+    assert checkpoints.problem_with(directory) is None
     (directory / "rng_state_2.pth").unlink()
     checkpoints.break_seal(directory)
     checkpoints.seal(directory, 3)
-    assert "rng_state_2.pth is missing: every process has its own random numbers" in checkpoints.why_not(directory)
+    assert "rng_state_2.pth is missing" in checkpoints.problem_with(
+        directory
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,41 +114,41 @@ def test_a_part_that_was_never_saved_is_named(name, told):
     directory = make_checkpoint("run", 7)
     (directory / name).unlink()
     reseal(directory)
-    assert told in checkpoints.why_not(directory)
+    assert told in checkpoints.problem_with(directory)
 
 
-def test_the_state_of_another_step_is_no_part_of_it():
+def test_a_trainer_state_of_another_step_is_refused():
     directory = make_checkpoint("run", 7)
     (directory / "trainer_state.json").write_text('{"global_step": 6}')
     reseal(directory)
-    assert "of another step" in checkpoints.why_not(directory)
+    assert "of another step" in checkpoints.problem_with(directory)
 
 
-def test_other_names_and_nothing_at_all():
-    assert checkpoints.why_not(Path("nowhere")) == "there is no such directory"
+def test_other_names_and_broken_seals_are_refused():
+    assert checkpoints.problem_with(Path("nowhere")) == "there is no such directory"
     Path("model").mkdir()
-    assert "not the name of a checkpoint" in checkpoints.why_not(Path("model"))
+    assert "not the name of a checkpoint" in checkpoints.problem_with(Path("model"))
     directory = make_checkpoint("run", 7)
     for text in ("", "[]", '{"files": 3}', "{", '{"files": {"model.safetensors": "large"}}', "[" * 100_000):
         (directory / "complete.json").write_text(text)
-        assert checkpoints.why_not(directory) == "complete.json cannot be read"
+        assert checkpoints.problem_with(directory) == "complete.json cannot be read"
     (directory / "complete.json").write_text('{"files": {}, "world_size": "all"}')
-    assert checkpoints.why_not(directory) == "complete.json cannot be read"
+    assert checkpoints.problem_with(directory) == "complete.json cannot be read"
 
 
-def test_sharded_checkpoints_are_known_by_their_directories():
+def test_sharded_checkpoints_need_no_optimizer_file():
     directory = make_checkpoint("run", 7, sealed=False)
     for name in ("optimizer.pt", "scheduler.pt", "model.safetensors"):
         (directory / name).unlink()
     (directory / "optimizer_0").mkdir()
     (directory / "optimizer_0" / "__0_0.distcp").write_bytes(b"shard")
     checkpoints.seal(directory, 1)
-    assert checkpoints.why_not(directory) is None
+    assert checkpoints.problem_with(directory) is None
     (directory / "optimizer_0" / "__0_0.distcp").write_bytes(b"sha")
-    assert checkpoints.why_not(directory) == "optimizer_0/__0_0.distcp has 3 bytes instead of 5"
+    assert checkpoints.problem_with(directory) == "optimizer_0/__0_0.distcp has 3 bytes instead of 5"
 
 
-def test_the_newest_that_is_complete_is_taken_by_number_and_the_others_are_told():
+def test_the_newest_complete_one_is_chosen_by_number():
     for step in (5, 10, 9, 100):
         make_checkpoint("run", step)
     (Path("run") / "checkpoint-later").mkdir()
@@ -155,11 +157,11 @@ def test_the_newest_that_is_complete_is_taken_by_number_and_the_others_are_told(
     (Path("run/checkpoint-10") / "complete.json").unlink()
     found, skipped = checkpoints.newest(Path("run"))
     assert found == Path("run/checkpoint-9") and len(skipped) == 2
-    assert skipped[0].startswith("run/checkpoint-100: optimizer.pt has") and "not finished" in skipped[1]
+    assert skipped[0].startswith("run/checkpoint-100: optimizer.pt has") and "no complete.json" in skipped[1]
     assert checkpoints.newest(Path("elsewhere")) == (None, [])
 
 
-def test_removing_old_ones_counts_complete_ones_only():
+def test_removing_counts_complete_ones_only():
     for step in (1, 2, 3, 4):
         make_checkpoint("run", step)
     make_checkpoint("run", 5, sealed=False)
@@ -171,7 +173,7 @@ def test_removing_old_ones_counts_complete_ones_only():
     assert len(checkpoints.all_of(Path("run"))) == 4
 
 
-def test_the_last_that_a_run_can_go_on_from_is_never_removed():
+def test_the_last_resumable_one_is_never_removed():
     """As when a run is resumed with save_only_model."""
     for step in (1, 2, 3, 4):
         directory = make_checkpoint("run", step, sealed=False)
@@ -183,16 +185,16 @@ def test_the_last_that_a_run_can_go_on_from_is_never_removed():
     assert checkpoints.newest(Path("run"))[0] == Path("run/checkpoint-2")
 
 
-def test_one_that_is_being_removed_is_no_longer_complete(monkeypatch):
+def test_one_that_is_being_removed_is_not_complete(monkeypatch):
     seen = []
-    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: seen.append(checkpoints.why_not(path)))
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: seen.append(checkpoints.problem_with(path)))
     for step in (1, 2):
         make_checkpoint("run", step)
     checkpoints.remove_old(Path("run"), keep=1)
-    assert len(seen) == 1 and "not finished" in seen[0]
+    assert len(seen) == 1 and "no complete.json" in seen[0]
 
 
-def test_what_is_written_whole_is_never_half_there(monkeypatch):
+def test_write_whole_never_leaves_half_a_file(monkeypatch):
     path = Path("value.json")
     checkpoints.write_whole(path, {"a": 1})
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""grpo/records.py: what a run writes down, without secrets and without half a line."""
+"""grpo/runs/record.py: a run's record, without secrets and without half a line."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,9 @@ from grpo.config.resolve import resolve
 from grpo.runs import record as records
 
 
-def test_run_json_records_settings_versions_hardware_and_no_nan():
+def test_run_json_has_settings_versions_hardware_no_nan():
     config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
-    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    records.start_record(Path("r"), config, prompt={"system": "Be brief."})
     record = json.loads(Path("r/run.json").read_text(), parse_constant=pytest.fail)
     assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
     assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
@@ -21,45 +21,38 @@ def test_run_json_records_settings_versions_hardware_and_no_nan():
     assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
 
 
-def test_beginning_anew_removes_what_the_replaced_run_left_and_nothing_else():
-    Path("r/checkpoint-5").mkdir(parents=True)
-    (Path("r") / "run.json").write_text("{}")
-    for name in ("metrics.jsonl", "eval_before.json", "notes.txt"):
-        (Path("r") / name).write_text("old")
-    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
-    records.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
-    assert sorted(path.name for path in Path("r").iterdir()) == ["notes.txt", "run.json"]
-
-
-def test_going_on_in_a_directory_whose_run_is_replaced_leaves_nothing_of_that_run():
-    """Its checkpoints, newer ones perhaps, would be what `auto` takes next, and its alarms would be this run's."""
-    make_checkpoint("from", 3)
+def test_a_replaced_run_leaves_no_files():
+    """Its checkpoints would be what `auto` takes next, and its alarms would be this run's."""
     make_checkpoint("r", 90)
-    for name in ("run.json", "metrics.jsonl", "alarms.jsonl"):
+    make_checkpoint("from", 3)
+    for name in ("run.json", "metrics.jsonl", "alarms.jsonl", "eval_before.json", "notes.txt"):
         (Path("r") / name).write_text("{}")
-    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
-    config = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--resume_from_checkpoint", "from/checkpoint-3"])
-    records.begin(Path("r"), config, prompt={"system": "Be brief."})
-    assert [path.name for path in Path("r").iterdir()] == ["run.json"]
-    assert json.loads(Path("r/run.json").read_text())["sessions"][0]["from_step"] == 3
+    records.remove_previous_run(Path("r"), "from/checkpoint-3")
+    assert [path.name for path in Path("r").iterdir()] == ["notes.txt"]
 
 
-def test_beginning_anew_removes_links_and_not_what_they_lead_to():
+def test_a_run_resumed_in_place_loses_no_file():
+    make_checkpoint("r", 3)
+    (Path("r") / "run.json").write_text("{}")
+    before = sorted(Path("r").rglob("*"))
+    records.remove_previous_run(Path("r"), "r/checkpoint-3")
+    assert sorted(Path("r").rglob("*")) == before
+
+
+def test_links_are_removed_and_not_their_targets():
     make_checkpoint("r", 5)
     Path("r/checkpoint-5").rename("elsewhere")
     Path("r/checkpoint-5").symlink_to(Path("elsewhere").absolute())
-    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--overwrite_run", "true"]
-    records.begin(Path("r"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
-    assert [path.name for path in Path("r").iterdir()] == ["run.json"] and len(list(Path("elsewhere").iterdir())) == 6
+    records.remove_previous_run(Path("r"), None)
+    assert not list(Path("r").iterdir()) and len(list(Path("elsewhere").iterdir())) == 6
 
 
-def test_a_directory_of_somebody_elses_files_loses_none_of_them():
+def test_a_directory_of_other_files_loses_none():
     Path("pictures").mkdir()
     names = ["holiday.png", "metrics.jsonl", "completions_of_mine.jsonl"]
     for name in names:
         (Path("pictures") / name).write_text("mine")
-    argv = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "pictures", "--overwrite_run", "true"]
-    records.begin(Path("pictures"), resolve(train_grpo.HYPERPARAMETERS, argv), prompt={"system": "Be brief."})
+    records.remove_previous_run(Path("pictures"), None)
     assert all((Path("pictures") / name).read_text() == "mine" for name in names)
 
 
@@ -74,9 +67,9 @@ def test_without_nan_keeps_everything_else():
     assert records.without_nan(value) == {"a": [1.5, None, {"b": None}], "c": "x", "d": None, "e": [1, True]}
 
 
-def test_finishing_adds_how_it_ended_and_how_long_it_took():
+def test_finishing_adds_status_and_seconds():
     config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
-    records.begin(Path("r"), config, prompt={"system": "Be brief."})
+    records.start_record(Path("r"), config, prompt={"system": "Be brief."})
     started = json.loads((Path("r") / "run.json").read_text())
     assert started["status"] == "running" and started["prompt"] == {"system": "Be brief."}
     records.finish(Path("r"), "finished", 12.345)
@@ -85,7 +78,7 @@ def test_finishing_adds_how_it_ended_and_how_long_it_took():
     assert json.loads((Path("r") / "run.json").read_text()) == started | ended
 
 
-def test_going_on_keeps_what_was_before_the_checkpoint_and_adds_the_time():
+def test_resuming_keeps_lines_up_to_its_checkpoint():
     make_checkpoint("r", 4)
     flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"]
     for step in (2, 4):
@@ -99,7 +92,7 @@ def test_going_on_keeps_what_was_before_the_checkpoint_and_adds_the_time():
     Path("r/run.json").write_text(json.dumps(earlier))
     Path("r/eval_before.json").write_text("kept")
     config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "auto"])
-    records.begin(Path("r"), config)
+    records.start_record(Path("r"), config)
     lines = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 2, "loss": 2}, {"step": 4, "loss": 4}]
     assert Path("r/alarms.jsonl").read_text() == Path("r/faults.jsonl").read_text() == ""
@@ -110,17 +103,17 @@ def test_going_on_keeps_what_was_before_the_checkpoint_and_adds_the_time():
     assert [session.get("from_step") for session in record["sessions"]] == [None, 4]
 
 
-def test_going_on_elsewhere_takes_the_curve_along_and_leaves_the_old_run_as_it_is():
+def test_resuming_elsewhere_copies_the_curve():
     make_checkpoint("r", 4)
     Path("r/metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
     flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "new"]
     config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "r/checkpoint-4"])
-    records.begin(Path("new"), config)
+    records.start_record(Path("new"), config)
     assert Path("new/metrics.jsonl").read_text() == '{"step": 4}\n'
     assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
 
 
-def test_secrets_of_the_environment_are_masked_wherever_they_came_from(monkeypatch):
+def test_secrets_of_the_environment_are_masked(monkeypatch):
     planted = {
         "HF_TOKEN": "hf_planted_1",
         "WANDB_API_KEY": "wandb_planted_2",
@@ -142,14 +135,14 @@ def test_secrets_of_the_environment_are_masked_wherever_they_came_from(monkeypat
         train_grpo.HYPERPARAMETERS,
         ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--run_name", "hf_planted_1"],
     )
-    records.begin(Path("r"), config)
+    records.start_record(Path("r"), config)
     record = (Path("r") / "run.json").read_text()
     assert (
         not any(value in record for value in planted.values()) and json.loads(record)["settings"]["run_name"] == "***"
     )
 
 
-def test_a_half_written_line_is_gone_before_the_next_one():
+def test_a_half_written_line_is_removed_before_the_next():
     path = Path("lines.jsonl")
     records.append_line(path, {"step": 1, "loss": float("nan")})
     path.write_text(path.read_text() + '{"step": 2, "lo')
@@ -162,7 +155,7 @@ def test_a_half_written_line_is_gone_before_the_next_one():
     assert path.read_text() == '{"step": 1}\n'
 
 
-def test_the_command_to_go_on_with_names_run_and_launcher(monkeypatch):
+def test_the_resume_command_names_run_and_launcher(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     command = records.resume_command(Path("outputs/X"), ["--config", "recipes/demo.yaml"])
     assert command == (

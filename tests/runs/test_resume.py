@@ -1,4 +1,4 @@
-"""grpo/continuation.py: what may change when a run goes on, and what may not."""
+"""grpo/runs/resume.py: what may change when a run is resumed, and what may not."""
 
 import json
 from pathlib import Path
@@ -23,54 +23,54 @@ def sealed(world_size=1, **facts):
     return directory
 
 
-def test_the_same_settings_are_nothing_to_speak_of():
+def test_the_same_settings_need_no_note():
     directory = sealed()
     assert resume.compare(directory, dict(THEN), 1) == []
     assert resume.compare(directory, {**THEN, "output_dir": "b", "save_steps": 5, "new_in_this_version": 1}, 1) == []
     assert resume.unchanged(str(directory), {**THEN, "output_dir": "b"})
 
 
-def test_a_changed_setting_is_told():
+def test_a_changed_setting_is_listed():
     changed = {**THEN, "learning_rate": 2e-5, "top_p": 0.9}
     (note,) = resume.compare(sealed(), changed, 1)
-    assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note and "another than it would have been" in note
+    assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note and "will differ from an uninterrupted one" in note
     assert not resume.unchanged("run/checkpoint-4", changed)
     assert not resume.unchanged(None, THEN)
 
 
 @pytest.mark.parametrize("key", ["num_generations", "seed"])
-def test_what_gives_the_place_in_the_data_another_meaning_is_refused(key):
+def test_a_change_that_invalidates_it_is_refused(key):
     with pytest.raises(
-        UserError, match=rf"{key}: 4 is not the run's.*give --{key} {THEN[key]}, or start a new run from its"
+        UserError, match=rf"{key}: 4 instead of the {THEN[key]} .*use --{key} {THEN[key]}, or start a new run"
     ):
         resume.compare(sealed(), {**THEN, key: 4}, 1)
 
 
-def test_what_was_not_given_is_to_be_left_out_again():
+def test_a_new_setting_is_to_be_dropped_again():
     directory = sealed(settings={**THEN, "filter_pass_rate": None})
-    with pytest.raises(UserError, match=r"which has None, .*; leave --filter_pass_rate out, or start a new run"):
+    with pytest.raises(UserError, match=r"instead of the None .*; drop --filter_pass_rate, or start a new run"):
         resume.compare(directory, {**THEN, "filter_pass_rate": [0.1, 0.9]}, 1)
 
 
-def test_a_reference_model_that_moves_is_told_to_begin_again():
+def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
     (note,) = resume.compare(sealed(settings=then), then, 1)
     assert "checkpoints do not hold the reference model" in note
 
 
-def test_another_number_of_processes_is_refused_with_the_reason():
+def test_another_number_of_processes_is_refused():
     with pytest.raises(
         UserError, match=r"is of 2 processes, and this run has 1.*--nproc_per_node=2, or start a new run"
     ):
         resume.compare(sealed(world_size=2), THEN, 1)
 
 
-def test_other_versions_are_told():
+def test_other_versions_are_listed():
     (note,) = resume.compare(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1)
     assert note.startswith("note: other versions than before: torch 2.0.0 → ")
 
 
-def test_the_data_is_known_by_its_prompts_and_answers_in_their_order():
+def test_data_is_identified_by_prompts_and_answers_in_order():
     rows = [{"prompt": [{"role": "user", "content": "1 + 1?"}], "answer": "2"}, {"prompt": [], "answer": "3"}]
 
     def of(rows):
@@ -82,7 +82,7 @@ def test_the_data_is_known_by_its_prompts_and_answers_in_their_order():
 
 
 @pytest.mark.slow
-def test_a_run_that_is_gone_on_with_keeps_its_data_and_its_place(tiny_run, capfd, write_jsonl):
+def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, capfd, write_jsonl):
     flags = tiny_run(**{**LEARNS, "max_steps": "2", "save_steps": "1", "save_total_limit": "1"})
     assert train_grpo.main(flags) == 0
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
@@ -92,8 +92,8 @@ def test_a_run_that_is_gone_on_with_keeps_its_data_and_its_place(tiny_run, capfd
     for change, told in {
         ("--dataset_name", other): "the training prompts are not those of run/checkpoint-2",
         ("--num_shots", "1"): "the training prompts are not those of run/checkpoint-2",
-        ("--num_generations", "4"): "num_generations: 4 is not the run's, which has 8",
-        ("--seed", "1"): "seed: 1 is not the run's, which has 42",
+        ("--num_generations", "4"): "num_generations: 4 instead of the 8",
+        ("--seed", "1"): "seed: 1 instead of the 42",
     }.items():
         assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change]) == 2
         err = capfd.readouterr().err

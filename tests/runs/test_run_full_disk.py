@@ -56,7 +56,7 @@ def test_the_last_checkpoint_stays_and_the_run_goes_on_when_there_is_room(
     assert "is full" in line and f"run/checkpoint-{left};" in line and "Traceback" not in err
     assert json.loads(Path("run/run.json").read_text())["status"].startswith("failed: output_dir: the disk of")
     assert [path.name for path in checkpoints.all_of(Path("run"))][:1] == [f"checkpoint-{left}"]
-    assert checkpoints.why_not(Path(f"run/checkpoint-{left}")) is None
+    assert checkpoints.problem_with(Path(f"run/checkpoint-{left}")) is None
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
     assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
     assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()

@@ -108,7 +108,7 @@ def test_as_a_library_it_takes_the_newest_complete_one_and_refuses_others(learne
     rows = Dataset.from_list([{"prompt": "2 + 2 =", "answer": "4"}] * 8)
     config = GRPOConfig(output_dir=str(run), use_cpu=True, bf16=False, report_to=[], num_generations=2)
     trainer = LeanGRPOTrainer(tiny_model, [lambda **kwargs: [0.0] * 8], config, train_dataset=rows)
-    with pytest.raises(UserError, match=r"'run/checkpoint-9' cannot be gone on from: there is no such directory"):
+    with pytest.raises(UserError, match=r"cannot resume from 'run/checkpoint-9': there is no such directory"):
         trainer.train(resume_from_checkpoint="run/checkpoint-9")
     for path in checkpoints.all_of(run):
         cut(path, "optimizer.pt")
@@ -132,7 +132,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_of_itself_and_the_la
     with pytest.raises(OSError, match="Input/output error"):
         train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3"}))
     assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-1"]
-    assert checkpoints.why_not(Path("run/checkpoint-1")) is None
+    assert checkpoints.problem_with(Path("run/checkpoint-1")) is None
 
 
 def test_save_total_limit_keeps_the_newest_whole_ones(tiny_run):
