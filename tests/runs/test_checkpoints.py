@@ -100,9 +100,7 @@ def test_every_process_needs_its_random_numbers():
     (directory / "rng_state_2.pth").unlink()
     checkpoints.break_seal(directory)
     checkpoints.seal(directory, 3)
-    assert "rng_state_2.pth is missing" in checkpoints.problem_with(
-        directory
-    )
+    assert "rng_state_2.pth is missing" in checkpoints.problem_with(directory)
 
 
 @pytest.mark.parametrize(
