@@ -166,14 +166,12 @@ def experiment(config: "Config", rows: Any = None) -> int:
     from grpo.evaluation import before_after, difficulty
     from grpo.runs.run import open_run
 
-    with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
-        if config.script.eval_only:
-            run.begin(**data.facts())
-            before_after.measure_alone(config, tokenizer, data)
-            run.end("evaluated")
-            return 0
-        from grpo.training.setup import make_trainer
+    if config.script.eval_only:
+        return before_after.measure_alone(config, tokenizer, data)
 
+    from grpo.training.setup import make_trainer
+
+    with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
         # 2. The policy, and the trainer: TRL's GRPOTrainer, with the same gradient for less work
         policy = loading.load(config)
         data = difficulty.apply(config, policy, tokenizer, data)  # filter_pass_rate and curriculum, if they are set

@@ -10,6 +10,7 @@ from grpo.data.dataset import Data
 from grpo.evaluation import comparison, evaluate
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading, sharding
+from grpo.runs.run import open_run
 
 
 def measure_before(config: Config, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, data: Data) -> Evaluation:
@@ -35,9 +36,13 @@ def measure_after(
         evaluate.print_evaluations({"before": before[0], "after": summary}, compared["sentence"])
 
 
-def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> None:
-    """`--eval_only`: measure the model as it is."""
-    summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
-    if is_first_process():
-        evaluate.save(config.output, "only", summary, answers)
-        evaluate.print_evaluations({Path(config.model_name).name: summary})
+def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> int:
+    """`--eval_only`: measure the model as it is; the exit status."""
+    with open_run(config) as run:
+        run.begin(**data.facts())
+        summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
+        if is_first_process():
+            evaluate.save(config.output, "only", summary, answers)
+            evaluate.print_evaluations({Path(config.model_name).name: summary})
+        run.end("evaluated")
+    return run.exit_status
