@@ -669,7 +669,7 @@ def test_what_a_model_answers_cannot_steer_the_terminal(monkeypatch):
     tokenizer, style = loading.load_tokenizer(config, train_grpo.PROMPT_FORMATS["xml"])
     for text in HOSTILE.values():
         monkeypatch.setattr(type(tokenizer), "decode", lambda *args, text=text, **kwargs: f"{text}<answer>{text}")
-        monkeypatch.setattr(inference, "arithmetic", lambda *args: contextlib.nullcontext())
+        monkeypatch.setattr(inference, "training_autocast", lambda *args: contextlib.nullcontext())
         monkeypatch.setattr(inference, "generate", lambda *args, **kwargs: [([1], False)])
         assert not shown_raw(inference.answer(config, None, tokenizer, style, []))
 

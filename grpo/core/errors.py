@@ -102,7 +102,8 @@ def _named(error: BaseException, *names: str) -> bool:
 def _is_load_error(error: BaseException) -> bool:
     """Files of a model may hold anything, and so may what the libraries raise for them."""
     files = (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, ImportError)
-    return isinstance(error, files) or _named(error, "SafetensorError", "StrictDataclassError")
+    bare = type(error) is Exception  # tokenizers'
+    return isinstance(error, files) or bare or _named(error, "SafetensorError", "StrictDataclassError")
 
 
 @dataclass(frozen=True)

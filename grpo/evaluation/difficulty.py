@@ -21,7 +21,7 @@ from grpo.core.out_of_memory import EVALUATION, phase
 from grpo.core.processes import say
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
-from grpo.policy.generation import Sampling, arithmetic, generate
+from grpo.policy.generation import Sampling, generate, training_autocast
 from rewards import is_right
 
 
@@ -52,7 +52,7 @@ def pass_rates(config: Any, model: Any, tokenizer: Any, data: Data) -> list[floa
     (rates,) = broadcast_object_list([json.loads(cached.read_text()) if cached.is_file() else None])
     if rates is None:
         many = [prompt for prompt in prompts for _ in range(k)]
-        with phase(EVALUATION), arithmetic(training, model):
+        with phase(EVALUATION), training_autocast(training, model):
             batch_size = training.per_device_eval_batch_size
             drawn = generate(model, tokenizer, many, limit, batch_size, sampling, label="difficulty")
         texts = tokenizer.batch_decode([ids for ids, _ in drawn], skip_special_tokens=True)

@@ -24,7 +24,7 @@ from grpo.core.out_of_memory import EVALUATION, phase
 from grpo.core.processes import say
 from grpo.core.redaction import for_rich
 from grpo.data.prompts import tokenize
-from grpo.policy.generation import Sampling, arithmetic, generate
+from grpo.policy.generation import Sampling, generate, training_autocast
 from grpo.runs.resume import unchanged
 from rewards import (
     XML_COT_FORMAT,
@@ -88,9 +88,9 @@ def majority(texts: Sequence[str]) -> str | None:
 
 
 def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
-    """`evaluate` on a run's held-out questions, in the arithmetic of its training; samples are drawn like rollouts."""
+    """`evaluate` on a run's held-out questions, in its training's number format; samples are drawn like rollouts."""
     training = config.training
-    with phase(EVALUATION), arithmetic(training, model):
+    with phase(EVALUATION), training_autocast(training, model):
         return evaluate(
             model,
             tokenizer,

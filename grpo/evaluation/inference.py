@@ -13,8 +13,8 @@ from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import printable
 from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat, Shot, tokenize
-from grpo.policy.generation import arithmetic, generate
-from grpo.policy.loading import load, load_tokenizer, read_adapter, read_wish
+from grpo.policy.generation import generate, training_autocast
+from grpo.policy.loading import load, load_tokenizer, read_adapter, read_model_config
 from grpo.runs import hub
 from rewards import extract_xml_answer
 
@@ -42,7 +42,7 @@ def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: 
     """The greedy completion of the question that `--ask` gives, and the answer read out of it."""
     training = config.training
     prompts = tokenize([style.prompt(config.script.ask, shots)], tokenizer, training.chat_template_kwargs)
-    with arithmetic(training, model):
+    with training_autocast(training, model):
         ((ids, cut),) = generate(model, tokenizer, prompts, training.max_completion_length, batch_size=1)
     text = tokenizer.decode(ids, skip_special_tokens=True)
     end = f" (cut off at {training.max_completion_length} tokens)" if cut else ""
@@ -68,7 +68,7 @@ def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
     partial = merged.with_name("merged.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
     source = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
-    read_wish(adapter.base_model_name_or_path, **source)
+    read_model_config(adapter.base_model_name_or_path, **source)
     with readable("loading", name=str(directory)):
         base = AutoModelForCausalLM.from_pretrained(
             adapter.base_model_name_or_path,

@@ -1,22 +1,33 @@
-"""Completions for many prompts at once: finished ones leave the batch, and waiting prompts take their places.
+"""Completions for many prompts at once, in a batch that stays full: rows that end leave it, waiting prompts enter.
 
-Greedy completions are those of `model.generate` (tests/test_generation.py), in less time (benchmarks/evaluation.py).
+`model.generate` computes every row of a batch until its longest completion ends. Answers have long tails, so most of
+that work is for rows that have already ended. Greedy completions here are those of `model.generate`
+(tests/policy/test_generation.py), in less time (benchmarks/bench_evaluation.py).
 """
 
+import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import PartialState
+from accelerate.state import PartialState
 from accelerate.utils import gather_object
+from peft import PeftModel
 from tqdm.auto import tqdm
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from grpo.core.processes import say
-from grpo.policy.decoding import Job, obstacle, refilled
 
+if TYPE_CHECKING:
+    from trl import GRPOConfig
+
+Job = tuple[int, Sequence[int]]  # a number to know it by, and the prompt's token ids
+Done = tuple[int, list[int], bool]  # a job's number, its token ids with the end token, and whether it was cut off
 Completion = tuple[list[int], bool]  # token ids without the end token, and whether it was cut off
 
 
@@ -32,7 +43,7 @@ class Sampling:
     seed: int | None = 0  # None: from the global random state
 
     @classmethod
-    def like(cls, training: Any) -> "Sampling":
+    def like(cls, training: "GRPOConfig") -> "Sampling":
         """As the rollouts of a GRPOConfig are drawn."""
         return cls(
             training.temperature,
@@ -54,15 +65,15 @@ class Sampling:
         return steps
 
 
-def eos_ids(model: Any, tokenizer: Any) -> list[int]:
+def eos_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Every token that ends a completion: the tokenizer's and all that the model declares (TRL does the same)."""
     declared = model.generation_config.eos_token_id
     declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
     return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
 
 
-def arithmetic(training: Any, model: Any) -> torch.autocast:
-    """The number format of a run's training, as a context.
+def training_autocast(training: "GRPOConfig", model: Any) -> torch.autocast:
+    """Compute in the number format of a run's training.
 
     Accelerate casts in the forward of the model that it has trained, but not in that of one just loaded: the same
     weights would answer differently before and after.
@@ -74,7 +85,7 @@ def arithmetic(training: Any, model: Any) -> torch.autocast:
 @torch.no_grad()
 def generate(
     model: Any,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     batch_size: int,
@@ -98,7 +109,9 @@ def generate(
     order = sorted(range(len(jobs)), key=lambda index: -len(jobs[index]))
     share = [(index, jobs[index]) for index in order[state.process_index :: state.num_processes]]
     ends = eos_ids(model, tokenizer)
-    complete = refilled if _possible(model) else _stock
+    if why_not := obstacle(model):
+        say(f"note: evaluation runs on model.generate, because {why_not}")
+    complete = complete_by_generate if why_not else complete_in_full_batch
     model.eval()
     done = []
     with tqdm(
@@ -113,23 +126,56 @@ def generate(
     return completions if sampling else [completions[where[prompt]] for prompt in wanted]
 
 
-def _possible(model: Any) -> bool:
-    why_not = obstacle(model)
-    if why_not:
-        say(f"note: evaluation runs on model.generate, because {why_not}")
-    return not why_not
-
-
-def _stock(
+def complete_in_full_batch(
     model: Any,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    jobs: Sequence[Job],
+    ends: Sequence[int],
+    max_new_tokens: int,
+    batch_size: int,
+    sampling: Sampling | None = None,
+) -> Iterator[Done]:
+    """Complete the jobs: each one's number, token ids and whether it was cut off, as soon as it has ended.
+
+    Args:
+        ends: tokens that end a completion; the one that did is its last.
+        sampling: None takes the likeliest token.
+    """
+    batch, waiting = _Batch(model, tokenizer, ends, max_new_tokens, sampling), deque(jobs)
+    while waiting or batch.rows:
+        free = batch_size - len(batch.rows)
+        if waiting and 4 * free >= batch_size:  # several at once: a forward of one prompt wastes the machine
+            batch.admit([waiting.popleft() for _ in range(min(free, len(waiting)))])
+        else:
+            batch.step()
+        yield from batch.leave()
+
+
+def obstacle(model: Any) -> str | None:
+    """Why this model cannot be decoded here, as the end of `because …`; None where it can."""
+    if "unsloth" in sys.modules:
+        return "Unsloth's models decode in a way of their own"
+    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
+        return "its adapter adds tokens to the prompt"
+    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        return "it is spread over several devices"
+    # sliding windows and states forget, and rows could not be moved between caches that did
+    layers = DynamicCache(config=model.config).layers
+    if model._is_stateful or not all(type(layer) is DynamicLayer for layer in layers):
+        return "its cache is not of the plain kind"
+    return None
+
+
+def complete_by_generate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
     jobs: Sequence[Job],
     ends: Sequence[int],
     max_new_tokens: int,
     batch_size: int,
     sampling: Sampling | None,
-) -> Iterator[tuple[int, list[int], bool]]:
-    """The same by `model.generate`: every batch runs until its last completion ends."""
+) -> Iterator[Done]:
+    """The same by `model.generate`, for models with an `obstacle`."""
     drawn = sampling or Sampling(temperature=1.0, top_k=50)  # the defaults of what greedy decoding ignores
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -155,3 +201,164 @@ def _stock(
         for (job, _), row in zip(batch, output[:, padded["input_ids"].shape[1] :].tolist(), strict=True):
             end = next((position for position, token in enumerate(row) if token in ends), None)
             yield job, row if end is None else row[: end + 1], end is None
+
+
+class _GrowingLayer(DynamicLayer):
+    """A cache layer with room to grow: transformers' own copies all keys and values for each new token."""
+
+    room = 64  # tokens
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.hold(key_states, value_states)
+            return self.keys, self.values
+        start, end = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
+        if end > self.buffers[0].shape[2]:
+            self.hold(self.keys, self.values)
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = new
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
+        return self.keys, self.values
+
+    def hold(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.buffers = [_pad(keys, right=self.room), _pad(values, right=self.room)]
+        self.keys, self.values = (buffer[:, :, : keys.shape[2]] for buffer in self.buffers)
+
+
+def _pad(tensor: torch.Tensor, left: int = 0, right: int = 0) -> torch.Tensor:
+    """Zeros before or after, along a cache's length (its last but one dimension)."""
+    return torch.nn.functional.pad(tensor, (0, 0, left, right))
+
+
+@dataclass
+class _Row:
+    job: int
+    ids: list[int] = field(default_factory=list)
+    ended: bool = False  # by an end token
+    cut: bool = False
+
+
+class _Batch:
+    """The rows that are being completed, right-aligned: the cache, the attention mask and the last token of each.
+
+    `seen` are the tokens that a row's prompt and completion hold, (rows, vocabulary), where repetition is penalised.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        ends: Sequence[int],
+        max_new_tokens: int,
+        sampling: Sampling | None,
+    ) -> None:
+        # a PEFT model's layers hold the adapter themselves, and its own forward hides what the model's takes
+        base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+        self.model = base
+        self.tokenizer, self.ends, self.max_new_tokens = tokenizer, ends, max_new_tokens
+        self.warpers = sampling.warpers() if sampling else None
+        self.penalty = sampling.repetition_penalty if sampling else 1.0
+        self.random = None  # the device's global generator
+        if sampling and sampling.seed is not None:
+            self.random = torch.Generator(model.device).manual_seed(sampling.seed + PartialState().process_index)
+        self.accepts = set(signature(type(self.model).forward).parameters)  # an instance may be wrapped
+        self.depth = len(DynamicCache(config=base.config).layers)
+        self.rows: list[_Row] = []
+        self.cache: DynamicCache
+        self.layers: list[_GrowingLayer]  # of the cache
+        self.mask: torch.Tensor  # (rows, positions)
+        self.tokens: torch.Tensor  # (rows,)
+        self.seen: torch.Tensor | None = None
+
+    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> Any:
+        """Of the next token of every row, (rows, vocabulary)."""
+        optional = {"position_ids": positions, "logits_to_keep": 1}
+        arguments = {key: value for key, value in optional.items() if key in self.accepts}
+        output = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **arguments)
+        return output.logits[:, -1].float()
+
+    def _choose(self, logits: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
+        if self.warpers is None:
+            return logits.argmax(-1)
+        if seen is not None:
+            logits = torch.where(seen, torch.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
+        scores: Any = self.warpers(None, logits)  # type: ignore[arg-type]  # they read no ids
+        tokens = torch.multinomial(scores.softmax(-1), 1, generator=self.random)
+        if seen is not None:
+            seen.scatter_(1, tokens, True)
+        return tokens.squeeze(1)
+
+    def admit(self, jobs: list[Job]) -> None:
+        """Take in new rows; samples of the same prompt are computed once up to its end."""
+        wanted = [tuple(prompt) for _, prompt in jobs]
+        prompts = list(dict.fromkeys(wanted))
+        padded = {"input_ids": [list(prompt) for prompt in prompts]}
+        inputs = self.tokenizer.pad(padded, padding_side="left", return_tensors="pt").to(self.model.device)
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        cache, layers = DynamicCache(config=self.model.config), [_GrowingLayer() for _ in range(self.depth)]
+        cache.layers = list(layers)
+        logits = self._logits(ids, (mask.cumsum(-1) - 1).clamp(min=0), mask, cache)
+        seen = None
+        if self.penalty != 1:  # padding does not count as a token of the prompt
+            seen = torch.zeros_like(logits, dtype=mask.dtype).scatter_add_(1, ids, mask).bool()
+        if len(prompts) < len(jobs):
+            places = {prompt: place for place, prompt in enumerate(prompts)}
+            copies = torch.tensor([places[prompt] for prompt in wanted], device=ids.device)
+            logits, mask, seen = logits[copies], mask[copies], None if seen is None else seen[copies]
+            for layer in layers:
+                layer.hold(layer.keys[copies], layer.values[copies])
+        tokens = self._choose(logits, seen)
+        if self.rows:  # both are right-aligned: the shorter one is padded on the left
+            length = max(mask.shape[1], self.mask.shape[1])
+            left, other = length - self.mask.shape[1], length - mask.shape[1]
+            for old, new in zip(self.layers, layers, strict=True):
+                old.hold(
+                    torch.cat([_pad(old.keys, left), _pad(new.keys, other)]),
+                    torch.cat([_pad(old.values, left), _pad(new.values, other)]),
+                )
+            pad = torch.nn.functional.pad
+            mask = torch.cat([pad(self.mask, (left, 0)), pad(mask, (other, 0))])
+            tokens = torch.cat([self.tokens, tokens])
+            seen = None if self.seen is None or seen is None else torch.cat([self.seen, seen])
+        else:
+            self.cache, self.layers = cache, layers
+        self.rows += [_Row(job) for job, _ in jobs]
+        self.mask, self.tokens, self.seen = mask, tokens, seen
+        self._note(len(jobs))
+
+    def step(self) -> None:
+        """One more token for every row."""
+        # what a row that has ended still computes is nobody's: masked, it needs no further position
+        running = self.mask.new_tensor([[not (row.ended or row.cut)] for row in self.rows])
+        self.mask = torch.cat([self.mask, running], dim=1)
+        positions = self.mask.sum(-1, keepdim=True) - 1
+        self.tokens = self._choose(self._logits(self.tokens[:, None], positions, self.mask, self.cache), self.seen)
+        self._note(len(self.rows))
+
+    def _note(self, count: int) -> None:
+        """Write the new tokens down, for the last `count` rows."""
+        for row, token in zip(self.rows[-count:], self.tokens[-count:].tolist(), strict=True):
+            if not (row.ended or row.cut):
+                row.ids.append(token)
+                row.ended = token in self.ends
+                row.cut = not row.ended and len(row.ids) == self.max_new_tokens
+
+    def leave(self) -> Iterator[Done]:
+        """Give what has ended and take it out of the batch, unless it is too little to be worth a copy of the rest."""
+        left = [row for row in self.rows if row.ended or row.cut]
+        if not left or 8 * len(left) < len(self.rows):
+            return
+        yield from ((row.job, row.ids, row.cut) for row in left)
+        stay = [index for index, row in enumerate(self.rows) if not (row.ended or row.cut)]
+        self.rows = [self.rows[index] for index in stay]
+        if self.rows:
+            kept = torch.tensor(stay, device=self.model.device)
+            self.tokens, self.mask = self.tokens[kept], self.mask[kept]
+            self.seen = None if self.seen is None else self.seen[kept]
+            unused = self.mask.shape[1] - int(self.mask.sum(-1).max())  # the longest may have left
+            self.mask = self.mask[:, unused:]
+            for layer in self.layers:
+                layer.hold(layer.keys[kept, :, unused:], layer.values[kept, :, unused:])

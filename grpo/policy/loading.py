@@ -1,169 +1,219 @@
-"""The model, its configuration and its tokenizer, loaded; what cannot be trained on is said in one line."""
+"""The model, its configuration and its tokenizer, from a directory or the Hub; files that cannot be used are one line.
+
+Configuration and weight files are checked before a run writes anything; weights are loaded after preflight.
+"""
 
 import dataclasses
+import json
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from grpo.core.errors import UserError, readable
+from grpo.core.errors import GIVE_A_MODEL, UserError, readable
 from grpo.core.out_of_memory import START, phase
+from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat
 from grpo.policy import sharding, unsloth
-from grpo.policy.model_files import BROKEN, probe_weights, refuse_unusable
 
-MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
-TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
+if TYPE_CHECKING:
+    from peft import PeftConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
-def read_adapter(name: str, revision: str | None) -> Any:
-    """The PeftConfig where `name` is an adapter, else None."""
+def _check_path(name: str) -> None:
+    """UserError where `name` is neither a directory nor a possible Hub id."""
+    if os.path.isfile(name):
+        raise UserError(f"model_name_or_path: {name!r} is a file; use the directory of a model, or a Hub id")
+    if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):
+        raise UserError(f"model_name_or_path: the directory {name!r} does not exist; use another one or a Hub id")
+
+
+def check_weights(directory: str, stem: str) -> None:
+    """UserError where weights are missing or were downloaded in part: a safetensors header knows its file's size.
+
+    Args:
+        stem: "model" or "adapter_model".
+    """
+    from safetensors import SafetensorError, safe_open
+
+    whole, index = (Path(directory, f"{stem}.safetensors{suffix}") for suffix in ("", ".index.json"))
+    files = [whole]
+    if not whole.exists() and index.exists():
+        with readable("loading", name=directory):
+            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            files = [Path(directory, shard) for shard in sorted(set(shards))]
+    elif not whole.exists():
+        if list(Path(directory).glob("pytorch_model.bin*" if stem == "model" else f"{stem}.bin")):
+            return  # a pickle does not know its size
+        raise UserError(
+            f"model_name_or_path: {directory!r} does not load (no weights: no {whole.name}); {GIVE_A_MODEL}"
+        )
+    for file in files:
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            reason = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
+            raise UserError(
+                f"model_name_or_path: {directory!r} does not load ({file.name}: {reason}); download it again"
+            ) from None
+
+
+def read_adapter(name: str, revision: str | None) -> "PeftConfig | None":
+    """The adapter's configuration; None where `name` is a whole model."""
     from peft import PeftConfig
     from transformers.utils.peft_utils import find_adapter_config_file
 
-    refuse_unusable(name, "adapter_config.json")
+    _check_path(name)
     with readable("loading", name=name):
         found = find_adapter_config_file(name, revision=revision)
         adapter = PeftConfig.from_pretrained(name, revision=revision) if found else None
     if adapter is None:
         return None
-    base = adapter.base_model_name_or_path
-    if not base or (os.path.isabs(base) and not os.path.isdir(base)):
-        missing = f"the adapter of {base!r}, which does not exist" if base else "an adapter that names no model"
+    if not adapter.base_model_name_or_path:
         raise UserError(
-            f"model_name_or_path: {name!r} is {missing}; set base_model_name_or_path in its adapter_config.json"
+            f"model_name_or_path: {name!r} is an adapter that names no model; set base_model_name_or_path in its "
+            "adapter_config.json"
         )
+    _check_path(adapter.base_model_name_or_path)
     if os.path.isdir(name):
-        probe_weights(name, "adapter_model")
+        check_weights(name, "adapter_model")
     return adapter
 
 
-def read_wish(name: str, kernel: str | None = None, **source: Any) -> Any:
-    """A model's configuration, unless it asks for a kernel that the settings (`kernel`) do not."""
-    from transformers import AutoConfig
-
-    with readable("loading", name=name):
-        config = AutoConfig.from_pretrained(name, **source)
-    wish = str(getattr(config, "_attn_implementation", None))
-    if "/" in wish and wish != kernel:  # transformers would fetch it
-        raise UserError(
-            f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {wish!r}, a binary to be "
-            f"downloaded; take _attn_implementation out of it, or trust it (--attn_implementation {wish})"
-        )
-    return config
-
-
-def read_config(name: str, kernel: str | None = None, **source: Any) -> Any:
-    """The configuration of a model; weights that are here are probed.
+def read_model_config(name: str, attn_implementation: str | None = None, **source: Any) -> "PretrainedConfig":
+    """The configuration of a causal language model, without its weights.
 
     Args:
         name: a local directory or a Hub id.
-        kernel: the attention implementation that the settings ask for.
+        attn_implementation: the one that the settings ask for.
         source: `revision` and `trust_remote_code`.
+
+    Raises:
+        UserError: there is none, it is a masked LM's, or it asks for an attention kernel that the settings do not.
     """
+    from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    refuse_unusable(name, *MODEL_FILES)
-    if os.path.isdir(name):
-        probe_weights(name, "model")
-    config = read_wish(name, kernel, **source)
-    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+    _check_path(name)
+    with readable("loading", name=name):
+        config = AutoConfig.from_pretrained(name, **source)
+    kernel = str(getattr(config, "_attn_implementation", None))
+    if "/" in kernel and kernel != attn_implementation:  # transformers would download and run it
         raise UserError(
-            f"model_name_or_path: {name!r} is a {config.model_type}, which fills gaps in a text and does not go on "
-            "with it; give a causal language model"
+            f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {kernel!r}, a binary to "
+            f"be downloaded; take _attn_implementation out of it, or trust it (--attn_implementation {kernel})"
         )
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        raise UserError(f"model_name_or_path: {name!r} is a masked LM ({config.model_type}); GRPO needs a causal LM")
     return config
 
 
-def read_configs(config: Any) -> tuple[Any, Any]:
-    """Of the model (an adapter's base model), and of the adapter: a saved one, a new one (`use_peft`), or None."""
+def read_configs(config: Config) -> tuple["PretrainedConfig", "PeftConfig | None"]:
+    """The configurations of the model (an adapter's base model) and of the adapter: a saved one, a new one, or None.
+
+    Weight files in a local directory are checked.
+
+    Raises:
+        UserError: the files cannot be used, or settings do not fit this kind of model.
+    """
     from trl import get_peft_config
 
-    name, revision = config.model.model_name_or_path, config.model.model_revision
+    script, model, training = config.script, config.model, config.training
+    name = str(model.model_name_or_path)
+    revision: str | None = model.model_revision
     adapter = read_adapter(name, revision)
     if adapter:
-        name, revision = adapter.base_model_name_or_path, adapter.revision
-    read = read_config(
-        name, config.model.attn_implementation, revision=revision, trust_remote_code=config.training.trust_remote_code
-    )
+        name, revision = str(adapter.base_model_name_or_path), adapter.revision
+    source = dict(revision=revision, trust_remote_code=training.trust_remote_code)
+    model_config = read_model_config(name, model.attn_implementation, **source)
+    if os.path.isdir(name):
+        check_weights(name, "model")
     try:
-        peft_config = adapter or get_peft_config(config.model)
+        peft_config = adapter or get_peft_config(model)
     except ValueError as error:
         raise UserError(f"use_peft: PEFT refuses the settings of the adapter ({error}); see lora_*") from None
-    if (coefficient := config.training.router_aux_loss_coef) and not hasattr(
-        read.get_text_config(), "output_router_logits"
-    ):
-        raise UserError(f"router_aux_loss_coef: {coefficient} is for mixtures of experts, and {name} is none; drop it")
-    if config.script.merge_lora and peft_config is None:
-        raise UserError("merge_lora: no adapter is trained that could be merged; add --use_peft true, or drop it")
-    quantized = config.model.load_in_4bit or config.model.load_in_8bit
-    if quantized and peft_config is None and not config.script.eval_only:
+    experts = hasattr(model_config.get_text_config(), "output_router_logits")
+    if training.router_aux_loss_coef and not experts:
+        raise UserError(
+            f"router_aux_loss_coef: {training.router_aux_loss_coef} is for mixtures of experts, which {name} is not; "
+            "drop it"
+        )
+    if script.merge_lora and peft_config is None:
+        raise UserError("merge_lora: there is no adapter to merge; add --use_peft true, or drop it")
+    if (model.load_in_4bit or model.load_in_8bit) and peft_config is None and not script.eval_only:
         raise UserError(
             f"use_peft: quantized weights ({name}) cannot be trained; add --use_peft true, which trains an adapter on "
             "them, or drop load_in_4bit and load_in_8bit"
         )
-    return read, peft_config
+    return model_config, peft_config
 
 
-def load(config: Any) -> Any:
-    """The policy on this process' device; a saved adapter on its base model, to go on with."""
+def load(config: Config) -> Any:
+    """The policy, a PreTrainedModel or PeftModel on this process' device; a saved adapter on its base, to train on.
+
+    Raises:
+        UserError: weights are missing, do not fit config.json, or are not finite.
+    """
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
     from trl import get_quantization_config
 
-    options = {
+    name, training = str(config.model.model_name_or_path), config.training
+    if config.script.use_unsloth:
+        with readable("loading", name=name), phase(START):
+            return unsloth.load(config)
+    adapter = read_adapter(name, config.model.model_revision)
+    base = str(adapter.base_model_name_or_path) if adapter else name
+    source = {
+        "revision": adapter.revision if adapter else config.model.model_revision,
+        "trust_remote_code": training.trust_remote_code,
+    }
+    read_model_config(base, config.model.attn_implementation, **source)
+    options: dict[str, Any] = {
         "dtype": config.model.dtype,
         "attn_implementation": config.model.attn_implementation,
         "quantization_config": get_quantization_config(config.model),
-        **(config.training.model_init_kwargs or {}),
+        **cast(dict[str, Any], training.model_init_kwargs or {}),
     }
-    if config.script.use_unsloth:
-        with readable("loading", name=config.model.model_name_or_path), phase(START):
-            return unsloth.load(config)
-    name, revision = config.model.model_name_or_path, config.model.model_revision
-    adapter = read_adapter(name, revision)
-    base = adapter.base_model_name_or_path if adapter else name
-    source = dict(revision=adapter.revision if adapter else revision)
-    source["trust_remote_code"] = config.training.trust_remote_code
-    read_wish(base, config.model.attn_implementation, **source)
     with readable("loading", name=name), phase(START), sharding.loaded_whole(), warnings.catch_warnings():
-        model, found = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
+        model, found = loaded
         if options["quantization_config"] is None:
-            model = model.to(config.training.device)
+            model = model.to(training.device)
         if adapter:
-            trainable = not config.script.eval_only  # by default an adapter is loaded frozen, and would learn nothing
+            trainable = not config.script.eval_only  # by default an adapter is loaded frozen
             # PEFT only warns of weights that it does not find, and leaves them as a new adapter's
             warnings.filterwarnings("error", message="Found missing adapter keys", category=UserWarning)
-            try:
-                model = PeftModel.from_pretrained(model, name, revision=revision, is_trainable=trainable)
-            except UserWarning as error:
-                raise ValueError(f"adapter_model holds other weights than adapter_config.json says: {error}") from None
-    _refuse_random(base, sorted(found["missing_keys"]))
+            model = PeftModel.from_pretrained(
+                model, name, revision=config.model.model_revision, is_trainable=trainable
+            )
+    if missing := sorted(found["missing_keys"]):  # transformers draws them, and training would start from noise
+        raise UserError(
+            f"model_name_or_path: {base!r} lacks {len(missing)} of the weights that its config.json asks for "
+            f"({', '.join(missing[:2])}{', …' if len(missing) > 2 else ''}); download it again"
+        )
     for key, weight in model.named_parameters():
-        whole = weight.is_floating_point() and weight.element_size() > 1 and not weight.is_meta  # no quantized numbers
-        if whole and not weight.isfinite().all():
+        number = weight.is_floating_point() and weight.element_size() > 1 and not weight.is_meta  # not quantized
+        if number and not weight.isfinite().all():
             raise UserError(
-                f"model_name_or_path: {name!r} holds numbers that are not finite ({key}); give a checkpoint of before"
+                f"model_name_or_path: weights of {name!r} are not finite ({key}); use an earlier checkpoint"
             )
     return model
 
 
-def _refuse_random(name: str, missing: Sequence[str]) -> None:
-    """UserError for weights that the files lack: transformers makes them up, and training would start from noise."""
-    if missing:
-        raise UserError(
-            f"model_name_or_path: {name!r} lacks {len(missing)} of the weights that its config.json asks for "
-            f"({', '.join(missing[:2])}{', …' if len(missing) > 2 else ''}); get its files again"
-        )
+def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple["PreTrainedTokenizerBase", PromptFormat]:
+    """The model's tokenizer, padding on the left, with a pad token; and the prompt format that it can render.
 
-
-def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]:
-    """The model's tokenizer, padding on the left, with a pad token, and the prompt format that it can render."""
+    Raises:
+        UserError: there is none, it has no end token, or its chat template cannot render a question.
+    """
     from transformers import AutoTokenizer
 
-    name, training = config.model.model_name_or_path, config.training
+    name, training = str(config.model.model_name_or_path), config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
-    refuse_unusable(name, *TOKENIZER_FILES)
+    _check_path(name)
     with readable("loading", name=name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
@@ -173,30 +223,30 @@ def load_tokenizer(config: Any, style: PromptFormat) -> tuple[Any, PromptFormat]
             f"model_name_or_path: the tokenizer of {name!r} has no end token, so that no completion would end; set "
             "eos_token in its tokenizer_config.json"
         )
-    if style.chat and tokenizer.chat_template is None:
+    if prompt_format.chat and tokenizer.chat_template is None:
         if config.script.use_chat_template:
             raise UserError(
-                f"use_chat_template: the tokenizer of {name!r} has no chat template; give an instruct model, or add a "
+                f"use_chat_template: the tokenizer of {name!r} has no chat template; use an instruct model, or add a "
                 "chat_template.jinja to its directory"
             )
-        style = dataclasses.replace(style, chat=False)
-    if style.chat:
-        _check_template(tokenizer, style, name, training.chat_template_kwargs or {})
+        prompt_format = dataclasses.replace(prompt_format, chat=False)
+    if prompt_format.chat:
+        _check_template(tokenizer, prompt_format, name, cast(dict[str, Any], training.chat_template_kwargs or {}))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer, style
+    return tokenizer, prompt_format
 
 
-def _check_template(tokenizer: Any, style: PromptFormat, name: str, kwargs: dict[str, Any]) -> None:
-    """UserError where the chat template cannot render a prompt, or leaves the question out."""
-    from jinja2 import TemplateError
-
+def _check_template(
+    tokenizer: "PreTrainedTokenizerBase", prompt_format: PromptFormat, name: str, kwargs: dict[str, Any]
+) -> None:
     where = f"model_name_or_path: the chat template of {name!r}"
     where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
-    remedy = "mend its chat_template.jinja, or give --use_chat_template false"
+    fix = "fix its chat_template.jinja, or use --use_chat_template false"
     try:
-        text = tokenizer.apply_chat_template(style.prompt("2 + 2?"), tokenize=False, **kwargs)
-    except (TemplateError, *BROKEN) as error:
-        raise UserError(f"{where} refuses a system message and a question ({error}); {remedy}") from None
+        chat: Any = prompt_format.prompt("2 + 2?")
+        text = tokenizer.apply_chat_template(chat, tokenize=False, **kwargs)
+    except Exception as error:  # a template is code of the model's author
+        raise UserError(f"{where} refuses a system message and a question ({error}); {fix}") from None
     if "2 + 2?" not in text:
-        raise UserError(f"{where} leaves the question out; {remedy}")
+        raise UserError(f"{where} leaves the question out; {fix}")

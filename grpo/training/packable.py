@@ -8,7 +8,7 @@ from accelerate.utils import DistributedType
 from peft import PeftModel
 
 from grpo.core.out_of_memory import TRAINING, OutOfMemory, phase
-from grpo.policy import decoding
+from grpo.policy import generation
 from grpo.training import attention
 
 
@@ -36,7 +36,7 @@ def why_not(trainer: Any) -> str | None:
         return "torch_compile would compile every length of a pack anew"
     if parallel is not None and (parallel.cp_enabled or parallel.sp_enabled):
         return "a sequence is spread over several devices"
-    if "position_ids" not in inspect.signature(type(base).forward).parameters or decoding.obstacle(base):
+    if "position_ids" not in inspect.signature(type(base).forward).parameters or generation.obstacle(base):
         return f"{type(base).__name__} has layers that cannot be told where a completion begins"
     if attention.choose(implementation, trainer.accelerator.device) is None:
         return f"attn_implementation {implementation} is not one that packs are known to work with"

@@ -10,8 +10,7 @@ from trl.extras.profiling import profiling_context
 from grpo.core.errors import UserError
 from grpo.core.processes import say
 from grpo.policy import engines, sharding
-from grpo.policy.decoding import obstacle, refilled
-from grpo.policy.generation import Sampling
+from grpo.policy.generation import Sampling, complete_in_full_batch, obstacle
 
 # What TRL's generation settings may say for `lean` to follow them; anything else is left to `generate`.
 FOLLOWED = {
@@ -49,7 +48,7 @@ class Lean:
             training = model.training
             model.eval()
             jobs = list(enumerate(prompt_ids))
-            done = refilled(
+            done = complete_in_full_batch(
                 model, trainer._tokenizer, jobs, self.ends, self.max_new_tokens, rows or len(jobs), self.sampling
             )
             completions = {job: ids for job, ids, _ in done}

@@ -1,4 +1,4 @@
-"""grpo/generation.py and grpo/decoding.py: the completions of `model.generate`, whatever the batch does."""
+"""grpo/policy/generation.py: the completions of `model.generate`, whatever the batch does."""
 
 import pytest
 import torch
@@ -18,11 +18,11 @@ from transformers import (
 )
 
 from grpo.data import dataset, prompts, sources
-from grpo.policy import decoding, generation
+from grpo.policy import generation
 from grpo.policy.generation import Sampling, eos_ids, generate
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
-COUNT = 24
+COUNT = 16
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def reference(demo, tokenizer, ids):
     return stock(demo, tokenizer, ids, 32)  # some are cut off, most end at different lengths
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8, 64])
-def test_greedy_completions_are_those_of_generate_for_any_batch_size(batch_size, demo, tokenizer, ids, reference):
+@pytest.mark.parametrize("batch_size", [3, 8, 64])
+def test_greedy_completions_are_those_of_generate(batch_size, demo, tokenizer, ids, reference):
     assert len({len(tokens) for tokens, _ in reference}) > 5 and 0 < sum(cut for _, cut in reference) < COUNT
     assert generate(demo, tokenizer, ids, 32, batch_size) == reference
 
@@ -88,17 +88,17 @@ FAMILIES = {  # absolute positions, rotary with grouped heads, no position ids a
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_other_kinds_of_models_answer_as_generate_does(family, tokenizer, ids, capsys):
+def test_other_models_answer_as_generate_does(family, tokenizer, ids, capsys):
     torch.manual_seed(0)
     model = FAMILIES[family]
     for parameter in model.parameters():  # random weights alone repeat one token
         torch.nn.init.normal_(parameter, std=0.3)
-    expected = stock(model, tokenizer, ids[:12], 20)
-    assert generate(model, tokenizer, ids[:12], 20, 5) == expected
+    expected = stock(model, tokenizer, ids[:8], 16)
+    assert generate(model, tokenizer, ids[:8], 16, 3) == expected
     assert ("runs on model.generate" in capsys.readouterr().out) == (family == "mistral")
 
 
-def test_sequences_may_fill_all_the_positions_that_a_model_has(tokenizer):
+def test_sequences_may_fill_all_positions_of_the_model(tokenizer):
     """A row that has ended waits for others to leave with it, and must not be computed beyond the last position."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=48, n_layer=2, n_head=4, n_positions=60))
@@ -114,20 +114,20 @@ def test_an_adapter_takes_part(demo, tokenizer, ids, reference):
         AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32),
         LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False),
     )
-    found = generate(model, tokenizer, ids, 32, 8)
-    assert found == stock(model, tokenizer, ids, 32) and found != reference
+    found = generate(model, tokenizer, ids[:6], 32, 4)
+    assert found == stock(model, tokenizer, ids[:6], 32) and found != reference[:6]
 
 
-def test_an_end_token_ends_a_completion_and_is_no_part_of_it(demo, tokenizer, ids):
-    for tokens, cut in generate(demo, tokenizer, ids, 60, 7):
-        assert tokenizer.eos_token_id not in tokens and not cut
-    for tokens, cut in generate(demo, tokenizer, ids, 4, 7):
-        assert cut and len(tokens) == 4
+def test_an_end_token_is_not_part_of_a_completion(demo, tokenizer, ids):
+    assert all(
+        tokenizer.eos_token_id not in tokens and not cut for tokens, cut in generate(demo, tokenizer, ids, 60, 7)
+    )
+    assert all(cut and len(tokens) == 4 for tokens, cut in generate(demo, tokenizer, ids[:8], 4, 3))
 
 
 def test_equal_prompts_are_answered_once(demo, tokenizer, ids, monkeypatch):
     taken = []
-    monkeypatch.setattr(decoding._Batch, "admit", lambda self, jobs, real=decoding._Batch.admit: (
+    monkeypatch.setattr(generation._Batch, "admit", lambda self, jobs, real=generation._Batch.admit: (
         taken.extend(jobs), real(self, jobs),
     ))  # fmt: skip
     found = generate(demo, tokenizer, [ids[0], ids[1], ids[0], ids[0]], 32, 2)
@@ -136,19 +136,19 @@ def test_equal_prompts_are_answered_once(demo, tokenizer, ids, monkeypatch):
 
 def test_the_batch_is_kept_full(demo, tokenizer, ids, monkeypatch):
     widths = []
-    real = decoding._Batch.step
-    monkeypatch.setattr(decoding._Batch, "step", lambda self: (widths.append(len(self.rows)), real(self)))
-    generate(demo, tokenizer, ids, 60, 8)
+    real = generation._Batch.step
+    monkeypatch.setattr(generation._Batch, "step", lambda self: (widths.append(len(self.rows)), real(self)))
+    found = generate(demo, tokenizer, ids, 60, 6)
     before_the_end = widths[: len(widths) // 2]
-    assert max(widths) == 8 and min(before_the_end) >= 6
-    assert sum(widths) < 1.2 * sum(len(tokens) for tokens, _ in generate(demo, tokenizer, ids, 60, 8))
+    assert max(widths) == 6 and min(before_the_end) >= 4
+    assert sum(widths) < 1.2 * sum(len(tokens) for tokens, _ in found)
 
 
 def test_samples_follow_the_policys_distribution(demo, tokenizer, ids):
     prompt = torch.tensor([ids[0]])
     with torch.no_grad():
         shares = demo.eval()(prompt).logits[0, -1].div(2.0).softmax(-1)
-    drawn = generate(demo, tokenizer, [ids[0]] * 4000, 1, 500, Sampling(temperature=2.0, seed=1))
+    drawn = generate(demo, tokenizer, [ids[0]] * 4000, 1, 1000, Sampling(temperature=2.0, seed=1))
     counts = torch.zeros(len(shares))
     for tokens, _ in drawn:
         counts[tokens[0] if tokens else tokenizer.eos_token_id] += 1
@@ -163,24 +163,24 @@ def test_samples_are_seeded_and_differ_among_themselves(demo, tokenizer, ids):
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.5, top_k=1), Sampling(temperature=1.5, top_p=1e-6)])
-def test_top_k_and_top_p_leave_only_the_likeliest_token(sampling, demo, tokenizer, ids, reference):
-    assert generate(demo, tokenizer, ids[:10], 32, 4, sampling) == reference[:10]
+def test_top_k_and_top_p_can_leave_one_token(sampling, demo, tokenizer, ids, reference):
+    assert generate(demo, tokenizer, ids[:6], 32, 4, sampling) == reference[:6]
 
 
-def test_the_fallback_draws_from_the_same_settings(demo, tokenizer, ids, reference, monkeypatch):
-    monkeypatch.setattr(generation, "_possible", lambda model: False)
+def test_the_fallback_has_the_same_settings(demo, tokenizer, ids, reference, monkeypatch):
+    monkeypatch.setattr(generation, "obstacle", lambda model: "a test says so")
     assert generate(demo, tokenizer, ids, 32, 8) == reference
-    assert generate(demo, tokenizer, ids[:10], 32, 4, Sampling(temperature=1.5, top_k=1)) == reference[:10]
+    assert generate(demo, tokenizer, ids[:6], 32, 4, Sampling(temperature=1.5, top_k=1)) == reference[:6]
     drawn = generate(demo, tokenizer, [ids[0]] * 8, 32, 4, Sampling(temperature=1.5))
     assert drawn == generate(demo, tokenizer, [ids[0]] * 8, 32, 4, Sampling(temperature=1.5))
 
 
-def test_the_models_own_sampling_defaults_do_not_count(demo, tokenizer, ids, reference, monkeypatch):
+def test_the_models_own_sampling_defaults_are_ignored(demo, tokenizer, ids, reference, monkeypatch):
     own = type(demo.generation_config)(
         **{**demo.generation_config.to_dict(), "repetition_penalty": 9.0, "do_sample": True}
     )
     monkeypatch.setattr(demo, "generation_config", own)
-    assert generate(demo, tokenizer, ids, 32, 8) == reference
+    assert generate(demo, tokenizer, ids[:6], 32, 8) == reference[:6]
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(temperature=1.0)])

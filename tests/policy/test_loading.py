@@ -1,8 +1,7 @@
-"""grpo/loading.py: what is wrong with a model's files is one line, before weights are read."""
+"""grpo/policy/loading.py: what is wrong with a model's files is one line, before weights are read."""
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,58 +17,59 @@ from grpo.core.errors import UserError
 from grpo.data.prompts import choose
 from grpo.policy import loading
 
-SOURCE = {"revision": "main", "trust_remote_code": False}
+CPU = ["--use_cpu", "true", "--report_to", "none"]
 
 
-def test_the_configuration_is_read_without_weights(monkeypatch):
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    assert loading.read_config(str(DEMO / "model"), **SOURCE).vocab_size == 512
+def configured(model, *argv):
+    return resolve(train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", str(model), *argv])
 
 
-def test_an_adapters_configuration_is_its_base_models(tmp_path):
+@pytest.fixture
+def adapter(tmp_path):
+    """The directory of a LoRA adapter of the demo's model."""
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
     model.name_or_path = str(DEMO / "model")
     get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-    config = resolve(
-        train_grpo.HYPERPARAMETERS,
-        ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(tmp_path / "adapter")],
-    )
-    model_config, peft_config = loading.read_configs(config)
+    return tmp_path / "adapter"
+
+
+def test_configuration_is_read_without_weights(monkeypatch):
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    model_config, peft_config = loading.read_configs(configured(DEMO / "model"))
+    assert model_config.vocab_size == 512 and peft_config is None
+
+
+def test_adapter_has_the_configuration_of_its_base(adapter):
+    model_config, peft_config = loading.read_configs(configured(adapter))
     assert model_config.vocab_size == 512 and peft_config.r == 3
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda path: (path / "config.json").unlink(), "does not load"),
-        (lambda path: (path / "model.safetensors").unlink(), "no weights"),
-        (lambda path: (path / "model.safetensors").write_bytes(b"\0" * 100), "does not load"),
+        (lambda path: (path / "config.json").write_text("{"), "does not load"),
         (lambda path: (path / "config.json").write_text(json.dumps({"model_type": "nonsense"})), "does not load"),
+        (lambda path: (path / "config.json").write_text(json.dumps({"model_type": "bert"})), r"masked LM \(bert\)"),
+        (lambda path: (path / "model.safetensors").unlink(), "no weights"),
+        (lambda path: (path / "model.safetensors").rename(path / "training_args.bin"), "no weights"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"\0" * 100), "does not load"),
+        (lambda path: cut(path / "model.safetensors"), "model.safetensors: .*download it again"),
         (shutil.rmtree, "does not exist"),
     ],
+    ids=["gone", "JSON", "unknown", "BERT", "no weights", "training_args", "bytes", "cut off", "no directory"],
 )
 def test_broken_files_are_one_line(spoil, reason, tmp_path):
     path = tmp_path / "model"
     shutil.copytree(DEMO / "model", path)
     spoil(path)
     with pytest.raises(UserError, match=reason) as caught:
-        loading.read_config(str(path), **SOURCE)
+        loading.read_configs(configured(path))
     assert "model_name_or_path" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_training_arguments_are_no_weights(tmp_path):
-    shutil.copytree(DEMO / "model", tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "training_args.bin")
-    with pytest.raises(UserError, match="no weights"):
-        loading.read_config(str(tmp_path / "model"), **SOURCE)
-
-
-def test_weights_that_were_cut_off_are_found_by_their_header(tmp_path):
-    shutil.copytree(DEMO / "model", tmp_path / "model")
-    file = Path(tmp_path / "model" / "model.safetensors")
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(UserError, match="does not load"):
-        loading.read_config(str(tmp_path / "model"), **SOURCE)
 
 
 @pytest.fixture
@@ -81,67 +81,62 @@ def load_tokenizer(tmp_path):
         (tmp_path / "model" / "chat_template.jinja").unlink()
         if template is not None:
             (tmp_path / "model" / "chat_template.jinja").write_text(template)
-        argv = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(tmp_path / "model"), *argv]
-        config = resolve(train_grpo.HYPERPARAMETERS, argv)
+        config = configured(tmp_path / "model", *argv)
         return loading.load_tokenizer(config, choose(train_grpo.PROMPT_FORMATS, config.script))
 
     return load
 
 
-def test_prompts_are_chats_where_there_is_a_template_and_text_where_there_is_none(load_tokenizer):
-    tokenizer, style = load_tokenizer("{{ messages[-1].content }}")
-    assert style.chat and tokenizer.padding_side == "left"
+@pytest.mark.parametrize(
+    ("template", "argv", "chat"),
+    [
+        ("{{ messages[-1].content }}", [], True),
+        ("{{ messages[-1].content }}", ["--use_chat_template", "false"], False),
+        (None, [], False),
+    ],
+    ids=["template", "not wanted", "none"],
+)
+def test_prompts_are_chats_where_there_is_a_template(template, argv, chat, load_tokenizer):
+    tokenizer, prompt_format = load_tokenizer(template, *argv)
+    assert prompt_format.chat is chat and tokenizer.padding_side == "left" and tokenizer.pad_token
 
 
-def test_without_a_chat_template_prompts_are_text(load_tokenizer):
-    assert not load_tokenizer(None)[1].chat
-
-
-def test_a_chat_template_can_be_left_alone(load_tokenizer):
-    assert not load_tokenizer("{{ messages[-1].content }}", "--use_chat_template", "false")[1].chat
-
-
-def test_a_chat_template_that_is_asked_for_and_missing_is_named(load_tokenizer):
-    with pytest.raises(UserError, match=r"use_chat_template: .* no chat template"):
-        load_tokenizer(None, "--use_chat_template", "true")
-
-
-def test_a_chat_template_that_refuses_the_prompt_is_named(load_tokenizer):
-    with pytest.raises(UserError, match="no system role"):
-        load_tokenizer("{{ raise_exception('no system role') }}")
+@pytest.mark.parametrize(
+    ("template", "argv", "message"),
+    [
+        (None, ["--use_chat_template", "true"], r"use_chat_template: .* no chat template"),
+        ("{{ raise_exception('no system role') }}", [], "no system role"),
+        ("Hello!", [], "leaves the question out"),
+    ],
+    ids=["missing", "refuses", "without the question"],
+)
+def test_chat_template_that_cannot_be_used_is_named(template, argv, message, load_tokenizer):
+    with pytest.raises(UserError, match=message):
+        load_tokenizer(template, *argv)
 
 
 # --- Quantized weights
 
 
-def quantized(**overrides):
+def quantized(model=DEMO / "model", *argv):
     """A configuration with 4-bit weights, which no CPU can have."""
-    flags = {"use_cpu": "true", "report_to": "none", "model_name_or_path": str(DEMO / "model"), **overrides}
-    config = resolve(
-        train_grpo.HYPERPARAMETERS, [word for key, value in flags.items() for word in (f"--{key}", value)]
-    )
+    config = configured(model, *argv)
     config.model.load_in_4bit = True
     return config
 
 
-def test_quantized_weights_cannot_be_trained_without_an_adapter(tmp_path):
+def test_quantized_weights_need_an_adapter_to_be_trained(adapter):
     with pytest.raises(UserError, match=r"use_peft: quantized weights .* --use_peft true"):
         loading.read_configs(quantized())
-    assert loading.read_configs(quantized(use_peft="true"))[1].r == 16
-    assert loading.read_configs(quantized(eval_only="true"))[1] is None  # nothing is trained
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
-    model.name_or_path = str(DEMO / "model")
-    get_peft_model(model, LoraConfig(r=3, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-    assert loading.read_configs(quantized(model_name_or_path=str(tmp_path / "adapter")))[1].r == 3  # a saved adapter
+    assert loading.read_configs(quantized(DEMO / "model", "--use_peft", "true"))[1].r == 16
+    assert loading.read_configs(quantized(DEMO / "model", "--eval_only", "true"))[1] is None  # nothing is trained
+    assert loading.read_configs(quantized(adapter))[1].r == 3  # a saved adapter
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_what_is_loaded_to_be_trained_on_quantized_weights_is_what_trl_prepares(saved, tmp_path, monkeypatch):
+def test_quantized_policy_is_what_trl_prepares(saved, adapter, monkeypatch):
     """TRL freezes nothing and upcasts nothing itself: PEFT must have frozen the base, and the adapter must learn."""
-    base = AutoModelForCausalLM.from_pretrained(DEMO / "model")
-    base.name_or_path = str(DEMO / "model")
-    get_peft_model(base, LoraConfig(r=3, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-    config = quantized(use_peft="true", **({"model_name_or_path": str(tmp_path / "adapter")} if saved else {}))
+    config = quantized(adapter if saved else DEMO / "model", "--use_peft", "true")
     monkeypatch.setattr("trl.get_quantization_config", lambda model: None)
     model = loading.load(config)
     model.is_loaded_in_4bit = True

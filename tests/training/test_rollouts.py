@@ -136,10 +136,10 @@ def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
 
 def test_checkpointing_is_off_while_decoding_and_on_afterwards(make, ids, monkeypatch):
     trainer, seen = make(temperature=1e-4), []
-    real = rollouts.refilled
+    real = rollouts.complete_in_full_batch
     monkeypatch.setattr(
         rollouts,
-        "refilled",
+        "complete_in_full_batch",
         lambda model, *rest: (seen.append(model.is_gradient_checkpointing), real(model, *rest))[1],
     )
     trainer.model.gradient_checkpointing_enable()
