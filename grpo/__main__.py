@@ -8,6 +8,7 @@ TOOLS = {  # a tool's module is imported only when it is used; each has main(arg
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
     "xray": ("grpo.evaluation.xray", "completions in a JSONL file, scored reward by reward"),
     "plan": ("grpo.config.plan", "what a run takes in memory, hours and money"),
+    "check": ("grpo.config.check", "what this machine can do, measured in minutes, and a recipe for it"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 

@@ -46,7 +46,8 @@ def fit_to_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
     Raises:
         UserError: the engine cannot work with them, or vLLM is not there.
     """
-    engine, notes = settings["generation"], []
+    engine: str = settings["generation"]
+    notes: list[str] = []
     if settings["eval_only"] or settings["ask"] or settings["merge_only"]:
         return notes  # there are no rollouts
     if settings["use_unsloth"] and engine not in ("auto", "hf", "vllm"):

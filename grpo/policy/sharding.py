@@ -1,7 +1,7 @@
-"""Weights that FSDP2 or DeepSpeed's ZeRO-3 has spread over devices: loaded whole, and whole on each for a while.
+"""Weights that FSDP2 or DeepSpeed's ZeRO-3 shards over devices: loaded whole, gathered to sample, saved in one file.
 
-Spread weights are gathered layer by layer, by all processes at the same moment, so that processes whose completions
-end at different lengths would wait for each other for ever. Gathered once before, they need nobody.
+Sharded weights are gathered layer by layer, by all processes at the same moment, so that processes whose completions
+end at different lengths would wait for each other for ever. Gathered once before, they can sample independently.
 """
 
 import contextlib
@@ -9,59 +9,65 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.accelerator import Accelerator
 from transformers.integrations import deepspeed
 
 from grpo.core.errors import UserError
 from grpo.core.processes import say
 from grpo.runs.checkpoints import read_seal
 
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
 
 @contextlib.contextmanager
-def whole(trainer: Any) -> Iterator[Any]:
-    """The policy with all its weights on this device, to compute without gradients; all processes enter it together.
+def whole(trainer: "GRPOTrainer") -> Iterator[Any]:
+    """The policy with all its weights on this device, for forwards without gradients; all processes enter together.
 
-    It takes the memory of the whole model on each device, in the number format of the forward. Weights that are not
-    spread are left alone.
+    It takes the memory of the whole model on each device, in the number format of the forward. Without sharding it
+    changes nothing.
     """
     from torch.distributed.fsdp import FSDPModule
     from trl.models.utils import unwrap_model_for_generation
 
-    spread = [module for module in trainer.model.modules() if isinstance(module, FSDPModule)]
-    groups = [group for module in spread for group in _groups(module)]
+    model: Any = trainer.model
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    groups = [group for module in sharded for group in _parameter_groups(module)]
     kept = [group.post_forward_mesh_info for group in groups]  # None: stays gathered after a forward
     for group in groups:
         group.post_forward_mesh_info = None
-    for module in spread:
+    for module in sharded:
         module.unshard()
-    kwargs = trainer.args.gradient_checkpointing_kwargs
+    wrapped: Any = trainer.model_wrapped
+    kwargs: Any = trainer.args.gradient_checkpointing_kwargs
     try:
         with unwrap_model_for_generation(
-            trainer.model_wrapped, trainer.accelerator, gradient_checkpointing_kwargs=kwargs
-        ) as model:
-            yield model
+            wrapped, trainer.accelerator, gradient_checkpointing_kwargs=kwargs
+        ) as gathered:
+            yield gathered
     finally:
         for group, mesh in zip(groups, kept, strict=True):
             group.post_forward_mesh_info = mesh
-        for module in spread:
+        for module in sharded:
             module.reshard()
 
 
-def _groups(module: Any) -> list[Any]:
-    """The weights that FSDP2 gathers together for this module. Private names: no public one tells the setting."""
+def _parameter_groups(module: Any) -> list[Any]:
+    """The weights that FSDP2 gathers together for this module, by private names: there is no public one."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)  # torch 2.11 has one at most
     return [group for group in groups or [getattr(state, "_fsdp_param_group", None)] if group is not None]
 
 
-def keep_precision(accelerator: Any) -> None:
-    """Before a model is divided: log-probabilities stay float32 under bf16, and gradients are summed in float32.
+def keep_precision(accelerator: Accelerator) -> None:
+    """Before a model is sharded: log-probabilities stay float32 under bf16, and gradients are summed in float32.
 
     Accelerate lets FSDP2 turn a model's outputs and its gradients into 16-bit numbers, which DDP does not do.
     """
-    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    plugin: Any = getattr(accelerator.state, "fsdp_plugin", None)
     policy = getattr(plugin, "mixed_precision_policy", None)
     if getattr(plugin, "fsdp_version", 1) == 2 and policy is not None:
         policy = dataclasses.replace(policy, output_dtype=None, reduce_dtype=torch.float32)
@@ -69,7 +75,7 @@ def keep_precision(accelerator: Any) -> None:
 
 
 def part(weight: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a weight, flat: all of it where it is not spread; it may be nothing."""
+    """What this process holds of a weight, flat: all of it where it is not sharded; it may be empty."""
     weight = getattr(weight, "ds_tensor", weight)  # ZeRO-3's; the weight itself is empty then
     weight = weight.to_local() if hasattr(weight, "to_local") else weight  # FSDP's
     return weight.detach().flatten()
@@ -77,10 +83,10 @@ def part(weight: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def loaded_whole() -> Iterator[None]:
-    """What is loaded here has all its weights in every process, also where a launcher's settings say otherwise.
+    """What is loaded here has all its weights in every process, whatever a launcher's settings say.
 
-    The evaluation before training needs them, and FSDP and DeepSpeed divide them when training begins. (Settings that
-    say otherwise: fsdp_cpu_ram_efficient_loading, zero3_init_flag.)
+    The evaluation before training needs them; FSDP and DeepSpeed shard them when training begins. (The settings:
+    fsdp_cpu_ram_efficient_loading, zero3_init_flag.)
     """
     key, zero = "FSDP_CPU_RAM_EFFICIENT_LOADING", deepspeed._hf_deepspeed_config_weak_ref
     setting = os.environ.get(key)
@@ -96,8 +102,8 @@ def loaded_whole() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def saved_whole(accelerator: Any) -> Iterator[None]:
-    """A model that is saved here is saved with all its weights in one file, as everybody reads it."""
+def saved_whole(accelerator: Accelerator) -> Iterator[None]:
+    """A model that is saved here has all its weights in one file."""
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None:
         yield
@@ -110,36 +116,36 @@ def saved_whole(accelerator: Any) -> Iterator[None]:
         plugin.set_state_dict_type(kind)
 
 
-def kind(accelerator: Any) -> str:
-    """What divides a run's state among its processes, and so decides in which files a checkpoint holds it."""
+def kind(accelerator: Accelerator) -> str:
+    """What shards a run's state over its processes, and so decides in which files a checkpoint holds it."""
     if accelerator.distributed_type == "DEEPSPEED":
         return f"DeepSpeed's ZeRO-{accelerator.state.deepspeed_plugin.zero_stage}"
     return "FSDP" if accelerator.distributed_type == "FSDP" else "nothing"
 
 
-def check_checkpoint(checkpoint: Path, accelerator: Any) -> None:
-    """UserError where a checkpoint's state is divided otherwise than that of this run: its optimizer would be lost."""
+def check_checkpoint(checkpoint: Path, accelerator: Accelerator) -> None:
+    """UserError where a checkpoint's state is sharded unlike that of this run: its optimizer would be lost."""
     here = kind(accelerator)
     if (then := read_seal(checkpoint).get("divided_by", here)) != here:
         raise UserError(
-            f"resume_from_checkpoint: the state in {checkpoint} is divided by {then}, that of this run by {here}; "
+            f"resume_from_checkpoint: the state in {checkpoint} is sharded by {then}, that of this run by {here}; "
             "start it as it began, by torchrun or by accelerate launch with the same --config_file"
         )
 
 
-def check(trainer: Any) -> None:
-    """Say what a launcher's settings do that nobody may expect.
+def check(trainer: "GRPOTrainer") -> None:
+    """Check the launcher's settings before training, and note what they change.
 
     Raises:
-        UserError: they would leave a run without its weights, or waiting for ever.
+        UserError: a run could not gather or save its weights.
     """
     if trainer.is_fsdp_enabled and getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
         raise UserError(
-            "fsdp_version: 1 cannot gather all weights for a rollout; give fsdp_version: 2 in the launcher's "
+            "fsdp_version: 1 cannot gather all weights for a rollout; use fsdp_version: 2 in the launcher's "
             "settings, as accelerate/fsdp2.yaml does"
         )
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and not trainer.is_fsdp_enabled:
-        say("note: Accelerate divides weights by FSDP on GPUs only; here every process holds all of them (DDP)")
+        say("note: Accelerate shards weights by FSDP on GPUs only; here every process holds all of them (DDP)")
     if not trainer.is_deepspeed_enabled:
         return
     plugin = trainer.accelerator.state.deepspeed_plugin
@@ -147,10 +153,10 @@ def check(trainer: Any) -> None:
     if plugin.zero_stage == 3 and not zero.get("stage3_gather_16bit_weights_on_model_save"):
         raise UserError(
             "zero3_save_16bit_model: false would leave the run without a model that can be loaded; set it to true, as "
-            "accelerate/zero3.yaml does (in DeepSpeed's own words stage3_gather_16bit_weights_on_model_save)"
+            "accelerate/zero3.yaml does (DeepSpeed calls it stage3_gather_16bit_weights_on_model_save)"
         )
     if "stable_adamw" in trainer.args.optim:
         say(
-            "note: DeepSpeed gives its optimizer flat float32 vectors, so that stable_adamw scales its steps by these "
-            "instead of by matrices, and has no rounding to make up for; --optim adamw_torch is meant for that"
+            "note: DeepSpeed gives its optimizer flat float32 vectors: stable_adamw scales its steps by these instead "
+            "of by matrices, and has no rounding to compensate; use --optim adamw_torch"
         )

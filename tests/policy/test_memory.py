@@ -1,6 +1,4 @@
-"""grpo/estimates.py: sizes without weights, held against real ones."""
-
-from pathlib import Path
+"""grpo/policy/memory.py: sizes without weights, held against real ones."""
 
 import pytest
 from helpers_runs import DEMO
@@ -30,7 +28,7 @@ def test_the_shape_is_the_models_own():
     assert (shape.layers, shape.hidden, shape.vocabulary) == (4, 192, 512)
 
 
-def test_qwens_published_number_of_parameters_and_an_adapters():
+def test_qwens_published_number_of_parameters():
     assert memory.shape(QWEN_15B).parameters == 1_543_714_304  # 1.54B
     targets = train_grpo.HYPERPARAMETERS["lora_target_modules"]
     adapted = memory.shape(QWEN_15B, LoraConfig(r=16, target_modules=targets))
@@ -79,15 +77,15 @@ def on_a_gpu(*flags):
     return training, model
 
 
-def test_a_training_step_without_checkpointing_is_its_layers_its_ends_and_the_head():
+def test_a_training_step_is_its_layers_ends_and_head():
     training, model = on_a_gpu("--gradient_checkpointing", "false")
     layers = 28 * 8192 * (16 * 1536 + 4 * (1536 + 256) + 8 * 8960)
     ends, tiles = 8192 * 1536 * 10, 4096 * 32768 * 2
-    head = 151936 * 1536 * (4 + 2) + 8192 * 1536 * 4  # the head's gradients, and that of what it reads
+    head = 151936 * 1536 * (4 + 2)  # its gradients
     assert memory.training_step(memory.shape(QWEN_15B), training, model, 8192) == layers + ends + tiles + head
 
 
-def test_packs_bound_what_a_step_computes_at_once_by_the_budget_or_the_longest_completion():
+def test_packs_bound_what_a_step_computes_at_once():
     training, model = on_a_gpu("--gradient_checkpointing", "false", "--max_completion_length", "1000")
     shape = memory.shape(QWEN_15B)
 
@@ -98,7 +96,7 @@ def test_packs_bound_what_a_step_computes_at_once_by_the_budget_or_the_longest_c
         assert step(given) == memory.training_step(shape, training, model, computed)
 
 
-def test_sharding_divides_what_is_shared_and_keeps_float32_weights_under_bf16():
+def test_sharding_divides_what_is_shared():
     training, model = on_a_gpu()
     training.use_vllm, training.per_device_train_batch_size = True, 256  # so that training is the largest phase
     shape = memory.shape(QWEN_15B)
@@ -116,7 +114,7 @@ def test_sharding_divides_what_is_shared_and_keeps_float32_weights_under_bf16():
     assert both["gradients"] == 2 * one["gradients"]  # and DDP's buckets
 
 
-def test_divided_weights_are_gathered_to_sample_with():
+def test_sharded_weights_are_gathered_to_sample():
     training, model = on_a_gpu()
     shape = memory.shape(QWEN_15B)
     training.max_completion_length = 30_000  # so that generation is the largest phase
@@ -124,22 +122,17 @@ def test_divided_weights_are_gathered_to_sample_with():
     assert parts["weights gathered"] == 2 * shape.parameters and "gradients" not in parts
 
 
-def test_what_fsdp_makes_float32_is_whole_on_each_device_before_it_is_divided():
+def test_float32_weights_are_whole_before_fsdp_shards_them():
     training, model = on_a_gpu()
-    shape, part = memory.shape(QWEN_15B), "weights, before they are divided"
+    shape, part = memory.shape(QWEN_15B), "weights before sharding"
     training.max_completion_length, training.use_vllm = 16, True
     parts = memory.memory(shape, training, model, 8, 16, 512, 8, "fsdp2")
     assert parts == {"reference model": 0, "vLLM": 0, part: 4 * shape.parameters}  # and no optimizer state yet
     assert part not in memory.memory(shape, training, model, 8, 16, 512, 8, "zero3")
 
 
-def test_what_is_said_of_the_disk_is_what_a_run_writes(tiny_run):
-    flags = tiny_run(model_name_or_path=str(DEMO / "model"), save_steps="1", max_steps="1")
-    assert train_grpo.main(flags) == 0
-    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--overwrite_run", "true"])
-    checkpoint, final = memory.disk(
-        memory.shape(AutoConfig.from_pretrained(DEMO / "model")), config.training, config.model
-    )
-    written = sum(path.stat().st_size for path in Path("run/checkpoint-1").iterdir())
+def test_a_run_writes_what_was_estimated(learned):
+    checkpoint, final = memory.disk(memory.shape(AutoConfig.from_pretrained(DEMO / "model")), *settings())
+    written = sum(path.stat().st_size for path in (learned.path / "checkpoint-1").iterdir())
     assert written == pytest.approx(checkpoint, rel=0.05)
-    assert Path("run/model.safetensors").stat().st_size == pytest.approx(final, rel=0.05)
+    assert (learned.path / "model.safetensors").stat().st_size == pytest.approx(final, rel=0.05)

@@ -185,7 +185,7 @@ def test_a_run_is_resumed_as_if_it_had_not_stopped_and_saves_all_its_weights(tin
     ]
     done = subprocess.run(torchrun, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     by = "FSDP" if settings == "fsdp2" else "DeepSpeed's ZeRO-3"
-    assert done.returncode and f"checkpoint-1 is divided by {by}, that of this run by nothing" in done.stderr
+    assert done.returncode and f"checkpoint-1 is sharded by {by}, that of this run by nothing" in done.stderr
     done = launch(settings, ROOT / "train_grpo.py", *again)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same(state_of(Path("again")), state_of(whole))
@@ -194,7 +194,7 @@ def test_a_run_is_resumed_as_if_it_had_not_stopped_and_saves_all_its_weights(tin
 def test_fsdp_that_accelerate_leaves_out_is_said(capsys, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     sharding.check(SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False))
-    assert capsys.readouterr().out.startswith("note: Accelerate divides weights by FSDP on GPUs only")
+    assert capsys.readouterr().out.startswith("note: Accelerate shards weights by FSDP on GPUs only")
     monkeypatch.delenv("ACCELERATE_USE_FSDP")
     sharding.check(SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False))
     assert capsys.readouterr().out == ""
@@ -207,7 +207,7 @@ def test_what_was_divided_otherwise_is_refused_before_its_optimizer_would_be_los
     sharding.check_checkpoint(directory, fsdp)
     checkpoints.seal(directory, 1, divided_by=sharding.kind(fsdp))
     sharding.check_checkpoint(directory, fsdp)
-    with pytest.raises(UserError, match="is divided by FSDP, that of this run by nothing; start it as it began"):
+    with pytest.raises(UserError, match="is sharded by FSDP, that of this run by nothing; start it as it began"):
         sharding.check_checkpoint(directory, one)
 
 

@@ -1,4 +1,4 @@
-"""grpo/vllm_checks.py: vLLM is one that TRL can use, its server answers, and it samples with the policy's weights."""
+"""grpo/policy/vllm.py: vLLM is one that TRL can use, its server answers, and it samples with the policy's weights."""
 
 import importlib.metadata
 import json
@@ -96,13 +96,17 @@ UP = {"/health": "", "/v1/models": {"data": [{"id": "some/model"}]}, "/server_in
         ({**UP, "/health": 503}, "error", "no vLLM server answers.*503"),
         ({**UP, "/health": "<html>"}, "error", "no vLLM server answers"),
         ({**UP, "/server_info": 404}, "error", "answers 404 to .*server_info.*takes no weights"),
-        ({**UP, "/server_info": info("raw_logprobs")}, "error", "raw_logprobs: those before the temperature"),
+        (
+            {**UP, "/server_info": info("raw_logprobs")},
+            "error",
+            "before the temperature .raw_logprobs",
+        ),
         (
             {**UP, "/server_info": info(transfer=None)},
             "error",
             "without --weight-transfer-config: it takes no weights",
         ),
-        ({**UP, "/v1/models": {"data": []}}, "error", "is no vLLM server"),
+        ({**UP, "/v1/models": {"data": []}}, "error", "is not a vLLM server"),
     ],
 )
 def test_a_server_must_answer_as_trl_needs_it(answers, status, finding, serve):

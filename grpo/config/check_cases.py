@@ -1,0 +1,500 @@
+"""What `python -m grpo check` measures: this machine, one kind of training step, one way to sample a rollout.
+
+Each function runs in the calling process, on one device. Heavy libraries are imported where they are used.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib.metadata
+import math
+import os
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo.core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+    from trl import GRPOConfig
+
+TOKENIZER = Path(__file__).resolve().parents[2] / "assets" / "demo" / "model"
+PACKAGES = ("torch", "transformers", "trl", "peft", "torch-optimi", "flash-attn", "vllm")
+# Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
+RANDOM = {"2M": (4, 192, 768, 6, 512), "9M": (5, 384, 1024, 6, 512), "1.5B": (28, 1536, 8960, 12, 151936)}
+SPREAD = 0.728  # of the logarithm of completion lengths: with a median of 200 tokens, 3 % are above 786
+
+Gradients = Iterator[tuple[str, "torch.Tensor"]]
+
+
+# --- The machine --------------------------------------------------------------------------------------------------
+
+
+def machine(model: str) -> dict[str, Any]:
+    """The device, versions, the model's shape, and the two rates that nothing here can exceed.
+
+    Returns:
+        `device` (name, type, bytes of memory), `versions`, `model`, `attention` that can be tried, and `limits`:
+        bytes a second of a copy (read plus written), operations a second of a matrix product by number format.
+    """
+    import psutil
+    import torch
+    from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+
+    from grpo.policy import memory
+
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    device: dict[str, Any] = {"type": kind, "name": f"CPU, {torch.get_num_threads()} thread(s)"}
+    device["memory"] = psutil.virtual_memory().total
+    attention = ["sdpa"]
+    if kind == "cuda":
+        about = torch.cuda.get_device_properties(0)
+        device |= {"name": about.name, "memory": about.total_memory, "capability": f"{about.major}.{about.minor}"}
+        device |= {"cuda": torch.version.cuda, "bf16": torch.cuda.is_bf16_supported(including_emulation=False)}
+        attention += ["flex_attention"]
+        attention += ["flash_attention_2"] if is_flash_attn_2_available() else []
+        attention += ["flash_attention_3"] if is_flash_attn_3_available() else []
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    shape = memory.shape(model_config(model))
+    sizes = {key: getattr(shape, key) for key in ("parameters", "layers", "hidden", "key_value", "vocabulary")}
+    name = f"a random Qwen2 of {model} parameters" if model in RANDOM else Path(model).resolve().name
+    rates = {dtype: matrix_rate(kind, dtype) for dtype in ("bfloat16", "float32")}
+    limits = {"copy_bytes_per_second": copy_rate(kind), "matrix_flops_per_second": rates}
+    return {
+        "device": device, "versions": versions, "attention": attention, "model": {"name": name, **sizes},
+        "limits": limits,
+    }  # fmt: skip
+
+
+def matrix_rate(device: str, dtype: str) -> float:
+    """Floating-point operations per second of a product of square matrices, the best of ten."""
+    import torch
+
+    side = 8192 if device == "cuda" else 1024
+    left, right = (torch.randn(side, side, dtype=getattr(torch, dtype), device=device) for _ in range(2))
+    return 2 * side**3 / _fastest(lambda: torch.mm(left, right), device)
+
+
+def copy_rate(device: str) -> float:
+    """Bytes read plus bytes written per second by a copy far larger than any cache, the best of ten."""
+    import torch
+
+    source = torch.ones(2**30 if device == "cuda" else 2**28, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / _fastest(lambda: target.copy_(source), device)
+
+
+def _fastest(function: Callable[[], Any], device: str) -> float:
+    best = math.inf
+    for _ in range(10):
+        start = clock(device)
+        function()
+        best = min(best, clock(device) - start)
+    return best
+
+
+def clock(device: str) -> float:
+    """Seconds: of the wall once a GPU has done what it was asked to; on a CPU of this process, summed over threads."""
+    if device == "cpu":
+        return time.process_time() / _threads()
+    import torch
+
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def memory_now(device: str) -> int:
+    """Bytes that a later `peak` is to be compared with."""
+    import torch
+
+    return torch.cuda.memory_allocated() if device == "cuda" else peak(device)
+
+
+def peak(device: str) -> int:
+    """Peak memory of this process since `clean`, in bytes."""
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def clean(device: str) -> None:
+    """Give back what a case has left behind, and watch the peak anew; RuntimeError where the device is lost."""
+    import torch
+
+    gc.collect()  # a trainer and its callbacks hold each other
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        with contextlib.suppress(AttributeError, OSError):  # glibc on Linux; elsewhere the peak is the process'
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    torch.ones(1, device=device).item()
+
+
+# --- Models -------------------------------------------------------------------------------------------------------
+
+
+def model_config(model: str) -> Any:
+    """The transformers configuration of a directory, or of a name in RANDOM."""
+    from transformers import AutoConfig, Qwen2Config
+
+    if model not in RANDOM:
+        return AutoConfig.from_pretrained(model)
+    layers, hidden, intermediate, heads, vocabulary = RANDOM[model]
+    return Qwen2Config(
+        num_hidden_layers=layers, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads,
+        num_key_value_heads=2, vocab_size=vocabulary, tie_word_embeddings=True, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+
+
+def load_model(model: str, device: str, dtype: str, attention: str = "sdpa") -> Any:
+    """The model on its device; a random one has the same weights every time."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    if model not in RANDOM:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
+        return loaded.to(device)
+    with torch.device(device):  # drawn there, in its own type: 1.5B weights take minutes on a CPU
+        return AutoModelForCausalLM.from_config(
+            model_config(model), dtype=getattr(torch, dtype), attn_implementation=attention
+        )
+
+
+def load_tokenizer(model: str) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER if model in RANDOM else model, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    return tokenizer
+
+
+def trainer_config(device: str, directory: str, **settings: Any) -> "GRPOConfig":
+    """A GRPOConfig of a run that logs and saves nothing."""
+    from trl import GRPOConfig
+
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)  # a run before this one may have set it
+    return GRPOConfig(
+        output_dir=directory, use_cpu=device == "cpu", report_to="none", save_strategy="no", disable_tqdm=True,
+        logging_strategy="no", max_grad_norm=0.0, lr_scheduler_type="constant", learning_rate=1e-6, **settings,
+    )  # fmt: skip
+
+
+# --- The training step --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run on made-up rollouts of `batch_size` × `accumulation` completions, one optimizer step each.
+
+    Attributes:
+        trainer: stock (TRL's GRPOTrainer) or lean.
+        model: a local directory, or a name in RANDOM.
+        dtype: of the weights; `autocast` computes in bfloat16 whatever they are.
+        group: completions of a prompt.
+        dead: share of groups whose rewards are all the same.
+    """
+
+    trainer: str
+    model: str = "9M"
+    device: str = "cpu"
+    dtype: str = "float32"
+    autocast: bool = False
+    attention: str = "sdpa"
+    checkpointing: bool = False
+    pack_tokens: int | None = None
+    loss_type: str = "dapo"
+    beta: float = 0.0
+    optim: str = "adamw_torch"
+    group: int = 8
+    batch_size: int = 8
+    accumulation: int = 4
+    steps: int = 4
+    median_length: float = 200.0
+    max_completion_length: int = 786
+    prompt_words: tuple[int, int] = (20, 120)
+    dead: float = 0.0
+    seed: int = 0
+
+
+def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None] | None = None) -> dict[str, Any]:
+    """Train on made-up completions, and say what it took; making them up is not counted.
+
+    Args:
+        model: replaces run.model, which then names its tokenizer only.
+        on_gradients: gets the names and gradients of all parameters before the first optimizer step.
+
+    Returns:
+        By optimizer step: `seconds` of forward and backward (as `clock` counts them), and `tokens` of the rollout
+        (completions, and each distinct prompt once). In all: tokens `computed` and `useful` (live completions, and
+        their distinct prompts but the last token), `peak_bytes` above what was there before, `parameters`,
+        `pack_tokens`, and how packs are computed, `backend`.
+    """
+    import torch
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOTrainer
+
+    from grpo.training.trainer import LeanGRPOTrainer
+
+    before = memory_now(run.device)
+    model = load_model(run.model, run.device, run.dtype, run.attention) if model is None else model
+    tokenizer = load_tokenizer(run.model)
+    dice, asked = random.Random(run.seed), random.Random(-1 - run.seed)  # the first rollout is that of a shorter run
+    groups = run.batch_size * run.accumulation // run.group  # of a rollout
+    words = ["a", "with", "boxes", "of", "pears", "and", "eggs", "find", "many", "they"]
+    rows: list[dict[str, Any]] = [
+        {"prompt": " ".join(asked.choice(words) for _ in range(asked.randint(*run.prompt_words))), "number": number}
+        for number in range(groups * run.steps)
+    ]
+    dead = {row["number"] for row in rows if row["number"] % groups < run.dead * groups}
+    vocabulary = min(len(tokenizer), model.config.get_text_config().vocab_size)
+    rollouts: list[dict[str, Any]] = []
+    seconds: list[float] = []
+    computed: list[int] = []
+    sampling = 0.0
+
+    def sample(prompt_ids: list, *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+        completions = []
+        for _ in prompt_ids:
+            length = min(max(1, int(dice.lognormvariate(0, SPREAD) * run.median_length)), run.max_completion_length)
+            completions.append([dice.randrange(5, vocabulary) for _ in range(length)])
+            if length < run.max_completion_length:
+                completions[-1][-1] = tokenizer.eos_token_id
+        rollouts.append({"prompts": prompt_ids, "completions": completions})
+        return completions, None
+
+    def reward(completion_ids: list, number: list, **kwargs: Any) -> list[float]:
+        rollouts[-1]["live"] = [one not in dead for one in number]
+        return [0.0 if one in dead else float(sum(ids) % 997) for ids, one in zip(completion_ids, number, strict=True)]
+
+    def count(module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            computed.append(kwargs["input_ids"].numel())
+
+    class FirstGradients(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 0 and on_gradients is not None:
+                found = ((name, weight.grad) for name, weight in model.named_parameters())
+                on_gradients((name, gradient) for name, gradient in found if gradient is not None)
+
+    with tempfile.TemporaryDirectory() as directory:
+        trainer_class: Any = LeanGRPOTrainer if run.trainer == "lean" else GRPOTrainer
+        trainer = trainer_class(
+            model=model,
+            reward_funcs=reward,
+            args=trainer_config(
+                run.device, directory, per_device_train_batch_size=run.batch_size, num_generations=run.group,
+                gradient_accumulation_steps=run.accumulation, max_completion_length=run.max_completion_length,
+                max_steps=run.steps, loss_type=run.loss_type, beta=run.beta, optim=run.optim, seed=run.seed,
+                gradient_checkpointing=run.checkpointing, bf16=run.autocast, shuffle_dataset=False,
+            ),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[FirstGradients()],
+            **({"pack_tokens": run.pack_tokens} if run.trainer == "lean" else {}),
+        )  # fmt: skip
+        trainer._generate_single_turn = sample
+        model.register_forward_pre_hook(count, with_kwargs=True)
+        score, step = trainer._generate_and_score_completions, trainer.training_step
+
+        def timed_score(inputs: Any) -> Any:
+            nonlocal sampling
+            start = clock(run.device)
+            output = score(inputs)
+            sampling += clock(run.device) - start
+            return output
+
+        def timed_step(*args: Any, **kwargs: Any) -> Any:
+            nonlocal sampling
+            start, sampling = clock(run.device), 0.0
+            output = step(*args, **kwargs)
+            seconds.append(clock(run.device) - start - sampling)
+            return output
+
+        trainer._generate_and_score_completions, trainer.training_step = timed_score, timed_step
+        trainer.train()
+    tokens, useful = [], 0
+    for rollout in rollouts:
+        prompts = {tuple(prompt) for prompt in rollout["prompts"]}
+        tokens.append(sum(map(len, prompts)) + sum(map(len, rollout["completions"])))
+        live = [index for index, lives in enumerate(rollout["live"]) if lives]
+        useful += sum(len(rollout["completions"][index]) for index in live)
+        useful += sum(len(prompt) - 1 for prompt in {tuple(rollout["prompts"][index]) for index in live})
+    return {
+        "seconds": [sum(seconds[at : at + run.accumulation]) for at in range(0, len(seconds), run.accumulation)],
+        "tokens": tokens,
+        "computed": sum(computed),
+        "useful": useful,
+        "peak_bytes": peak(run.device) - before,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "pack_tokens": getattr(trainer, "pack_tokens", None),
+        "backend": getattr(getattr(trainer, "backend", None), "name", "padded"),
+    }
+
+
+_exact: dict[tuple[Any, ...], dict[str, "torch.Tensor"]] = {}  # gradients of the first step, by weights and rollout
+
+
+def train_and_compare(run: Run) -> dict[str, Any]:
+    """`train`, and `distance` from stock TRL's float32 gradient of the same weights and rollout.
+
+    It is the norm of the difference over all parameters in the first step, relative to the float32 gradient's norm.
+    """
+    import torch
+
+    plain = replace(run, trainer="stock", attention="sdpa", autocast=False, checkpointing=True, steps=1, optim="sgd")
+    key = (run.model, run.device, run.dtype, run.batch_size, run.accumulation, run.seed)
+    if key not in _exact:
+        model, exact = load_model(run.model, run.device, run.dtype).float(), dict[str, torch.Tensor]()
+        model.config.dtype = torch.float32
+        train(plain, model, lambda found: exact.update((name, grad.cpu().clone()) for name, grad in found))
+        _exact[key] = exact
+        del model
+        clean(run.device)
+    squares = [0.0, 0.0]
+
+    def compare(found: Gradients) -> None:
+        for name, gradient in found:
+            expected = _exact[key][name].to(gradient.device)
+            squares[0] += (gradient.float() - expected).square().sum().item()
+            squares[1] += expected.square().sum().item()
+
+    return train(run, on_gradients=compare) | {"distance": math.sqrt(squares[0] / squares[1])}
+
+
+# --- The rollout --------------------------------------------------------------------------------------------------
+
+
+def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
+    """Make each token the first of `ends` with the chance of 1 in `mean_length`: lengths of a geometric distribution.
+
+    Called again, it sets another mean.
+    """
+    import torch
+
+    head, log_odds = model.get_output_embeddings(), math.log(mean_length - 1)
+    if hasattr(head, "log_odds"):
+        head.log_odds.fill_(log_odds)
+        return
+    # a buffer: it goes where the model goes, and compiled code reads it anew
+    head.register_buffer("log_odds", torch.full((), log_odds, device=head.weight.device), persistent=False)
+
+    def hook(module: Any, inputs: tuple, logits: "torch.Tensor") -> "torch.Tensor":
+        others = logits.clone()
+        for end in ends:  # one by one: a list would be copied to the device, which waits for it
+            others[..., end] = -math.inf
+        others[..., ends[0]] = (others.float().logsumexp(-1) - module.log_odds).to(logits.dtype)
+        return others
+
+    head.register_forward_hook(hook)
+
+
+def end_vllm_by_chance(trainer: Any) -> None:
+    """The same for vLLM's own copy of the model, which has no hooks: each request gets its length."""
+    import copy
+
+    import torch
+
+    llm = trainer.vllm_generation.llm
+    head, generate = trainer.model.get_output_embeddings(), llm.generate
+
+    def with_lengths(prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
+        drawn = torch.empty(len(prompts)).geometric_(torch.sigmoid(-head.log_odds).item()).long().tolist()
+        each = [copy.copy(sampling_params) for _ in prompts]
+        for params, length in zip(each, drawn, strict=True):
+            params.max_tokens, params.ignore_eos = min(length, params.max_tokens), True
+        return generate(prompts, sampling_params=each, **kwargs)
+
+    llm.generate = with_lengths
+
+
+def sample(
+    engine: str, model: str, device: str, dtype: str, rows: int, mean_length: float, limit: int, prompt: int
+) -> dict[str, Any]:
+    """Complete `rows` prompts of `prompt` tokens, in groups of 8, by the engine as the trainer would use it.
+
+    The first rollout compiles and starts what there is to start; it is not timed, and its completions end after a few
+    tokens. Lengths are geometric around `mean_length`, cut at `limit`, with every engine.
+
+    Returns:
+        `seconds`, generated `tokens`, `steps` of the longest completion, and `peak_bytes`.
+
+    Raises:
+        UserError: this engine does not run with this model here.
+    """
+    import torch
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    from grpo.policy import engines, vllm
+    from grpo.policy.generation import eos_ids
+
+    settings: dict[str, Any] = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
+    before, tokenizer, dice = memory_now(device), load_tokenizer(model), random.Random(0)
+    with tempfile.TemporaryDirectory() as directory:
+        policy = load_model(model, device, dtype)
+        if engine == "vllm":  # reads its weights from a directory
+            vllm.check_installed()
+            settings |= {"vllm_mode": "colocate", "vllm_max_model_length": prompt + limit}
+            if model in RANDOM:
+                settings["generation_kwargs"] = {"detokenize": False}  # most of its ids have no text
+                policy.save_pretrained(directory)
+                tokenizer.save_pretrained(directory)
+                policy = load_model(directory, device, dtype)
+        end_by_chance(policy, eos_ids(policy, tokenizer), 2)
+        reward: Any = lambda completions, **_: [0.0] * len(completions)  # noqa: E731
+        trainer = GRPOTrainer(
+            policy,
+            reward,
+            trainer_config(
+                device, directory, per_device_train_batch_size=rows, num_generations=8, max_completion_length=limit,
+                gradient_checkpointing=False, bf16=dtype == "bfloat16", **settings,
+            ),
+            Dataset.from_list([{"prompt": "1 + 1"}] * rows),
+            processing_class=tokenizer,
+        )  # fmt: skip
+        if engine == "vllm":
+            end_vllm_by_chance(trainer)
+        complete = rollout_function(trainer, engine, 8)
+        ids = [[dice.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(rows // 8)]
+        prompts = [one for one in ids for _ in range(8)]
+        complete(prompts)
+        end_by_chance(policy, [], mean_length)
+        torch.manual_seed(0)
+        start = clock(device)
+        lengths = [len(one) for one in complete(prompts)]
+        seconds = clock(device) - start
+    return {"seconds": seconds, "tokens": sum(lengths), "steps": max(lengths), "peak_bytes": peak(device) - before}
+
+
+def rollout_function(trainer: Any, engine: str, group: int) -> Callable[[list[list[int]]], list[list[int]]]:
+    """A function from prompt ids to completion ids by this engine; UserError where the trainer would fall back."""
+    from grpo.training import rollouts
+
+    chosen = rollouts.choose(trainer, engine)
+    if chosen is not None:
+        return lambda prompt_ids: chosen(trainer, prompt_ids)
+    if engine == "lean" or (engine == "compiled" and trainer.generation_config.disable_compile):
+        raise UserError(f"generation: {engine} does not run with this model; see the note above")
+    return lambda prompt_ids: trainer._generate_single_turn(prompt_ids, None, {}, group)[0]
