@@ -36,7 +36,7 @@ from typing import Any
 
 from grpo.config import check_cases
 from grpo.core import out_of_memory
-from grpo.core.errors import UserError
+from grpo.core.errors import OutOfMemory, UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 150.0  # seconds of a case; the first compilations take up to that
@@ -149,7 +149,7 @@ def respond(case: Case) -> dict[str, Any]:
     except Exception as error:  # a case may fail in any way, and the others are measured nevertheless
         traceback.print_exc()
         if out_of_memory.is_one(error):
-            return {"error": str(out_of_memory.OutOfMemory("this case", str(error), None))}
+            return {"error": str(OutOfMemory("this case", str(error), None))}
         name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return {"error": f"{name}{' '.join(str(error).split())}"[:300]}
 
