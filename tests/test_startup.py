@@ -1,10 +1,9 @@
-"""Start-up: what is not needed is not imported, nothing is loaded twice, and benchmarks/startup.py times all of it."""
+"""Start-up: what is not needed is not imported, and nothing is loaded twice."""
 
 import json
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import safetensors
@@ -13,9 +12,6 @@ from helpers_runs import DEMO, ROOT
 import train_grpo
 from grpo.data import sources
 from grpo.policy import loading
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import startup
 
 PHASES = """
 import json, sys
@@ -89,13 +85,3 @@ def test_a_run_loads_tokenizer_weights_and_rows_once(tiny_run, monkeypatch):
     count(safetensors, "safe_open", of="headers")  # is what is probed before
     assert train_grpo.main(tiny_run(max_steps="1", eval_samples="2")) == 0
     assert calls == {"AutoTokenizer": 1, "AutoModelForCausalLM": 1, "rows": 1, "configs": 1, "headers": 1}
-
-
-@pytest.mark.slow
-def test_the_benchmark_times_every_stage_of_the_real_program(tiny_run):
-    seconds = startup.measure(tiny_run(output_dir=None, eval_samples="2"))
-    assert set(seconds) == set(startup.ORDER) and all(spent >= 0 for spent in seconds.values())
-    assert seconds["imports"] > 0.5 and seconds["first optimizer step"] > 0.01
-    lines = startup.table(seconds).splitlines()
-    assert len(lines) == len(startup.ORDER) + 2 and lines[-1].split()[0] == "all"
-    assert {path.name for path in Path.cwd().iterdir()} == {"rows.jsonl"}

@@ -1,37 +1,30 @@
-"""The bytes of live tensors at the peak of a training step, beside what grpo/estimates.py says.
+"""The bytes of live tensors at the peak of a training step, beside what grpo/policy/memory.py estimates.
 
-    python benchmarks/memory.py             Qwen2.5-1.5B's shape, and a small model that really trains; two minutes
+    python benchmarks/bench_memory.py             Qwen2.5-1.5B's shape; a minute
 
 The 1.5B is computed on fake tensors: sizes without numbers, through the model's own forward, TRL's head, the backward
 and autograd, for the second of two packs, when the gradients of the first are there. Three things are put in the place
 of what a GPU runs as one kernel: attention (FlashAttention keeps queries, keys, values, output and a number a row),
 the folding of the head's tiles (Triton's, in place), and dropout (a mask of one byte). Every position of a pack is
-scored, where a run scores completions only. The small model is the demo's, in LeanGRPOTrainer on this CPU, unchanged:
-generation, training and optimizer.
+scored, where a run scores completions only.
 
-estimate, measured   GB (MB for the small model) beside weights, gradients and optimizer, whose sizes are exact; and in
-                     all. What an allocator keeps unused, and the CUDA context, come on top on a GPU.
+estimate, counted   GB beside weights, gradients and optimizer, whose sizes are exact; and in all. What an allocator
+                    keeps unused, and the CUDA context, come on top on a GPU.
 """
 
-import sys
-import tempfile
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import bench_common  # noqa: F401  # puts the project on the path
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from grpo.config.check_cases import model_config
+from grpo.policy import memory
 
-from grpo.config import plan  # noqa: E402
-from grpo.policy import memory  # noqa: E402
-
-PACK = 512  # tokens at once of the small model, whose packs this fills
 LORA = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"]
 # tokens, dtype of the weights, autocast, checkpointing, adapter
 CASES = [
@@ -49,23 +42,16 @@ CASES = [
 
 
 class Counter(TorchDispatchMode):
-    """Counts the bytes of the storages that operations make, while they live.
+    """Counts the bytes of the storages that operations make, while they live."""
 
-    `written`: the columns that are used of TRL's buffer for tiles of the head, which is 32,768 wide; a CPU gives the
-    rest no memory.
-    """
-
-    def __init__(self, written: int = 32768) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.written = written
         self.now = self.peak = 0
         self.alive: dict[int, weakref.ref] = {}
 
     def add(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if tensor.dim() == 2 and tensor.shape[1] == 32768:
-            size = size * self.written // 32768
         if key in self.alive:
             return
 
@@ -126,7 +112,7 @@ def faked(tokens: int, dtype: str, autocast: bool, checkpointing: bool, adapter:
     stand_in()
     with torch.device("meta"):
         base = AutoModelForCausalLM.from_config(
-            plan.model_config("1.5B"), dtype=getattr(torch, dtype), attn_implementation="stand_in"
+            model_config("1.5B"), dtype=getattr(torch, dtype), attn_implementation="stand_in"
         )
         add_fused_lm_head(base, outputs=("log_probs", "entropy"))
         lora = LoraConfig(r=16, lora_alpha=64, lora_dropout=0.05, target_modules=LORA)
@@ -173,49 +159,13 @@ def estimated(tokens: int, dtype: str, autocast: bool, checkpointing: bool, adap
     model = SimpleNamespace(
         dtype=dtype, load_in_4bit=False, load_in_8bit=False, lora_dropout=0.05, attn_implementation="flash_attention_2"
     )
-    training = SimpleNamespace(bf16=autocast, fp16=False, use_cpu=False, gradient_checkpointing=checkpointing)
-    shape = memory.shape(plan.model_config("1.5B"), LoraConfig(r=16, target_modules=LORA) if adapter else None)
-    weights, gradients, _ = memory._bytes(shape, model, "adamw_torch_fused")
+    training = SimpleNamespace(
+        bf16=autocast, fp16=False, use_cpu=False, gradient_checkpointing=checkpointing, optim="adamw_torch_fused"
+    )
+    shape = memory.shape(model_config("1.5B"), LoraConfig(r=16, target_modules=LORA) if adapter else None)
+    weights, gradients, _ = memory.weight_bytes(shape, training, model)
     step = memory.training_step(shape, training, model, tokens)
     return {"weights": weights, "gradients": gradients, "step": step}
-
-
-def trained(**changes: Any) -> tuple[float, float]:
-    """Bytes at the peak of a run of the demo's model on this CPU: estimated, and counted."""
-    from datasets import Dataset
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from trl import GRPOConfig, ModelConfig
-
-    from grpo.training.trainer import LeanGRPOTrainer
-
-    source = ROOT / "assets" / "demo" / "model"
-    rows = [{"prompt": f"What is {a} + {b}? " * 4} for a in range(2, 10) for b in range(2, 10)]
-    settings: dict[str, Any] = dict(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=64, num_generations=8, max_completion_length=100,
-        max_steps=2, optim="adamw_torch", use_cpu=True, bf16=False, report_to="none", save_strategy="no",
-        disable_tqdm=True, gradient_checkpointing=False, gradient_accumulation_steps=1, beta=0.0,
-    ) | changes  # fmt: skip
-    args = GRPOConfig(**settings)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype="float32", attn_implementation="sdpa")
-    counter = Counter(written=model.config.vocab_size)
-    for weight in model.parameters():
-        counter.add(weight)
-
-    def reward(completion_ids: list, **_: Any) -> list[float]:
-        return [float(sum(ids) % 97) for ids in completion_ids]
-
-    with counter:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        trainer = LeanGRPOTrainer(
-            model=model, args=args, reward_funcs=reward,
-            train_dataset=Dataset.from_list(rows), processing_class=tokenizer, pack_tokens=PACK, generation="lean",
-        )  # fmt: skip
-        trainer.train()
-    longest = max(len(ids) for ids in tokenizer([row["prompt"] for row in rows])["input_ids"])
-    shape = memory.shape(AutoConfig.from_pretrained(source))
-    model_config = ModelConfig(dtype="float32", attn_implementation="sdpa")
-    parts = memory.memory(shape, args, model_config, args.per_device_train_batch_size, longest, PACK)
-    return sum(parts.values()), counter.peak
 
 
 HEADINGS = (
@@ -225,10 +175,6 @@ HEADINGS = (
 
 
 def main() -> None:
-    for changes in ({}, {"gradient_checkpointing": True}, {"max_completion_length": 24}):  # before anything is patched
-        one, other = trained(**changes)
-        print(f"demo, {changes or 'as given'}: {one / 1e6:.0f} MB estimated, {other / 1e6:.0f} counted", end="")
-        print(f", {one / other:.2f}", flush=True)
     print("|", " | ".join(HEADINGS), "|\n|" + "---|" * len(HEADINGS))
     for case in CASES:
         one, other = estimated(*case), faked(*case)

@@ -1,6 +1,6 @@
 """Time per completion of every reward on the worst input we know for it: linear, or it would stall a whole rollout.
 
-python benchmarks/rewards.py
+python benchmarks/bench_rewards.py
 """
 
 import sys

@@ -1,26 +1,19 @@
 """Questions per second of the evaluation against a plain loop of `model.generate` over unsorted batches.
 
-    python benchmarks/evaluation.py MODEL QUESTIONS.jsonl [--count 64] [--batch_size 16] [--max_new_tokens 512]
+    python benchmarks/bench_evaluation.py MODEL QUESTIONS.jsonl [--count 64] [--batch_size 16] [--max_new_tokens 512]
 
 Both sides answer the same prompts greedily in float32 with the same batch size; the answers must be the same ones. The
 plain loop is what most scripts do: batches in the order of the file, each computed until its longest answer ends.
+Seconds are processor time on a CPU.
 """
 
 import argparse
-import sys
-import time
-from pathlib import Path
 from statistics import median
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from bench_common import clock, device, load, print_table, prompt_ids
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from grpo.data import prompts, sources
 from grpo.policy import generation
-from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 
 @torch.no_grad()
@@ -47,38 +40,30 @@ def main() -> None:
     parser.add_argument("--max_new_tokens", type=int, default=512)
     parser.add_argument("--num_shots", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1, help="the sides take turns; medians are compared")
-    arguments = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(device).eval()
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    rows = sources.load_source(arguments.questions)["train"].select(range(arguments.count))
-    style, shots = PROMPT_FORMATS["xml"], EXEMPLARS[: arguments.num_shots]
-    ids = prompts.tokenize([style.prompt(row["question"], shots) for row in rows], tokenizer)
-
+    given = parser.parse_args()
+    model, tokenizer = load(given.model)
+    model.eval()
+    ids = prompt_ids(given.questions, tokenizer, given.count, given.num_shots)
     sides = {"plain loop": plain_loop, "ours": generation.generate}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     answers = {}
-    for _ in range(arguments.rounds):
+    for _ in range(given.rounds):
         for name, answer in sides.items():
-            start = time.perf_counter()
-            answers[name] = answer(model, tokenizer, ids, arguments.max_new_tokens, arguments.batch_size)
-            seconds[name].append(time.perf_counter() - start)
+            start = clock(device())
+            answers[name] = answer(model, tokenizer, ids, given.max_new_tokens, given.batch_size)
+            seconds[name].append(clock(device()) - start)
 
     lengths = sorted(len(tokens) for tokens, _ in answers["ours"])
-    table = Table(
-        title=f"{arguments.count} questions in batches of {arguments.batch_size}, {device}, float32; answers: median "
-        f"{median(lengths):.0f}, longest {lengths[-1]} tokens, {sum(cut for _, cut in answers['ours'])} cut off"
-    )
-    for heading in ("", "seconds", "questions per second", "ratio"):
-        table.add_column(heading, justify="right" if heading else "left")
+    title = f"{given.count} questions in batches of {given.batch_size}, {device()}, float32; answers: median "
+    title += f"{median(lengths):.0f}, longest {lengths[-1]} tokens, {sum(cut for _, cut in answers['ours'])} cut off"
     reference = median(seconds["plain loop"])
+    rows = []
     for name, times in seconds.items():
         spent = median(times)
-        table.add_row(name, f"{spent:.1f}", f"{arguments.count / spent:.2f}", f"{reference / spent:.2f}")
-    Console().print(table)
+        rows.append([name, f"{spent:.1f}", f"{given.count / spent:.2f}", f"{reference / spent:.2f}"])
+    print_table(title, ["", "seconds", "questions per second", "ratio"], rows)
     same = sum(mine == plain for mine, plain in zip(answers["ours"], answers["plain loop"], strict=True))
-    print(f"{same} of {arguments.count} answers are the same, token by token")
+    print(f"{same} of {given.count} answers are the same, token by token")
 
 
 if __name__ == "__main__":

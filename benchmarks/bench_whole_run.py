@@ -1,7 +1,7 @@
 """A whole run of train_grpo.py, as it is and with TRL's own training step and generation, side by side.
 
-    python benchmarks/whole_run.py --config recipes/demo.yaml
-    python benchmarks/whole_run.py --model_name_or_path SMOLLM2 --dataset_name GSM8K.jsonl --num_shots 1 \\
+    python benchmarks/bench_whole_run.py --config recipes/demo.yaml
+    python benchmarks/bench_whole_run.py --model_name_or_path SMOLLM2 --dataset_name GSM8K.jsonl --num_shots 1 \\
         --reward_funcs benchmarks.random_reward.random_reward --allow_custom_rewards true --report_to none \\
         --use_cpu true --beta 0 --eval_samples 8 --max_completion_length 128 --num_generations 8 \\
         --max_steps 3 --per_device_train_batch_size 16 --gradient_accumulation_steps 1
@@ -19,10 +19,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from bench_common import ROOT, print_table
 
-ROOT = Path(__file__).resolve().parent.parent
 SIDES = {
     "stock": ["--packed", "false", "--generation", "hf"],
     "packed": ["--generation", "hf"],
@@ -58,17 +56,14 @@ def run(flags: list[str]) -> dict[str, float]:
 
 def main() -> None:
     found = {name: run(flags) for name, flags in SIDES.items()}
-    table = Table(title=f"Seconds of {' '.join(sys.argv[1:3])}")
-    table.add_column("")
-    for name in found:
-        table.add_column(name, justify="right")
-        table.add_column("ratio", justify="right")
-    for row in found["stock"]:
-        cells = []
+    headings = ["", *(heading for name in found for heading in (name, "ratio"))]
+    rows = []
+    for key, reference in found["stock"].items():
+        cells = [key]
         for one in found.values():
-            cells += [f"{one[row]:.1f}", f"{found['stock'][row] / one[row]:.2f}" if one[row] else "-"]
-        table.add_row(row, *cells)
-    Console(width=110).print(table)
+            cells += [f"{one[key]:.1f}", f"{reference / one[key]:.2f}" if one[key] else "-"]
+        rows.append(cells)
+    print_table(f"Seconds of {' '.join(sys.argv[1:3])}", headings, rows)
     share = found["stock"]["training phase"] / found["stock"]["whole run"]
     print(f"The training phase is {share:.0%} of the stock run")
 

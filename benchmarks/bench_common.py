@@ -1,0 +1,54 @@
+"""What the benchmarks share: the project on the path, a clock, prompts of a file of questions, tables.
+
+They are scripts: `python benchmarks/bench_x.py` finds this module beside it.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from grpo.config.check_cases import clock  # noqa: E402, F401
+
+
+def device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load(model: str) -> tuple[Any, Any]:
+    """A float32 model, a local directory or a Hub id, and its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa")
+    return policy.to(device()), tokenizer
+
+
+def prompt_ids(file: str, tokenizer: Any, count: int, num_shots: int) -> list[list[int]]:
+    """Token ids of the first questions of a file, in the xml format."""
+    from grpo.data import prompts, sources
+    from train_grpo import EXEMPLARS, PROMPT_FORMATS
+
+    rows = sources.load_source(file)["train"].select(range(count))
+    shots = EXEMPLARS[:num_shots]
+    return prompts.tokenize([PROMPT_FORMATS["xml"].prompt(row["question"], shots) for row in rows], tokenizer)
+
+
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], width: int = 120) -> None:
+    """The first column to the left, numbers to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=width).print(table)
