@@ -42,7 +42,7 @@ FLASH = "flash_attention_2", torch.device("cuda")  # what the default run comput
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
     "python -m pytest": "is what runs this",
-    "python benchmarks/gpu_check.py": "takes minutes; tests/test_gpu_check.py runs it",
+    "python -m grpo check": "takes minutes; tests/config/test_check.py runs it",
 }
 NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
 REFUSED = {"push_to_hub": "push_to_hub: the Hub does not take the model"}  # there is no Hub: as far as this line

@@ -29,7 +29,6 @@ TOKENIZER = Path(__file__).resolve().parents[2] / "assets" / "demo" / "model"
 PACKAGES = ("torch", "transformers", "trl", "peft", "torch-optimi", "flash-attn", "vllm")
 # Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
 RANDOM = {"2M": (4, 192, 768, 6, 512), "9M": (5, 384, 1024, 6, 512), "1.5B": (28, 1536, 8960, 12, 151936)}
-SPREAD = 0.728  # of the logarithm of completion lengths: with a median of 200 tokens, 3 % are above 786
 
 Gradients = Iterator[tuple[str, "torch.Tensor"]]
 
@@ -255,6 +254,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
+    from grpo.config.plan import SPREAD
     from grpo.training.trainer import LeanGRPOTrainer
 
     before = memory_now(run.device)

@@ -213,7 +213,11 @@ def training_step(shape: Shape, training: "Training", model: "Model", tokens: in
     head: float = min(tokens, 4096) * min(shape.vocabulary, 32768) * (a + 20 if training.use_cpu else a)
     head += 0.0 if shape.adapter else shape.embedding * (4.0 if w == 4 else 4.0 + w)
     head += 2.0 * (shape.parameters - shape.heads * shape.embedding) if autocast else 0.0
-    in_layer = layer + 2 * a * tokens * shape.intermediate + (0.0 if shape.adapter else shape.embedding * w)
+    in_layer = (
+        layer
+        + tokens * shape.intermediate * (12 if shape.adapter else 2 * a)
+        + (0.0 if shape.adapter else shape.embedding * w)
+    )
     in_embedding = 0.0 if shape.adapter else shape.embedding * w * (3.0 if shape.heads == 1 else 2.0)
     return max(kept + head, kept + in_layer if checkpointing else 0.0, in_embedding)
 

@@ -65,7 +65,7 @@ def _asked(trainer: Any) -> Any:
 def choose(trainer: Any, generation: str = "auto") -> Lean | None:
     """The engine of this trainer's rollouts, called as `engine(trainer, prompt_ids)`; None: TRL's own path.
 
-    `auto` is what measured fastest (benchmarks/generation.py): `lean` on a CPU, where a step costs what its rows cost.
+    `auto` is the fastest (benchmarks/bench_generation.py): `lean` on a CPU, where a step costs what its rows cost.
     On a GPU, where nothing has been measured yet, it is `hf`. A fallback is said in one line.
 
     Args:
