@@ -159,11 +159,21 @@ def obstacle(model: Any) -> str | None:
         return "its adapter adds tokens to the prompt"
     if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
         return "it is spread over several devices"
-    # sliding windows and states forget, and rows could not be moved between caches that did
-    layers = DynamicCache(config=model.config).layers
-    if model._is_stateful or not all(type(layer) is DynamicLayer for layer in layers):
+    if forgets(model):  # rows cannot be moved between such caches
         return "its cache is not of the plain kind"
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    accepted = signature(type(base).forward).parameters
+    # the ALiBi of these counts from the attention mask, so that they need no positions
+    counts = "position_ids" in accepted or base.config.model_type in ("bloom", "mpt")
+    if "past_key_values" not in accepted or not counts:
+        return "its forward takes no cache, or no positions, of the usual kind"
     return None
+
+
+def forgets(model: Any) -> bool:
+    """Whether a model has sliding windows or states, which do not keep each position apart."""
+    layers = DynamicCache(config=model.config).layers
+    return model._is_stateful or not all(type(layer) is DynamicLayer for layer in layers)
 
 
 def complete_by_generate(

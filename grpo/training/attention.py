@@ -12,6 +12,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
+from grpo.core.settings import ScriptArguments
 from grpo.training import packing
 from grpo.training.packing import Pack, Row
 
@@ -41,14 +42,19 @@ def choose(implementation: str, device: torch.device) -> Backend | None:
     return None
 
 
-def budget(script: Any, implementation: str, device: torch.device) -> int | None:
-    """Tokens that a training step computes at once, by the ScriptArguments; None where it is not in packs."""
+def budget(script: ScriptArguments, implementation: str, device: torch.device) -> int | None:
+    """Tokens that a training step computes at once; None where it is not packed."""
     backend = choose(implementation, device) if script.packed and not script.use_unsloth else None
     return backend and (script.pack_tokens or backend.pack_tokens)
 
 
 def score(
-    model: Any, backend: Backend, rows: Sequence[Row], packs: Sequence[Sequence[int]], width: int, device: torch.device
+    model: torch.nn.Module,
+    backend: Backend,
+    rows: Sequence[Row],
+    packs: Sequence[Sequence[int]],
+    width: int,
+    device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probabilities of the completions' tokens, and entropies where the model's head gives them.
 
@@ -58,7 +64,8 @@ def score(
         width: length of a row of the result.
 
     Returns:
-        Both (rows, width), 0 where no token is, or in no pack. They depend on the weights even where all is 0.
+        Both (rows, width), 0 where there is no token or it is in no pack. They depend on the weights even where all
+        are 0.
     """
     scored, cells = [], []
     for chosen in packs:
@@ -113,9 +120,15 @@ def _varlen(pack: Pack) -> dict[str, Any]:
 
 
 def _block_mask_and_spans(pack: Pack) -> dict[str, Any]:
-    AttentionInterface.register("sdpa", _sdpa_by_segment)  # transformers' own, where there are no spans
-    # a model whose layers do not hand the spans on to the attention still has the mask
-    return {**_block_mask(pack), "pack_sizes": pack.sizes, "pack_parents": pack.parents}
+    AttentionInterface.register("sdpa", _sdpa_by_segment)  # transformers' own where there are no segments
+    # a model whose layers do not pass the segments on to the attention still has the mask
+    given = _block_mask(pack)
+    return {
+        **given,
+        "pack_mask": given["attention_mask"],
+        "pack_sizes": pack.sizes,
+        "pack_parents": pack.parents,
+    }
 
 
 def _sdpa_by_segment(
@@ -126,21 +139,27 @@ def _sdpa_by_segment(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    pack_mask: torch.Tensor | None = None,
     pack_sizes: list[int] | None = None,
     pack_parents: list[int] | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Transformers' sdpa, which computes the segments of a pack, if there is one, each by itself.
+    """Transformers' sdpa, which computes each segment of a pack by itself.
+
+    A model that alters the mask (learned biases, windows), or adds to the scores, has all of it computed by
+    transformers' own function.
 
     Args:
         query: (1, heads, T, width); key and value may have fewer heads.
-        pack_sizes: positions of each segment; None: this is no pack.
+        pack_mask: (1, 1, T, T), the mask that the model was given; None: this is no pack.
+        pack_sizes: positions of each segment.
         pack_parents: for each segment, the one that it sees besides itself.
 
     Returns:
         (1, T, heads, width), and None for the weights.
     """
-    if pack_sizes is None or pack_parents is None:
+    adds = any(kwargs.get(name) is not None for name in ("position_bias", "softcap", "cache"))
+    if pack_mask is None or pack_sizes is None or pack_parents is None or adds or not _same(attention_mask, pack_mask):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     groups = query.shape[1] // key.shape[1]
     queries, keys, values = (
@@ -164,3 +183,10 @@ def _sdpa_by_segment(
             )
         )
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _same(mask: torch.Tensor | None, given: torch.Tensor) -> bool:
+    """Whether this is the mask that was given, in the same memory: comparing T * T values would take time."""
+    if mask is None or mask.dtype != given.dtype or mask.shape != given.shape:
+        return False
+    return mask.data_ptr() == given.data_ptr() and mask.stride() == given.stride()

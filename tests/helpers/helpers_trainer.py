@@ -57,7 +57,17 @@ def rollouts(seed, lengths=None):
     return sample
 
 
-def trained(trainer_class, model, tmp_path, reward=some_groups_live, peft=None, lengths=None, own=None, **settings):
+def trained(
+    trainer_class,
+    model,
+    tmp_path,
+    reward=some_groups_live,
+    peft=None,
+    lengths=None,
+    own=None,
+    prompts=None,
+    **settings,
+):
     """A run of one rollout: (gradients of each optimizer step, log of each, trainer).
 
     Args:
@@ -86,13 +96,14 @@ def trained(trainer_class, model, tmp_path, reward=some_groups_live, peft=None, 
         model = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
     if settings.get("num_iterations", 1) > 1 or "steps_per_generation" in settings:
         settings = {"max_steps": 4, **settings}
+    prompts = prompts or [row["question"] + " x" * (n % 4) for n, row in enumerate(ROWS)]
     gradients = Gradients()
     tokenizer_of = getattr(model, "tokenizer_of", model.name_or_path)
     trainer = trainer_class(
         model=model,
         reward_funcs=reward,
         args=GRPOConfig(output_dir=str(tmp_path), **{**defaults, **settings}),
-        train_dataset=Dataset.from_list([{"prompt": row["question"] + " x" * (n % 4)} for n, row in enumerate(ROWS)]),
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
         processing_class=AutoTokenizer.from_pretrained(tokenizer_of),
         peft_config=peft,
         callbacks=[gradients],

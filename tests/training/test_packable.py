@@ -10,10 +10,14 @@ from peft import LoraConfig, PromptTuningConfig
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    DogeConfig,
+    DogeForCausalLM,
     FalconConfig,
     FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -111,9 +115,10 @@ def growing_rotation_model():
         ({"peft": LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5])}, "a token that it looks for"),
         ({"torch_compile": True}, "torch_compile"),
         ({"optim": "lomo"}, "in each backward"),
+        ({"optim": "galore_adamw_layerwise", "optim_target_modules": "all-linear"}, "in each backward"),
         ({"own": {"rollout_func": lambda prompts, trainer: {}}}, "rollout_func"),
     ],
-    ids=["prompt learning", "activated LoRA", "torch_compile", "lomo", "rollout_func"],
+    ids=["prompt learning", "activated LoRA", "torch_compile", "lomo", "layer-wise", "rollout_func"],
 )
 def test_settings_that_cannot_take_packs_are_decided_at_construction(tiny_model, tmp_path, capsys, settings, reason):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
@@ -172,3 +177,54 @@ def test_a_sequence_spread_over_devices_and_an_unknown_attention_are_not_packed(
     trainer = Known()
     trainer.model.config._attn_implementation = "my_attention"
     assert "my_attention" in packable.why_not(trainer)
+
+
+def gpt_neo_model(window=8):
+    torch.manual_seed(0)
+    config = GPTNeoConfig(
+        vocab_size=512, hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64, window_size=window,
+        attention_types=[[["global", "local"], 1]], initializer_range=0.3, resid_dropout=0.0, embed_dropout=0.0,
+        attention_dropout=0.0,
+    )  # fmt: skip
+    return GPTNeoForCausalLM(config)
+
+
+def doge_model():
+    torch.manual_seed(0)
+    config = DogeConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, initializer_range=0.3, max_position_embeddings=64, pad_token_id=0,
+        router_aux_loss_coef=0.0,
+    )  # fmt: skip
+    model = DogeForCausalLM(config)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.A.uniform_(-1, 1)
+    return model
+
+
+def same_lengths(model, tiny_model, tmp_path, **settings):
+    """Gradients of stock and of ours for prompts of one length, which stock does not pad; our trainer."""
+    found = []
+    for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
+        torch.manual_seed(0)
+        made = model()
+        made.tokenizer_of = tiny_model
+        gradients, _, trainer = trained(trainer_class, made, tmp_path, prompts=["a b c"] * 8, **settings)
+        found.append(gradients)
+    return largest_difference(*found), trainer
+
+
+@pytest.mark.parametrize("model", [gpt_neo_model, doge_model], ids=["local attention", "learned biases"])
+def test_what_attention_adds_of_its_own_is_kept(tiny_model, tmp_path, model):
+    difference, _ = same_lengths(model, tiny_model, tmp_path, reward=rewards_by_sum)
+    assert difference < 1e-4
+
+
+def test_a_window_longer_than_the_trials_rows_is_found(tiny_model, tmp_path, monkeypatch, capsys):
+    """Even where no name says so: the trial's pack is as long as a training step's."""
+    made = gpt_neo_model(window=40)
+    del made.config.attention_layers
+    made.tokenizer_of = tiny_model
+    _, _, trainer = trained(LeanGRPOTrainer, made, tmp_path)
+    assert trainer.backend is None and "packs" in capsys.readouterr().out

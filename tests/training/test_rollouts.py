@@ -7,7 +7,14 @@ import torch
 from datasets import Dataset
 from helpers_runs import DEMO
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    MistralConfig,
+    MistralForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo.core.errors import UserError
@@ -166,14 +173,19 @@ def mistral():
     )  # fmt: skip
 
 
+def first_gpt():
+    return OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=512, n_embd=16, n_layer=1, n_head=2))
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"model": mistral}, "its cache is not of the plain kind"),
+        ({"model": first_gpt}, "its forward takes no cache, or no positions, of the usual kind"),
         ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "the settings ask for no_repeat_ngram_size"),
         ({"generation_kwargs": {"do_sample": False}}, "the settings ask for do_sample=False"),
     ],
-    ids=["window", "ngrams", "greedy"],
+    ids=["window", "no cache", "ngrams", "greedy"],
 )
 @pytest.mark.parametrize("asked", ["auto", "lean"])
 def test_what_lean_cannot_do_is_left_to_generate_in_one_line(settings, reason, asked, make, capsys):

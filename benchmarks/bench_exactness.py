@@ -1,0 +1,422 @@
+"""Is LeanGRPOTrainer's gradient stock TRL's: for every architecture, for random settings, for PEFT's methods?
+
+    python benchmarks/bench_exactness.py architectures [NAME ...]    each causal model that transformers ships, at toy size
+    python benchmarks/bench_exactness.py settings [--count 100]      random combinations of the settings that change the loss
+    python benchmarks/bench_exactness.py peft                        PEFT's methods
+
+Each case runs in a process of its own, within a time limit: one optimizer step of GRPOTrainer and of LeanGRPOTrainer
+on the same completions, in float32 on a CPU. A case ends as
+
+packed       computed in packs, and the gradients are equal
+fell back    left to TRL's own step, and the gradients are equal
+refused      stock TRL cannot train it either
+not built    no toy of this architecture could be made here, so nothing is known
+DIFFERS      anything else; the exit status is then 1
+
+difference   the largest of a parameter's gradient, relative to its norm (or to a thousandth of the whole gradient's,
+             where that is more); equal means below 1e-3. Rounding leaves 1e-6 to 1e-4
+padded       the same where prompts have different lengths, so that stock pads them on the left: a large value there
+             means that stock trains the model at positions that count the padding
+decoding     which way completions are sampled and evaluated: `lean` (equal to generate's) or `generate`
+"""
+
+import argparse
+import functools
+import multiprocessing
+import random
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+LIMIT, WORDS = 1e-3, 500
+COLUMNS = ("case", "outcome", "difference", "padded", "decoding", "note")
+Result = dict[str, Any]
+
+# --- One step of both trainers
+
+
+def completions(seed: int, longest: int = 24) -> Callable[..., tuple[list[list[int]], None]]:
+    """Replaces TRL's sampling: the same random completions for the same seed, of many lengths."""
+    chance = random.Random(seed)
+
+    def sample(prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+        lengths = [min(longest, max(1, int(chance.lognormvariate(1.8, 0.9)))) for _ in prompt_ids]
+        return [[chance.randrange(5, WORDS) for _ in range(length - 1)] + [2] for length in lengths], None
+
+    return sample
+
+
+def reward(completion_ids: list[list[int]], prompts: list[str], **kwargs: Any) -> list[float]:
+    """A quarter of the groups have one reward for all: their completions have no gradient."""
+    dead = [sum(map(ord, prompt)) % 4 == 0 for prompt in prompts]
+    return [0.5 if same else float(sum(ids) % 7) for ids, same in zip(completion_ids, dead, strict=True)]
+
+
+def step(kind: str, model: Any, equal_prompts: bool = True, peft: Any = None, **settings: Any) -> tuple[dict, Any]:
+    """The gradients of a run's first optimizer steps by parameter, and the trainer; `kind` is stock or lean."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from grpo.training.trainer import LeanGRPOTrainer
+
+    class Gradients(TrainerCallback):
+        found: dict[str, Any] = {}  # noqa: RUF012
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            self.found |= {
+                f"{state.global_step} {name}": weight.grad.clone()
+                for name, weight in model.named_parameters()
+                if weight.grad is not None
+            }
+
+    defaults = {
+        "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4, "max_steps": 1,
+        "max_completion_length": 24, "learning_rate": 0.05, "lr_scheduler_type": "constant", "optim": "sgd",
+        "max_grad_norm": 0.0, "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none",
+        "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True,
+    }  # fmt: skip
+    words = [f"What is {10 + n} + {20 + n}?" for n in range(30)]
+    prompts = words if equal_prompts else [word + " x" * (n % 4) for n, word in enumerate(words)]
+    gradients = Gradients()
+    gradients.found = {}
+    torch.manual_seed(0)  # of a new adapter
+    trainer = {"stock": GRPOTrainer, "lean": LeanGRPOTrainer}[kind](
+        model=model,
+        reward_funcs=reward,
+        args=GRPOConfig(output_dir=tempfile.mkdtemp(), **{**defaults, **settings}),
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+        processing_class=AutoTokenizer.from_pretrained(ROOT / "assets" / "demo" / "model", padding_side="left"),
+        peft_config=peft,
+        callbacks=[gradients],
+    )
+    trainer._generate_single_turn = completions(3)
+    if peft is not None:
+        noise(trainer.model, trained_only=True)  # a new adapter changes nothing, and half of it has no gradient
+    trainer.train()
+    return gradients.found, trainer
+
+
+def noise(model: Any, size: float = 0.05, trained_only: bool = False) -> None:
+    """So that no weight is zero or one: what is dropped, then, is seen."""
+    import torch
+
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.is_floating_point() and (weight.requires_grad or not trained_only):
+                weight.add_(size * torch.randn_like(weight))
+
+
+def difference(stock: dict[str, Any], lean: dict[str, Any]) -> float:
+    """The largest of a parameter's gradient; see `difference` at the top. Infinite where one side has none."""
+    import torch
+
+    if stock.keys() != lean.keys() or not stock:
+        return float("inf")
+    whole = torch.stack([gradient.norm() for gradient in stock.values()]).norm()
+    if not whole.isfinite() or whole == 0:
+        return float("nan")
+    floor = 1e-3 * whole
+    return max(((lean[name] - one).norm() / max(one.norm(), floor)).item() for name, one in stock.items())
+
+
+def compared(build: Callable[[], Any], **options: Any) -> Result:
+    """Both trainers' first step, and how that case ended."""
+    try:
+        stock, _ = step("stock", build(), **options)
+    except Exception as error:
+        return {"outcome": "refused", "note": one_line(error)}
+    lean, trainer = step("lean", build(), **options)
+    worst = difference(stock, lean)
+    if worst != worst:
+        return {"outcome": "refused", "note": "stock's gradient is zero or not finite"}
+    outcome = ("fell back" if trainer.backend is None else "packed") if worst < LIMIT else "DIFFERS"
+    return {"outcome": outcome, "difference": worst, "trainer": trainer}
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:160]
+
+
+# --- Architectures
+
+SIZES = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "bpe_vocab_size"), 512),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim", "embedding_size"), 32),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "n_head_kv"), 2),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "d_inner", "dff", "ffn_hidden_size"), 64),
+    **dict.fromkeys(("decoder_ffn_dim", "encoder_ffn_dim", "dim_ff", "shared_intermediate_size"), 64),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"), 32),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "max_target_positions"), 64),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k_experts", "moe_k"), 2),
+    **dict.fromkeys(("n_group", "topk_group"), 1),
+    **dict.fromkeys(("head_dim", "dim_head", "attention_head_dim", "kv_channels", "global_head_dim"), 8),
+    **dict.fromkeys(("window_size", "sliding_window", "attention_window_size", "local_attention"), 8),
+    **dict.fromkeys(("pad_token_id",), 0),
+    **dict.fromkeys(("bos_token_id",), 1),
+    **dict.fromkeys(("eos_token_id", "decoder_start_token_id"), 2),
+    **dict.fromkeys(("is_decoder", "causal"), True),
+    **dict.fromkeys(("router_jitter_noise", "input_jitter_noise", "router_aux_loss_coef"), 0.0),
+}
+# What the names above do not say
+SPECIAL: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+}
+
+
+def toy(name: str) -> Any:
+    """A randomly initialised model of this model type, as small as its configuration allows."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    small = shrunk(AutoConfig.for_model(name))
+    config = AutoConfig.for_model(name, **{**small, **SPECIAL.get(name, {})})
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    count = sum(weight.numel() for weight in model.parameters())
+    if count > 2e7:
+        raise ValueError(f"the toy has {count / 1e6:.0f}M parameters")
+    noise(model)
+    return model
+
+
+def shrunk(config: Any) -> dict[str, Any]:
+    """The settings of a configuration at toy size, its inner configurations included."""
+    layers = 2
+    found: dict[str, Any] = {}
+    for key, value in config.to_dict().items():
+        if key in config.sub_configs and getattr(config, key, None) is not None:
+            found[key] = shrunk(getattr(config, key))
+        elif key in SIZES and value is not None:
+            found[key] = SIZES[key]
+        elif "drop" in key and isinstance(value, float):
+            found[key] = 0.0
+        elif key in ("layer_types", "mlp_layer_types", "layers_block_type") and isinstance(value, list):
+            found[key] = list(dict.fromkeys(value))[:layers]
+            found[key] += found[key][-1:] * (layers - len(found[key]))
+    return found
+
+
+def architecture(name: str) -> Result:
+    import torch
+
+    try:
+        toy(name)(input_ids=torch.tensor([[5, 6, 7, 8]]), use_cache=False)
+    except Exception as error:
+        return {"outcome": "not built", "note": one_line(error)}
+    found = compared(lambda: toy(name))
+    trainer = found.pop("trainer", None)
+    if trainer is None or found["outcome"] == "DIFFERS":
+        return found
+    if found["outcome"] == "packed":
+        found["padded"] = compared(lambda: toy(name), equal_prompts=False).get("difference")
+    return found | decoding(toy(name), trainer)
+
+
+def decoding(model: Any, trainer: Any) -> Result:
+    """Whether the evaluation's way of completing prompts gives what `generate` gives."""
+    from grpo.policy import generation
+
+    tokenizer, prompts = trainer._tokenizer, [[5, 6, 7], [8, 9, 10, 11, 12], [5, 6, 7]]
+    jobs = list(enumerate(prompts))
+    try:
+        stock = [ids for _, ids, _ in generation.complete_by_generate(model, tokenizer, jobs, [2], 5, 1, None)]
+    except Exception as error:
+        return {"decoding": "refused", "note": one_line(error)}
+    if generation.obstacle(model):
+        return {"decoding": "generate"}
+    done = sorted(generation.complete_in_full_batch(model, tokenizer, jobs, [2], 5, 3))
+    if [ids for _, ids, _ in done] == stock:
+        return {"decoding": "lean"}
+    return {"decoding": "DIFFERS", "outcome": "DIFFERS", "note": "lean decoding is not generate's"}
+
+
+# --- Settings and adapters
+
+
+def small_qwen() -> Any:
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=512, num_hidden_layers=2, **sizes))
+    noise(model)
+    return model
+
+
+CHOICES: dict[str, list[Any]] = {
+    "loss_type": ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
+    "beta": [0.0, 0.0, 0.1],
+    "use_bias_correction_kl": [False, True],
+    "num_iterations": [1, 1, 2],
+    "steps_per_generation": [None, 1, 2, 4],
+    "gradient_accumulation_steps": [1, 2, 4],
+    "per_device_train_batch_size": [4, 8],
+    "num_generations": [2, 4],
+    "importance_sampling_level": ["token", "token", "sequence"],
+    "epsilon": [0.2, 0.01],
+    "epsilon_high": [None, 0.3],
+    "delta": [None, 1.5],
+    "scale_rewards": ["group", "batch", "none"],
+    "multi_objective_aggregation": ["sum_then_normalize", "normalize_then_sum"],
+    "mask_truncated_completions": [False, True],
+    "off_policy_mask_threshold": [None, None, 0.01],
+    "top_entropy_quantile": [1.0, 1.0, 1.0, 0.5],
+    "entropy_coef": [0.0, 0.0, 0.0, 0.01],
+    "temperature": [1.0, 0.7],
+    "gradient_checkpointing": [False, True],
+    "disable_dropout": [False, True],
+}
+
+
+def drawn(number: int) -> dict[str, Any]:
+    """The random settings with this number."""
+    chance = random.Random(number)
+    found = {key: chance.choice(values) for key, values in CHOICES.items()}
+    return {"max_steps": 3 if found["num_iterations"] > 1 else 2, **{k: v for k, v in found.items() if v is not None}}
+
+
+def setting(number: str) -> Result:
+    chosen = drawn(int(number))
+    found = compared(small_qwen, equal_prompts=False, **chosen)
+    found.pop("trainer", None)
+    if found["outcome"] == "DIFFERS" and chosen["top_entropy_quantile"] < 1:
+        found["note"] = "top_entropy_quantile: a token on the threshold flips by rounding"
+        found["outcome"] = "quantile"
+    elif found["outcome"] == "DIFFERS":
+        found["note"] = str(chosen)
+    return found
+
+
+def adapters() -> dict[str, Callable[[], Any]]:
+    """PEFT's configurations for causal models, by name."""
+    import peft
+
+    targets = ["q_proj", "v_proj", "down_proj"]
+    lora = {
+        "plain": {}, "dora": {"use_dora": True}, "rslora": {"use_rslora": True}, "bias": {"lora_bias": True},
+        "all-linear": {"target_modules": "all-linear"}, "embedding": {"target_modules": ["q_proj", "embed_tokens"]},
+        "modules_to_save": {"modules_to_save": ["lm_head"]}, "pissa": {"init_lora_weights": "pissa"},
+        "tokens": {"trainable_token_indices": [5, 6, 7]}, "bias all": {"bias": "all"},
+        "parameters": {"rank_pattern": {"q_proj": 2}}, "activated": {"alora_invocation_tokens": [5]},
+    }  # fmt: skip
+    found: dict[str, Callable[[], Any]] = {
+        f"LORA {name}": (
+            lambda more=more: peft.LoraConfig(task_type="CAUSAL_LM", r=4, **{"target_modules": targets, **more})
+        )
+        for name, more in lora.items()
+    }
+    special = {
+        "IA3": {"target_modules": [*targets], "feedforward_modules": ["down_proj"]},
+        "ADALORA": {"total_step": 10, "target_modules": targets},
+        "POLY": {"target_modules": targets, "n_tasks": 1},
+        "OFT": {"target_modules": ["q_proj"], "oft_block_size": 8, "r": 0},
+        "BOFT": {"target_modules": ["q_proj"], "boft_block_size": 4},
+        "ADAPTION_PROMPT": {"adapter_len": 4, "adapter_layers": 1, "target_modules": "self_attn"},
+    }
+    virtual = {"num_virtual_tokens": 4}
+    for kind, made in sorted(peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING.items()):
+        name = str(getattr(kind, "value", kind))
+        if name == "LORA":
+            continue
+        own = special.get(name) or (virtual if issubclass(made, peft.PromptLearningConfig) else None)
+        found[name] = functools.partial(made, task_type="CAUSAL_LM", **(own or {"target_modules": targets}))
+    return found
+
+
+def adapter(name: str) -> Result:
+    make = adapters()[name]
+    try:
+        make()
+    except Exception as error:
+        return {"outcome": "not built", "note": one_line(error)}
+    found = compared(small_qwen, peft=make())
+    found.pop("trainer", None)
+    return found
+
+
+# --- All cases, each in a process of its own
+
+
+def isolated(function: Callable[[str], Result], case: str, seconds: float) -> Result:
+    context = multiprocessing.get_context("fork")  # what is imported once is there for all
+    ours, theirs = context.Pipe(duplex=False)
+
+    def work() -> None:
+        sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115
+        try:
+            found = function(case)
+        except BaseException as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            found = {"outcome": "DIFFERS", "note": f"{one_line(error)} ({Path(where.filename).name}:{where.lineno})"}
+        theirs.send(found)
+
+    process = context.Process(target=work)
+    process.start()
+    theirs.close()
+    try:
+        found = ours.recv() if ours.poll(seconds) else {"outcome": "DIFFERS", "note": f"not done in {seconds:.0f} s"}
+    except EOFError:
+        found = {"outcome": "DIFFERS", "note": "the process died"}
+    process.kill()
+    process.join()
+    return {"case": case, **found}
+
+
+def results(function: Callable[[str], Result], cases: list[str], seconds: float) -> Iterator[Result]:
+    for case in cases:
+        found = isolated(function, case, seconds)
+        cells = [found.get(column) for column in COLUMNS]
+        shown = ["" if cell is None else f"{cell:.0e}" if isinstance(cell, float) else str(cell) for cell in cells]
+        print(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(shown, (26, 9, 10, 6, 8, 0), strict=True)), flush=True
+        )
+        yield found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["architectures", "settings", "peft"])
+    parser.add_argument("cases", nargs="*", help="only these")
+    parser.add_argument("--count", type=int, default=100, help="of random settings")
+    parser.add_argument("--seconds", type=float, default=180, help="time limit of a case")
+    options = parser.parse_args(argv)
+    warnings.simplefilter("ignore")
+    import torch
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.utils import logging
+
+    import grpo.training.trainer  # noqa: F401, before the fork
+
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    function, cases = {
+        "architectures": (architecture, list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)),
+        "settings": (setting, [str(number) for number in range(options.count)]),
+        "peft": (adapter, list(adapters()) if options.what == "peft" else []),
+    }[options.what]
+    found = list(results(function, options.cases or cases, options.seconds))
+    counts = Counter(one["outcome"] for one in found)
+    print("\n" + ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
+    shifted = [one["case"] for one in found if (one.get("padded") or 0) > LIMIT]
+    if shifted:
+        print(f"stock counts padding on the left as positions: {', '.join(shifted)}")
+    return int(counts["DIFFERS"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

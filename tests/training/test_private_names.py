@@ -1,0 +1,86 @@
+"""The libraries' private names that grpo/ overrides, reads or sets: an upgrade fails here first."""
+
+import ast
+import importlib
+import inspect
+import re
+
+import pytest
+from helpers_runs import ROOT
+
+GRPO, TRAINER = "trl.trainer.grpo_trainer", "transformers.trainer"
+# Where each comes from. An upgrade that renames one: find what does its work now, and change grpo/ and this table
+NAMES = {
+    "_actions": "argparse",
+    "_attn_implementation": "transformers.configuration_utils",
+    "_buffered_inputs": GRPO,
+    "_calculate_rewards": GRPO,
+    "_compile_all_devices": "transformers.generation.configuration_utils",
+    "_compute_loss": GRPO,
+    "_dist": GRPO,
+    "_entropy_bonus_enabled": GRPO,
+    "_from_model_config": "transformers.generation.configuration_utils",
+    "_fsdp_param_group": "torch.distributed.fsdp._fully_shard._fsdp_state",
+    "_fsdp_param_groups": "torch.distributed.fsdp._fully_shard._fsdp_state",
+    "_generate": GRPO,
+    "_generate_and_score_completions": GRPO,
+    "_generate_single_turn": GRPO,
+    "_get_default_generation_params": "transformers.generation.configuration_utils",
+    "_get_fsdp_state": "torch.distributed.fsdp._fully_shard._fully_shard",
+    "_get_output_dir": TRAINER,
+    "_get_per_token_logps_and_entropies": GRPO,
+    "_get_train_sampler": GRPO,
+    "_globalstep_last_logged": TRAINER,
+    "_hf_deepspeed_config_weak_ref": "transformers.integrations.deepspeed",
+    "_is_stateful": "transformers.generation.utils",
+    "_is_vlm": GRPO,
+    "_logs": GRPO,
+    "_metrics": GRPO,
+    "_prepare_generation_config": "transformers.generation.utils",
+    "_prepare_inputs": GRPO,
+    "_run_epoch": TRAINER,
+    "_save_checkpoint": GRPO,
+    "_step": GRPO,
+    "_tokenizer": GRPO,
+    "_total_loss_scalar": TRAINER,
+    "_tr_loss": TRAINER,
+}
+EITHER = {"_fsdp_param_group", "_fsdp_param_groups"}  # torch has one or the other, by its version
+
+
+def private(name):
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def used():
+    """Private names that grpo/ reads, sets, or overrides, without those that are its own."""
+    libraries = "".join(inspect.getsource(importlib.import_module(name)) for name in {*NAMES.values(), GRPO, TRAINER})
+    theirs = set(re.findall(r"(?:def |self\.)(_[a-z]\w*)", libraries))
+    seen, own = set(), {"_replace"}  # of any named tuple
+    for path in (ROOT / "grpo").rglob("*.py"):
+        of_trainer = path.name in ("trainer.py", "base_trainer.py")  # its names may be TRL's
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                seen.add(node.attr)
+                if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+                    own |= {node.attr} - (theirs if of_trainer else set())
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                own |= {node.name} - (theirs if of_trainer else set())
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in theirs:
+                seen.add(node.value)  # for getattr, or in a table of names
+    return {name for name in seen - own if private(name)}
+
+
+def test_the_table_has_every_private_name_in_use():
+    found = used()
+    assert found - NAMES.keys() == set(), "grpo/ uses private names that NAMES does not list"
+    assert NAMES.keys() - found == set(), "NAMES lists private names that grpo/ no longer uses"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_installed_libraries_have_the_private_name(name):
+    module = importlib.import_module(NAMES[name])
+    names = EITHER if name in EITHER else {name}
+    assert any(re.search(rf"\b{each}\b", inspect.getsource(module)) for each in names), (
+        f"{NAMES[name]} has no {name} any more: see what replaces it, then change grpo/ and NAMES"
+    )
