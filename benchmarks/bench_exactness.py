@@ -1,8 +1,8 @@
 """Is LeanGRPOTrainer's gradient stock TRL's: for every architecture, for random settings, for PEFT's methods?
 
-    python benchmarks/bench_exactness.py architectures [NAME ...]    each causal model that transformers ships, at toy size
-    python benchmarks/bench_exactness.py settings [--count 100]      random combinations of the settings that change the loss
-    python benchmarks/bench_exactness.py peft                        PEFT's methods
+    python benchmarks/bench_exactness.py architectures [NAME ...]   all causal models of transformers, at toy size
+    python benchmarks/bench_exactness.py settings [--count 100]     random settings of those that change the loss
+    python benchmarks/bench_exactness.py peft                       PEFT's methods
 
 Each case runs in a process of its own, within a time limit: one optimizer step of GRPOTrainer and of LeanGRPOTrainer
 on the same completions, in float32 on a CPU. A case ends as

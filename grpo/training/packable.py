@@ -14,7 +14,7 @@ from grpo.training import attention
 
 TRIAL = 8192  # positions of the trial's pack, at most
 # The mean difference of log-probabilities that packs may make, as a share of what other prompts make. In float32
-# rounding makes 1e-7 to 1e-5 of it, and learned positions that are off by one 5e-3 (toys of benchmarks/bench_exactness.py)
+# rounding makes 1e-7 to 1e-5 of it, and learned positions that are off by one 5e-3 (benchmarks/bench_exactness.py)
 LIMIT, LIMIT_ROUNDED = 1e-4, 0.1
 ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new that prompts change little
 
