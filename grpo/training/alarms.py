@@ -1,30 +1,157 @@
-"""What goes wrong in GRPO runs, each with its cause and its remedy: functions of what has been observed so far.
+"""What goes wrong in GRPO runs: what a run has shown so far, and what each alarm concludes from it, with a remedy.
 
-A check looks at an `Observed` and returns a sentence, or None while all is well. `ALARMS`, at the end, names them.
+`Watch` (callbacks.py) fills an `Observed`; the checks below, all listed in `ALARMS`, are pure functions of it. A check
+returns a sentence, or None while all is well.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any, NamedTuple
 
-from grpo.training.observed import IN_A_ROW, WINDOW, Observed, Rollout
-
-Finding = str | None
-NEVER = 20  # rollouts after warm-up (before, the policy hardly moves) when a reward that never fired is called dead
-MOVES = 5  # optimizer steps with a learning rate above 0 after which some weight must differ
-GOES_ON = ("dead_reward", "tiny_variance")  # the run still learns from its other rewards: no reason to stop it
-
-
-def _correct(rollout: Rollout, group: slice) -> list[bool] | None:
-    """Which completions of a group are right; None where no reward says so."""
-    said = rollout.rewards | rollout.others  # a reward of another stage knows it too
-    columns = [values[group] for name, values in said.items() if re.search(r"(^|_)(correct|accura)", name)]
-    rows = zip(zip(*columns, strict=True), rollout.scored(group), strict=True) if columns else ()
-    return [all((value or 0) > 0 for value in row) for row, scored in rows if scored] or None
+ENTROPY_WINDOW = 5  # optimizer steps over which entropies are averaged
+IN_A_ROW = 3  # rollouts or optimizer steps that must look alike before an alarm: one may be chance
+DEAD_AFTER = 20  # rollouts after warm-up (before, the policy hardly moves) without any value above 0
+MIN_UPDATES = 5  # optimizer steps with a learning rate above 0 after which some weight must differ
+WARN_ONLY = ("dead_reward", "tiny_variance")  # the run still learns from its other rewards: no reason to stop it
+Finding = str | dict[str, str] | None  # a dict holds one sentence for each subject
 
 
+# --- What a run has shown so far
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One rollout of all processes, group by group.
+
+    `rewards` holds each reward's weighted values, None where it returned none; rewards of weight 0 are in `others`.
+    A completion without any value (the reward guard excludes it) is not part of its group.
+    """
+
+    prompts: list[Any]
+    completions: list[str]
+    rewards: dict[str, list[float | None]]
+    group: int  # completions per group
+    weights: dict[str, float] = field(default_factory=dict)  # of each reward; 1 where missing
+    others: dict[str, list[float | None]] = field(default_factory=dict)  # unweighted values of rewards of weight 0
+
+    def groups(self) -> Iterator[slice]:
+        return (slice(start, start + self.group) for start in range(0, len(self.prompts), self.group))
+
+    def scored(self, group: slice) -> list[bool]:
+        """For each completion whether any reward returned a value."""
+        columns = [values[group] for values in (*self.rewards.values(), *self.others.values())]
+        return [any(value is not None for value in row) for row in zip(*columns, strict=True)]
+
+    def totals(self, group: slice) -> list[float]:
+        """The weighted sum of each completion that any reward scored; a single 0 where none did."""
+        columns = zip(*(self.rewards[name][group] for name in self.rewards), strict=True)
+        rows = [row for row, scored in zip(columns, self.scored(group), strict=True) if scored]
+        return [sum(value or 0.0 for value in row) for row in rows] or [0.0]
+
+    def differs(self, group: slice) -> float:
+        """The largest difference between two totals of a group; 0 where its advantages are 0."""
+        totals = self.totals(group)
+        difference = max(totals) - min(totals)
+        return difference if difference > 1e-8 else 0.0
+
+    def spread(self, name: str, group: slice) -> float:
+        """The largest difference between two values of one reward."""
+        values = [value for value in self.rewards[name][group] if value is not None]
+        return max(values) - min(values) if values else 0.0
+
+    def correct(self, group: slice) -> list[bool] | None:
+        """Which completions of a group are right; None where no reward judges that."""
+        known = self.rewards | self.others  # a reward of another stage judges it, too
+        columns = [values[group] for name, values in known.items() if re.search(r"(^|_)(correct|accura)", name)]
+        rows = zip(zip(*columns, strict=True), self.scored(group), strict=True) if columns else ()
+        return [all((value or 0) > 0 for value in row) for row, scored in rows if scored] or None
+
+
+@dataclass
+class Observed:
+    """What a run has shown so far. Every checkpoint holds it, so that a resumed run raises what the whole would."""
+
+    scaled_by_group: bool = True  # advantages are divided by the group's standard deviation
+    chat_template_unused: bool = False  # the tokenizer has a chat template, but the prompts are plain text
+    metrics: dict[str, list[float]] = field(default_factory=dict)  # TRL's: means of the first and the last steps
+    rollouts: list[Rollout] = field(default_factory=list)  # the last IN_A_ROW
+    rollouts_seen: dict[str, int] = field(default_factory=dict)  # by reward: those in which its weight was not 0
+    rollouts_after_warmup: dict[str, int] = field(default_factory=dict)
+    # of each reward's values at a weight of 1 or -1, in the whole run: weights may change
+    highest: dict[str, float] = field(default_factory=dict)
+    lowest: dict[str, float] = field(default_factory=dict)
+    totals: tuple[float, float] | None = None  # the lowest and highest sum that a completion earned at these weights
+    nonfinite: str = ""  # "the gradient holds" or "the loss is" in a step that was skipped
+    updates: int = 0  # optimizer steps with a learning rate above 0
+    weights_moved: bool | None = None  # None until it is known
+
+    @classmethod
+    def restored(cls, found: dict[str, Any], **facts: bool) -> "Observed":
+        """From a checkpoint (`dataclasses.asdict`, through JSON); `facts` follow from the resumed run's settings."""
+        rollouts = [Rollout(**rollout) for rollout in found["rollouts"]]
+        totals = found["totals"] and tuple(found["totals"])
+        return cls(**{**found, "rollouts": rollouts, "totals": totals, **facts})
+
+    def note(self, key: str, value: float) -> None:
+        """The mean of a metric in an optimizer step; of many steps the first and last ENTROPY_WINDOW are kept."""
+        values = self.metrics.setdefault(key, [])
+        values.append(value)
+        if len(values) > 2 * ENTROPY_WINDOW:
+            del values[ENTROPY_WINDOW]
+
+    def add(self, rollout: Rollout, after_warmup: bool = True) -> None:
+        if self.rollouts and self.rollouts[-1].weights != rollout.weights:
+            self.totals = None
+        self.rollouts = [*self.rollouts[1 - IN_A_ROW :], rollout]
+        totals = [*rollout.totals(slice(None)), *(self.totals or ())]
+        self.totals = min(totals), max(totals)
+        for name, values in rollout.rewards.items():
+            self.rollouts_seen[name] = self.rollouts_seen.get(name, 0) + 1
+            self.rollouts_after_warmup[name] = self.rollouts_after_warmup.get(name, 0) + after_warmup
+            size = abs(rollout.weights.get(name, 1.0))
+            if known := [value / size for value in values if value is not None]:
+                self.highest[name] = max([self.highest.get(name, -math.inf), *known])
+                self.lowest[name] = min([self.lowest.get(name, math.inf), *known])
+
+    def last(self, key: str) -> list[float]:
+        """The metric in the last IN_A_ROW optimizer steps; empty before there are as many."""
+        values = self.metrics.get(key, [])
+        return values[-IN_A_ROW:] if len(values) >= IN_A_ROW else []
+
+    @property
+    def has_enough_rollouts(self) -> bool:
+        return len(self.rollouts) == IN_A_ROW
+
+
+# --- The alarms
+
+
+class Alarm(NamedTuple):
+    check: Callable[[Observed], Finding]
+    remedy: str
+
+
+ALARMS: dict[str, Alarm] = {}
+
+
+def alarm(remedy: str) -> Callable[[Callable[[Observed], Finding]], Callable[[Observed], Finding]]:
+    """List a check in ALARMS under its own name."""
+
+    def register(check: Callable[[Observed], Finding]) -> Callable[[Observed], Finding]:
+        ALARMS[check.__name__] = Alarm(check, remedy)
+        return check
+
+    return register
+
+
+@alarm(
+    "raise max_completion_length; if the completions ramble on, the model does not stop by itself: show it the format "
+    "(num_shots 1) or use an instruct model"
+)
 def all_truncated(seen: Observed) -> Finding:
     shares = seen.last("completions/clipped_ratio")
     if shares and min(shares) == 1:
@@ -32,16 +159,17 @@ def all_truncated(seen: Observed) -> Finding:
     return None
 
 
+@alarm("pass the prompts as chat messages, so that the chat template is applied")
 def no_chat_template(seen: Observed) -> Finding:
     if seen.chat_template_unused and all_truncated(seen):
-        return "no completion stops, and the prompts are bare text although the model has a chat template"
+        return "all_truncated fired, and the prompts bypass the model's chat template"
     return None
 
 
 def _kind(seen: Observed, rollout: Rollout, group: slice) -> str:
     """Why the completions of a group earned the same."""
-    verdict, (low, high) = _correct(rollout, group), seen.totals or (0.0, 0.0)
-    if verdict is None and low < high:  # no reward says what is right: the best and the worst seen so far do
+    verdict, (low, high) = rollout.correct(group), seen.totals or (0.0, 0.0)
+    if verdict is None and low < high:  # no reward judges what is right: compare with the best and worst seen so far
         total = rollout.totals(group)[0]
         verdict = [total == high] if total in (low, high) else None
     if verdict is None or (any(verdict) and not all(verdict)):  # where rewards cancel out, some are right
@@ -49,14 +177,14 @@ def _kind(seen: Observed, rollout: Rollout, group: slice) -> str:
     return "all right" if all(verdict) else "all wrong"
 
 
+@alarm(
+    "all wrong: easier questions, num_shots 1, a longer max_completion_length or a larger num_generations; all right: "
+    "harder questions, or stop here; constant reward: add a reward that tells completions apart"
+)
 def zero_variance(seen: Observed) -> Finding:
-    if not seen.settled or any(
-        max(rollout.totals(group)) - min(rollout.totals(group)) > 1e-8
-        for rollout in seen.rollouts
-        for group in rollout.groups()
-    ):
-        return None
     groups = [(rollout, group) for rollout in seen.rollouts for group in rollout.groups()]
+    if not seen.has_enough_rollouts or any(rollout.differs(group) for rollout, group in groups):
+        return None
     kinds = Counter(_kind(seen, rollout, group) for rollout, group in groups)
     kind = next(iter(kinds)) if len(kinds) == 1 else ", ".join(f"{n} groups {kind}" for kind, n in kinds.items())
     return (
@@ -65,13 +193,16 @@ def zero_variance(seen: Observed) -> Finding:
     )
 
 
-def dead_rewards(seen: Observed) -> dict[str, str]:
-    """Each reward that has never fired, by name."""
+@alarm(
+    "look at a few completions (python -m grpo xray); if they cannot earn it yet, num_shots 1 shows the format; if "
+    "they never should, drop the reward"
+)
+def dead_reward(seen: Observed) -> Finding:
     return {
         name: f"{name} has been {high:g} for every completion of {seen.rollouts_seen[name]} rollouts"
         for name, high in seen.highest.items()
-        # a weight that changes leaves its rounding errors
-        if seen.rollouts_after_warmup[name] >= NEVER
+        # not equal: a weight that changes leaves rounding errors
+        if seen.rollouts_after_warmup[name] >= DEAD_AFTER
         and high <= 0
         and math.isclose(high, seen.lowest[name], rel_tol=1e-6)
     }
@@ -83,15 +214,19 @@ def _size(values: list[float | None]) -> float:
     return sizes[int(0.9 * (len(sizes) - 1))] if sizes else 0.0
 
 
+@alarm(
+    "lower that reward's weight (reward_weights), or set scale_rewards to none or batch, so that the size of a "
+    "difference counts"
+)
 def tiny_variance(seen: Observed) -> Finding:
-    """Dividing by the group's standard deviation blows a thousandth up to a full advantage."""
-    if not seen.settled or not seen.scaled_by_group:
+    """Dividing by the group's standard deviation turns a difference of a thousandth into a full advantage."""
+    if not seen.has_enough_rollouts or not seen.scaled_by_group:
         return None
-    scale = max(_size(rollout.rewards[name]) for rollout in seen.rollouts for name in rollout.rewards)
+    scale = max(_size(values) for rollout in seen.rollouts for values in rollout.rewards.values())
     deciders: set[str] = set()
     for rollout in seen.rollouts:
-        live = [group for group in rollout.groups() if max(rollout.totals(group)) - min(rollout.totals(group)) > 1e-8]
-        tiny = [group for group in live if max(rollout.totals(group)) - min(rollout.totals(group)) < 0.02 * scale]
+        live = [group for group in rollout.groups() if rollout.differs(group)]
+        tiny = [group for group in live if rollout.differs(group) < 0.02 * scale]
         if not live or 2 * len(tiny) < len(live):
             return None
         deciders |= {name for name in rollout.rewards for group in tiny if rollout.spread(name, group) > 0}
@@ -101,15 +236,19 @@ def tiny_variance(seen: Observed) -> Finding:
     )
 
 
+@alarm(
+    "lower learning_rate, raise temperature towards 1, or hold the policy back (beta 0.04); resume from an earlier "
+    "checkpoint"
+)
 def mode_collapse(seen: Observed) -> Finding:
-    if not seen.settled:
+    if not seen.has_enough_rollouts:
         return None
     across, within = [], []
     for rollout in seen.rollouts:
         texts, several = rollout.completions, len({str(prompt) for prompt in rollout.prompts}) > 1
         across.append(several and max(Counter(texts).values()) >= 0.9 * len(texts))
         # identical right answers are what training is for
-        unsolved = [group for group in rollout.groups() if not all(_correct(rollout, group) or [False])]
+        unsolved = [group for group in rollout.groups() if not all(rollout.correct(group) or [False])]
         within.append(bool(unsolved) and all(len(set(texts[group])) == 1 for group in unsolved))
     if all(across):
         return f"for {IN_A_ROW} rollouts at least 90 % of the completions were the same text, whatever the prompt"
@@ -118,6 +257,7 @@ def mode_collapse(seen: Observed) -> Finding:
     return None
 
 
+@alarm("halve learning_rate, or raise beta; resume from an earlier checkpoint")
 def kl_runaway(seen: Observed) -> Finding:
     values = seen.last("kl")  # logged only where it is computed: beta > 0
     if values and min(values) > 0.5:
@@ -126,10 +266,14 @@ def kl_runaway(seen: Observed) -> Finding:
 
 
 def _entropies(seen: Observed) -> tuple[float, float] | None:
+    """Means of the first and the last ENTROPY_WINDOW steps."""
     values = seen.metrics.get("entropy", [])
-    return (fmean(values[:WINDOW]), fmean(values[-WINDOW:])) if len(values) >= 2 * WINDOW else None
+    if len(values) < 2 * ENTROPY_WINDOW:
+        return None
+    return fmean(values[:ENTROPY_WINDOW]), fmean(values[-ENTROPY_WINDOW:])
 
 
+@alarm("lower learning_rate, raise temperature, or set entropy_coef above 0")
 def entropy_collapse(seen: Observed) -> Finding:
     entropies = _entropies(seen)
     if entropies and entropies[1] < 0.1 * entropies[0]:
@@ -137,63 +281,25 @@ def entropy_collapse(seen: Observed) -> Finding:
     return None
 
 
+@alarm("halve learning_rate, or hold the policy back with beta 0.04")
 def entropy_runaway(seen: Observed) -> Finding:
     entropies = _entropies(seen)
     if entropies and entropies[1] > max(3 * entropies[0], entropies[0] + 0.5):
-        return (
-            f"entropy rose from {entropies[0]:.2f} to {entropies[1]:.2f} nats a token: the policy drifts towards noise"
-        )
+        first, last = entropies
+        return f"entropy rose from {first:.2f} to {last:.2f} nats a token: the policy drifts towards noise"
     return None
 
 
+@alarm("lower learning_rate, or resume from an earlier checkpoint; on fp16 use bf16")
 def nonfinite_gradient(seen: Observed) -> Finding:
     return f"{seen.nonfinite} NaN or infinity; the step was skipped" if seen.nonfinite else None
 
 
+@alarm(
+    "look at grad_norm: 0 means that no reward differed within a group; otherwise learning_rate is too small for the "
+    "weights' precision (optim stable_adamw, or dtype float32), or the trained parameters are frozen"
+)
 def weights_unchanged(seen: Observed) -> Finding:
     if seen.weights_moved is False:
-        return f"no sampled weight has changed in {seen.moves} optimizer steps with a learning rate above 0"
+        return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
     return None
-
-
-# name: (check, remedy)
-ALARMS: dict[str, tuple[Callable[[Observed], Finding | dict[str, str]], str]] = {
-    "all_truncated": (
-        all_truncated,
-        "raise max_completion_length; if the completions ramble on, the model does not stop by itself: show it the "
-        "format (num_shots 1) or take an instruct model",
-    ),
-    "no_chat_template": (no_chat_template, "give the prompts as chat messages, so that the chat template is applied"),
-    "zero_variance": (
-        zero_variance,
-        "all wrong: easier questions, num_shots 1, a longer max_completion_length or a larger num_generations; all "
-        "right: harder questions, or stop here; constant reward: add a reward that tells completions apart",
-    ),
-    "dead_reward": (
-        dead_rewards,
-        "look at a few completions (python -m grpo xray); if they cannot earn it yet, num_shots 1 shows the format; "
-        "if they never should, drop the reward",
-    ),
-    "tiny_variance": (
-        tiny_variance,
-        "give that reward a smaller say (reward_weights), or scale_rewards none or batch, so that the size of a "
-        "difference counts",
-    ),
-    "mode_collapse": (
-        mode_collapse,
-        "lower learning_rate, raise temperature towards 1, or hold the policy back (beta 0.04); go on from an earlier "
-        "checkpoint",
-    ),
-    "kl_runaway": (kl_runaway, "halve learning_rate, or raise beta; go on from an earlier checkpoint"),
-    "entropy_collapse": (entropy_collapse, "lower learning_rate, raise temperature, or set entropy_coef above 0"),
-    "entropy_runaway": (entropy_runaway, "halve learning_rate, or hold the policy back with beta 0.04"),
-    "nonfinite_gradient": (
-        nonfinite_gradient,
-        "lower learning_rate, or go on from an earlier checkpoint; on fp16 use bf16",
-    ),
-    "weights_unchanged": (
-        weights_unchanged,
-        "look at grad_norm: 0 means that no reward differed within a group; otherwise learning_rate is too small for "
-        "the weights' precision (optim stable_adamw, or dtype float32), or the trained parameters are frozen",
-    ),
-}

@@ -1,25 +1,27 @@
-"""Callbacks that watch a run while it trains: the metrics file, and the alarms of alarms.py."""
+"""Callbacks of a run: its metrics file, steps that are skipped, rewards that fail, and the alarms of alarms.py."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from grpo.policy import sharding
 from grpo.runs.record import append_line
-from grpo.training.alarms import ALARMS, GOES_ON, MOVES
-from grpo.training.observed import Observed, Rollout
+from grpo.training.alarms import ALARMS, MIN_UPDATES, WARN_ONLY, Observed, Rollout
 from rewards import completion_text
 
-SPOILT = "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from before"
-SKIPPED = 3  # optimizer steps skipped in a row that end a run: nothing changes, so the next one will hardly be better
+if TYPE_CHECKING:
+    from grpo.training.base_trainer import BaseGRPOTrainer
+
+BAD_WEIGHTS = "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from before"
+SKIPPED = 3  # skipped optimizer steps in a row that end a run: nothing changes, so the next one will hardly be better
 
 
 class MetricsFile(TrainerCallback):
@@ -28,135 +30,169 @@ class MetricsFile(TrainerCallback):
     def __init__(self, directory: Path) -> None:
         self.path = directory / "metrics.jsonl"
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
         if state.is_world_process_zero and logs:
             append_line(self.path, {"step": state.global_step, **logs})
+
+
+class SkipNonFiniteSteps(TrainerCallback):
+    """Erase the gradient of an optimizer step whose gradient or loss is not finite on any process.
+
+    Optimizers ignore parameters without a gradient: neither weights nor moments change, the schedule goes on. The
+    run ends after SKIPPED such steps in a row, and at once where weights are not finite all the same.
+
+    Args:
+        stop: ends the run, given the reason and whether to save a checkpoint (`Run.ask`); None: nothing does.
+
+    Attributes:
+        nonfinite: what the last step was skipped for, "the gradient holds" or "the loss is"; empty if it was not.
+        counts: skipped steps in a row and in all; part of every checkpoint.
+    """
+
+    def __init__(self, trainer: "BaseGRPOTrainer", stop: Callable[..., None] | None = None) -> None:
+        self.trainer, self.stop = trainer, stop
+        self.nonfinite = ""
+        self.counts = {"in_a_row": 0, "in_all": 0}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.counts = _kept(state).setdefault("skipped_steps", self.counts)
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        weights = [weight for _, weight in _trained(self.trainer)]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        # DeepSpeed keeps its gradients to itself; with fp16 the gradient scaler skips such steps
+        if not gradients or self.trainer.accelerator.scaler is not None:
+            return
+        # clipping by an infinite norm has turned some value into NaN, so it still shows here
+        self.nonfinite = self._agree(torch.nn.utils.get_total_norm(gradients).isfinite())
+        for weight in weights if self.nonfinite else ():
+            weight.grad = None
+        self._count()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if self.stop and not self.trainer.weights_are_finite():  # sampling would fail and not name the cause
+            self.stop(BAD_WEIGHTS, save=False)
+
+    def _agree(self, gradient: torch.Tensor) -> str:
+        """What is not finite on any process, where all of them get the same answer; a new step begins with it."""
+        losses, accelerator = self.trainer.losses_finite, self.trainer.accelerator
+        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient  # FSDP's
+        finite = torch.stack([gradient.to(losses.device), losses]).float()[None]
+        if accelerator.num_processes > 1:
+            finite = accelerator.gather(finite)
+        losses.fill_(True)
+        gradient_finite, loss_finite = finite.bool().all(0).tolist()
+        if gradient_finite and loss_finite:
+            return ""
+        return "the loss is" if gradient_finite else "the gradient holds"
+
+    def _count(self) -> None:
+        self.counts["in_a_row"] = self.counts["in_a_row"] + 1 if self.nonfinite else 0
+        self.counts["in_all"] += bool(self.nonfinite)
+        if self.counts["in_all"]:  # logged from the first one on
+            self.trainer._metrics["train"]["skipped_steps"] = [float(self.counts["in_all"])]
+        row = self.counts["in_a_row"]
+        if self.stop and row and row % SKIPPED == 0:  # a resumed run may skip as many again
+            sound = self.trainer.weights_are_finite()
+            kept = "they have changed nothing, so the weights are those from before" if sound else BAD_WEIGHTS
+            self.stop(f"{row} skipped steps in a row: {self.nonfinite} NaN or infinity; {kept}", save=sound)
+
+
+class StopAtFaultyRewards(TrainerCallback):
+    """End the run where rewards failed on too many completions (rewarding/guard.py)."""
+
+    def __init__(self, trainer: "BaseGRPOTrainer", stop: Callable[..., None]) -> None:
+        self.trainer, self.stop = trainer, stop
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if self.trainer.guard.excess:
+            self.stop(self.trainer.guard.excess)
 
 
 class Watch(TrainerCallback):
     """Raise each alarm once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>` for the tracker.
 
-    All it looks at TRL has gathered from all processes, so that all of them come to the same findings and stop at the
-    same step without asking each other. TRL shows a rollout to nobody, so `_metrics` and `_logs` are read.
-
-    It also skips optimizer steps that would spoil the weights, and ends the run after SKIPPED of them in a row, or
-    where too many rewards have failed.
+    Everything it reads was gathered from all processes by TRL, so that all of them reach the same findings and stop
+    at the same step without communicating. TRL passes a rollout to no callback, so `_metrics` and `_logs` are read:
+    at each optimizer step, whatever `logging_steps` says.
 
     Args:
-        trainer: a BaseGRPOTrainer; its metrics are read at each optimizer step, whatever `logging_steps` says.
-        stop: what ends the run, given the reason and whether to save a checkpoint (`Stopping.ask`); None: nothing.
-        at_alarms: whether an alarm ends it, too.
+        skip: knows whether a step was skipped.
+        stop: ends the run, given the reason (`Run.ask`); None: no alarm does.
     """
 
     def __init__(
-        self, trainer: Any, directory: Path, stop: Callable[..., None] | None = None, at_alarms: bool = False
+        self,
+        trainer: "BaseGRPOTrainer",
+        directory: Path,
+        skip: SkipNonFiniteSteps,
+        stop: Callable[..., None] | None = None,
     ) -> None:
-        self.trainer, self.path, self.stop, self.at_alarms = trainer, directory / "alarms.jsonl", stop, at_alarms
-        prompt = trainer.train_dataset[0]["prompt"]
-        self._fixed = {
+        self.trainer, self.path, self.skip, self.stop = trainer, directory / "alarms.jsonl", skip, stop
+        prompt = trainer.train_dataset[0]["prompt"]  # type: ignore[index]
+        template = getattr(trainer.processing_class, "chat_template", None)
+        self._facts: dict[str, Any] = {
             "scaled_by_group": trainer.scale_rewards == "group",
-            "chat_template_unused": isinstance(prompt, str) and bool(trainer.processing_class.chat_template),
+            "chat_template_unused": isinstance(prompt, str) and bool(template),
         }
-        self.seen = Observed(**self._fixed)
-        self.raised: dict[str, str] = {}  # what was said, by the alarm's name, or its name, a slash and its subject
-        self._told_before: set[str] = set()  # alarms of the run that is gone on with
+        self.seen = Observed(**self._facts)
+        self.raised: dict[str, str] = {}  # messages by the alarm's name, or by name/subject
+        self._raised_before: set[str] = set()  # alarms of the run that is resumed
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
-        self._skipped = {"in a row": 0, "in all": 0}
 
     @property
     def names(self) -> list[str]:
         """The alarms that were raised, in order."""
         return list(dict.fromkeys(key.partition("/")[0] for key in self.raised))
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if kept := state.stateful_callbacks.get("watch"):  # of the run that is gone on with
-            self.seen = Observed.restored(kept["seen"], **self._fixed)
-            self.raised, self._read, self._skipped = kept["raised"], kept["read"], kept["skipped"]
-            self._told_before = set(self.names)  # and it goes on all the same
-        self._weights = _sample(self.trainer.model)
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if kept := _kept(state).get("watch"):  # of the checkpoint that is resumed
+            self.seen = Observed.restored(kept["seen"], **self._facts)
+            self.raised, self._read = kept["raised"], kept["read"]
+            self._raised_before = set(self.names)  # and yet it was resumed
+        # part of every checkpoint from here on
+        _kept(state)["watch"] = {"seen": self.seen, "raised": self.raised, "read": self._read}
+        self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        parameters = [p for p in self.trainer.model.parameters() if p.grad is not None]
-        # DeepSpeed keeps its gradients to itself; with fp16 the gradient scaler skips such steps, as it should
-        if parameters and self.trainer.accelerator.scaler is None:
-            # clipping by an infinite norm has turned some value into NaN, so it still shows here
-            gradient = torch.nn.utils.get_total_norm([p.grad for p in parameters]).isfinite()
-            self.seen.nonfinite = self._agreed(gradient, self.trainer.losses_finite)
-            for parameter in parameters if self.seen.nonfinite else ():
-                parameter.grad = None  # which optimizers leave out: neither weights nor moments change
-            self._count_skipped(state)
-        self.seen.moves += self.trainer.lr_scheduler.get_last_lr()[0] > 0
-        self._raise(state, state.global_step + 1)  # at once: a step with NaN may be the last one
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.seen.updates += bool(kwargs["lr_scheduler"].get_last_lr()[0] > 0)  # before the schedule's next rate
 
-    def _agreed(self, gradient: torch.Tensor, loss: torch.Tensor) -> str:
-        """What is not finite, on any process; the losses are looked at anew from here on."""
-        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient  # FSDP's
-        finite = torch.stack([gradient.to(loss.device), loss]).float()[None]
-        if self.trainer.accelerator.num_processes > 1:
-            finite = self.trainer.accelerator.gather(finite)
-        loss.fill_(True)
-        gradient_finite, loss_finite = finite.bool().all(0).tolist()
-        return "" if gradient_finite and loss_finite else "the loss is" if gradient_finite else "the gradient holds"
-
-    def _count_skipped(self, state: Any) -> None:
-        in_a_row = self._skipped["in a row"] + 1 if self.seen.nonfinite else 0
-        self._skipped = {"in a row": in_a_row, "in all": self._skipped["in all"] + bool(in_a_row)}
-        if self._skipped["in all"]:  # from the first one on
-            self.trainer._metrics["train"]["skipped_steps"] = [float(self._skipped["in all"])]
-        if in_a_row and in_a_row % SKIPPED == 0 and self.stop:  # a run that goes on after it has as many again
-            sound = self.trainer.weights_are_finite()
-            kept = "they have changed nothing, so the weights are those from before" if sound else SPOILT
-            self.stop(f"{in_a_row} skipped steps in a row: {self.seen.nonfinite} NaN or infinity; {kept}", save=sound)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.seen.nonfinite = self.skip.nonfinite
         now = self._new_metrics()
         if cut := self.seen.metrics.get("completions/clipped_ratio"):
-            now.setdefault("completions/clipped_ratio", cut[-1])  # these completions are trained on for several steps
+            now.setdefault("completions/clipped_ratio", cut[-1])  # one rollout may serve several steps
         for key, value in now.items():
             self.seen.note(key, value)
         warm = state.global_step >= self._warmup
         if "reward" in now:
             self.seen.add(self._rollout(), after_warmup=warm)
-        if self.seen.weights_moved is None and self.seen.moves:
-            current = _sample(self.trainer.model)
-            moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
-            if self.trainer.accelerator.num_processes > 1:  # each may hold a part of them
-                moved = bool(self.trainer.accelerator.gather(self.trainer.losses_finite.new_tensor([moved])).any())
-            # 16-bit weights rightly stand still while a learning rate is tiny
-            judged = self.seen.moves >= MOVES and (warm or all(w.element_size() > 2 for w in current.values()))
-            self.seen.weights_moved = True if moved else False if judged else None
-        if self.stop and self.trainer.guard.excess:
-            self.stop(self.trainer.guard.excess)
-        if self.stop and not self.trainer.weights_are_finite():  # the next rollout would fail, and say nothing of it
-            self.stop(SPOILT, save=False)
-        self._raise(state, state.global_step)
-        self._keep(state)
+        if self.seen.weights_moved is None and self.seen.updates:
+            self._compare_weights(warm)
+        self._raise(state)
 
-    def _keep(self, state: Any) -> None:
-        """Leave in the trainer's state, which is part of every checkpoint, what the watch goes on from."""
-        kept = {"seen": self.seen, "raised": self.raised, "read": self._read, "skipped": self._skipped}
-        state.stateful_callbacks["watch"] = kept
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if self.trainer.model.training:  # type: ignore[union-attr]  # an evaluation's log leaves those of training
+            self._read.clear()  # TRL's log empties them
 
     def _new_metrics(self) -> dict[str, float]:
         """The means of what TRL has noted since the last optimizer step."""
-        noted, means = self.trainer._metrics["train"], {}
-        for key, values in noted.items():
+        means = {}
+        for key, values in self.trainer._metrics["train"].items():
             start = self._read.get(key, 0)
             fresh = [value for value in values[start if start <= len(values) else 0 :] if not math.isnan(value)]
             if fresh:
                 means[key] = fmean(fresh)
-        self._read = {key: len(values) for key, values in noted.items()}
+            self._read[key] = len(values)
         return means
 
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._read = {}  # TRL's log empties what it has noted
-        self._keep(state)
-
     def _rollout(self) -> Rollout:
-        noted = self.trainer._logs
+        noted: dict[str, Any] = self.trainer._logs
         weights = dict(zip(noted["rewards"], self.trainer.reward_weights.tolist(), strict=True))
         weights = {name: weight for name, weight in weights.items() if weight}  # the others are another stage's
         values = {
@@ -165,35 +201,53 @@ class Watch(TrainerCallback):
         }
         rewards = {name: values.pop(name) for name in weights}
         texts = [completion_text(completion) for completion in noted["completion"]]
-        return Rollout(list(noted["prompt"]), texts, rewards, self.trainer.num_generations, weights, values)
+        group = self.trainer.num_generations or 1
+        return Rollout(list(noted["prompt"]), texts, rewards, group, weights, values)
 
-    def _raise(self, state: Any, step: int) -> None:
+    def _compare_weights(self, warm: bool) -> None:
+        """Settle whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""
+        accelerator, current = self.trainer.accelerator, _sample(self.trainer)
+        moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
+        if accelerator.num_processes > 1:  # each may hold a part of them
+            moved = bool(accelerator.gather(torch.tensor([moved], device=accelerator.device)).any())
+        # 16-bit weights rightly stand still while a learning rate is tiny
+        judged = self.seen.updates >= MIN_UPDATES and (warm or all(w.element_size() > 2 for w in current.values()))
+        self.seen.weights_moved = True if moved else False if judged else None
+
+    def _raise(self, state: TrainerState) -> None:
         for name, (check, remedy) in ALARMS.items():
             found = check(self.seen)
             for subject, message in found.items() if isinstance(found, dict) else [("", found)]:
                 key = f"{name}/{subject}" if subject else name
                 if message and key not in self.raised:
                     self.raised[key] = message
-                    self._tell(state, step, name, message, remedy)
-        ending = [name for name in self.names if name not in {*GOES_ON, *self._told_before}] if self.at_alarms else []
+                    self._report(state, name, message, remedy)
+        ending = [name for name in self.names if name not in {*WARN_ONLY, *self._raised_before}]
         if self.stop and ending:
             self.stop(f"an alarm: {', '.join(ending)}")
 
-    def _tell(self, state: Any, step: int, name: str, message: str, remedy: str) -> None:
+    def _report(self, state: TrainerState, name: str, message: str, remedy: str) -> None:
         self.trainer._metrics["train"][f"alarms/{name}"].append(1.0)
         if not state.is_world_process_zero:
             return
-        append_line(self.path, {"step": step, "name": name, "message": message, "remedy": remedy})
+        append_line(self.path, {"step": state.global_step, "name": name, "message": message, "remedy": remedy})
         Console().print()  # off the progress bar's line
-        title = f"[bold red]alarm at step {step}: {name}[/bold red]"
+        title = f"[bold red]alarm at step {state.global_step}: {name}[/bold red]"
         text = f"{escape(message[0].upper() + message[1:])}.\n[bold]Remedy[/bold]: {escape(remedy)}."
         Console().print(Panel(text, title=title, title_align="left", border_style="red"))
 
 
-def _sample(model: Any, per_tensor: int = 256) -> dict[str, torch.Tensor]:
-    """Some weights of every parameter that is trained, of this process' part of it."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and (flat := sharding.part(parameter)).numel():
-            found[name] = flat[:: max(1, flat.numel() // per_tensor)].clone()
-    return found
+def _kept(state: TrainerState) -> dict[str, Any]:
+    """What callbacks keep in every checkpoint, by name; transformers types it as what its constructor takes, too."""
+    return cast(dict[str, Any], state.stateful_callbacks)
+
+
+def _trained(trainer: "BaseGRPOTrainer") -> Iterator[tuple[str, torch.nn.Parameter]]:
+    assert trainer.model is not None
+    return ((name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad)
+
+
+def _sample(trainer: "BaseGRPOTrainer", per_tensor: int = 256) -> dict[str, torch.Tensor]:
+    """Some weights of every trained parameter, of this process' part of it."""
+    parts = {name: sharding.part(weight) for name, weight in _trained(trainer)}
+    return {name: part[:: max(1, part.numel() // per_tensor)].clone() for name, part in parts.items() if part.numel()}

@@ -94,4 +94,4 @@ def make_readable(trainer: Trainer, steps_per_epoch: int, stages: Sequence[str] 
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(ProgressLine(stages))
     total = args.max_steps if args.max_steps > 0 else int(args.num_train_epochs * steps_per_epoch)
-    grpo_trainer.print_prompt_completions_sample = SampleTable(total)
+    grpo_trainer.print_prompt_completions_sample = SampleTable(total)  # type: ignore[assignment]  # prompts may be plain text

@@ -37,8 +37,11 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
         trackers.start(training)
     trainer.checkpoint_facts = facts
     run.trains_with(trainer.accelerator)
+    # the first reason to stop counts: a cause is asked about before the alarms that follow from it
     trainer.add_callback(callbacks.MetricsFile(run.output))
-    trainer.add_callback(callbacks.Watch(trainer, run.output, run.ask, config.script.stop_on_alarm))
+    trainer.add_callback(skip := callbacks.SkipNonFiniteSteps(trainer, run.ask))
+    trainer.add_callback(callbacks.StopAtFaultyRewards(trainer, run.ask))
+    trainer.add_callback(callbacks.Watch(trainer, run.output, skip, run.ask if config.script.stop_on_alarm else None))
     trainer.add_callback(RewardWeights(trainer, config.script, config.stages))
     trainer.add_callback(Stopping(trainer, run))  # last: it sees what the others ask for
     steps = config.geometry.steps_per_epoch(len(arguments["train_dataset"]))

@@ -12,7 +12,7 @@ from trl import GRPOConfig
 import rewards
 import train_grpo
 from grpo.training.base_trainer import BaseGRPOTrainer
-from grpo.training.callbacks import Watch
+from grpo.training.callbacks import SkipNonFiniteSteps, Watch
 
 make_prompt = train_grpo.PROMPT_FORMATS["xml"].prompt
 STEP = {"max_completion_length": 6, "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "logging_steps": 1}
@@ -49,7 +49,9 @@ def trainer(tmp_path, model, prompt=make_prompt, reward_funcs=None, callbacks=()
         processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
         callbacks=list(callbacks),
     )
-    watch = Watch(made, tmp_path / "run")
+    skip = SkipNonFiniteSteps(made)
+    watch = Watch(made, tmp_path / "run", skip)
+    made.add_callback(skip)
     made.add_callback(watch)
     return made, watch
 
