@@ -104,7 +104,7 @@ def test_the_registry_has_the_five_public_names_in_their_order():
         assert reward.__name__ == name and getattr(rewards, name) is reward
 
 
-def test_a_missing_gold_answer_is_an_error_and_not_a_wrong_answer():
+def test_a_missing_gold_answer_is_not_a_wrong_answer():
     with pytest.raises(ValueError):
         REWARD_FUNCS["correctness_reward_func"](["7", "7"], answer=["7"])
 
@@ -148,7 +148,7 @@ def test_hash_answers(solution, answer):
         "72 m^{-2}",
     ],
 )
-def test_lenient_correctness_reads_the_same_number_in_other_clothes(text):
+def test_lenient_correctness_reads_numbers_however_written(text):
     assert is_numerically_correct(f"<answer>{text}</answer>", "72")
     assert is_numerically_correct(f"So the answer is {text}", "72")
 
@@ -188,7 +188,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_hostile_text_of_a_million_characters_costs_less_than_a_second(unit):
+def test_hostile_text_of_a_million_characters_is_quick(unit):
     text = ("<reasoning>\n" + unit * (1_000_000 // len(unit)))[:1_000_000]
     REWARD_FUNCS["step_verified_reward_func"](["<think>1+1=2</think>"], answer=["7"])  # loads math-verify
     start = time.perf_counter()
@@ -274,7 +274,7 @@ def test_signed_and_numeric_correctness(text, signed, numeric):
     assert (value("signed_correctness", text), value("numeric_correctness", text)) == (signed, numeric)
 
 
-def test_numeric_correctness_pays_an_answer_without_any_number_that_is_the_gold_one():
+def test_numeric_correctness_pays_the_gold_text_too():
     assert value("numeric_correctness", "<answer>yes</answer>", answer="yes") == 2
 
 
@@ -378,7 +378,7 @@ def test_style(text, parameters, expected):
     assert value("style", text, **parameters) == expected
 
 
-def test_debug_prints_samples_once_every_so_many_steps_in_one_process(capsys, monkeypatch):
+def test_debug_prints_samples_every_so_many_steps(capsys, monkeypatch):
     debug = REWARD_FUNCS["debug_reward_func"]
     chats = [[{"role": "user", "content": "3 + 4?"}]] * 3
 
@@ -420,7 +420,7 @@ def templates_and_texts(draw):
 
 @examples(300)
 @given(templates_and_texts())
-def test_formats_are_the_quadratic_expressions_of_their_templates(case):
+def test_formats_equal_regular_expressions_of_any_template(case):
     template, text = case
     head, rest = template.split("{reasoning}")
     middle, tail = rest.split("{answer}")

@@ -10,7 +10,7 @@ from typing import Any
 from grpo.core.check import Check, check_if
 from grpo.core.errors import UserError
 from grpo.data.prompts import PromptFormat
-from grpo.rewarding.scoring import numbers_of
+from grpo.rewarding.guard import numbers_of
 from rewards import last_number, short_name
 
 Rewards = dict[str, Callable[..., list[float | None]]]

@@ -63,9 +63,9 @@ class BaseGRPOTrainer(GRPOTrainer):
             return super()._generate(*args, **kwargs)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
-        with phase(out_of_memory.REWARDS, self), self._timed("time/rewards"), self.guard.watching(self) as seen:
+        with phase(out_of_memory.REWARDS, self), self._timed("time/rewards"), self.guard.watching(self) as faults:
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
-        return self.guard.leave_out(self, values, seen, prompts=prompts, completions=completions)
+        return self.guard.exclude(self, values, faults, prompts=prompts, completions=completions)
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         with phase(out_of_memory.SCORING, self):

@@ -34,7 +34,7 @@ def test_mcnemar_is_scipys_exact_binomial_test(fixed, broken):
     assert mcnemar(fixed, broken) == mcnemar(broken, fixed)
 
 
-def test_the_bootstrap_interval_covers_what_resampled_questions_give():
+def test_the_bootstrap_interval_is_that_of_the_standard_error():
     low, high = bootstrap(fixed=30, broken=10, n=200)
     # the paired difference's standard error is sqrt((b + c - (b - c)^2 / n) / n^2)
     half = 1.96 * ((40 - 20**2 / 200) ** 0.5) / 200
@@ -42,7 +42,7 @@ def test_the_bootstrap_interval_covers_what_resampled_questions_give():
     assert bootstrap(30, 10, 200) == (low, high)  # seeded
 
 
-def test_where_nothing_changed_the_interval_is_what_n_questions_leave_possible():
+def test_without_a_change_the_interval_depends_on_n_alone():
     low, high = bootstrap(fixed=0, broken=0, n=100)
     assert -low == high == pytest.approx(scipy.stats.binomtest(0, 100, alternative="less").proportion_ci().high)
     assert compare(rows(*["l"] * 1319), rows(*["l"] * 1319))["verdict"] == "no_change"

@@ -58,7 +58,7 @@ def test_wilson_intervals_equal_scipys(n):
 
 
 @pytest.mark.parametrize(("n", "correct"), [(1, 0), (1, 1), (5, 2), (8, 8), (10, 1)])
-def test_pass_at_k_is_the_share_of_all_draws_of_k_that_hold_a_right_one(n, correct):
+def test_pass_at_k_is_the_share_of_draws_with_a_right_one(n, correct):
     outcomes = [index < correct for index in range(n)]
     for k in range(1, n + 1):
         draws = list(itertools.combinations(outcomes, k))
@@ -84,7 +84,7 @@ def test_pass_at_k_of_impossible_numbers_is_an_error(n, correct, k):
         (["", ""], None),
     ],
 )
-def test_the_majority_is_the_first_completion_of_the_most_frequent_answer(texts, winner):
+def test_the_majority_is_the_first_of_the_most_frequent_answer(texts, winner):
     assert evaluate.majority(texts) == (None if winner is None else texts[winner])
 
 
@@ -189,7 +189,7 @@ def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
         st.sampled_from(["<answer>7</answer>", "<answer>$7.0</answer>", "8", "<answer></answer>", "x", ""]), max_size=8
     )
 )
-def test_the_majority_has_the_most_votes_and_numbers_vote_together(texts):
+def test_the_majority_has_the_most_votes(texts):
     chosen = evaluate.majority(texts)
     votes = [
         vote for vote in (last_number(extract_xml_answer(text)) or extract_xml_answer(text) for text in texts) if vote

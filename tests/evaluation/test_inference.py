@@ -53,7 +53,7 @@ def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run):
 
 
 @pytest.mark.slow
-def test_merging_alone_does_the_same_and_says_when_there_is_nothing_to_merge(adapter_run, tiny_run, capfd):
+def test_merge_only_merges_or_names_what_is_missing(adapter_run, tiny_run, capfd):
     (adapter_run / "merged").rename("first")
     assert train_grpo.main(["--merge_only", "run"]) == 0  # in the run's dtype
     assert "Saved in run/merged" in capfd.readouterr().out
@@ -80,7 +80,7 @@ def test_merged_weights_have_the_dtype_that_is_asked_for(adapter_run):
     assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
 
 
-def test_an_interrupted_merge_leaves_nothing_that_looks_like_a_model(adapter_run, monkeypatch):
+def test_an_interrupted_merge_leaves_nothing_like_a_model(adapter_run, monkeypatch):
     from transformers import PreTrainedTokenizerFast
 
     (adapter_run / "merged").rename("first")
@@ -125,7 +125,7 @@ def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
     assert shown.endswith(f"\n\n{read}") and shown.startswith(text.strip())
 
 
-def test_a_saved_run_is_asked_in_its_own_format_with_its_own_examples(thinking, monkeypatch):
+def test_a_saved_run_is_asked_in_its_own_format(thinking, monkeypatch):
     thinking.copy()
     asked = []
     tokenize = inference.tokenize
@@ -187,7 +187,7 @@ def test_what_belongs_to_a_run_is_asked_as_the_run_was(thinking, tiny_run, capfd
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["true", "false"])
-def test_overwriting_a_run_leaves_nothing_that_would_be_loaded_in_its_place(first, learned, learned_adapter, tiny_run):
+def test_overwriting_a_run_leaves_no_merged_model(first, learned, learned_adapter, tiny_run):
     second = "false" if first == "true" else "true"
     (learned_adapter if first == "true" else learned).copy()
     assert train_grpo.main(tiny_run(**LEARNS, use_peft=second, lora_r="4", overwrite_run="true")) == 0

@@ -80,7 +80,7 @@ def test_the_table_has_every_row_every_value_and_the_means(write_jsonl, capsys):
     assert max(map(len, out)) <= 80
 
 
-def test_numbers_are_never_cut_however_many_rewards_and_however_narrow(write_jsonl, monkeypatch, capsys):
+def test_numbers_are_never_cut_however_narrow(write_jsonl, monkeypatch, capsys):
     long = {f"a_rather_long_name_{i}_reward_func": lambda completions, **_: [-12345.678] for i in range(8)}
     for name, reward in long.items():
         monkeypatch.setitem(REWARD_FUNCS, name, reward)
@@ -90,7 +90,7 @@ def test_numbers_are_never_cut_however_many_rewards_and_however_narrow(write_jso
     assert row.count("-12345.678") == 8 and row[-3:] == ["-98765.424", "7", "7"]
 
 
-def test_a_reward_that_gives_none_or_no_finite_value_is_left_out_of_sum_and_mean(write_jsonl, monkeypatch, capsys):
+def test_values_that_are_not_finite_have_no_part_in_the_sums(write_jsonl, monkeypatch, capsys):
     monkeypatch.setitem(REWARD_FUNCS, "odd", lambda completions, **_: [None, float("nan"), float("inf"), 1])
     path = write_jsonl([{"completion": GOOD, "answer": "7"}] * 4)
     assert xray.main([path, "--json", "--reward_funcs", "odd"]) == 0
@@ -129,7 +129,7 @@ def test_rewards_by_name(write_jsonl, capsys):
         assert f"{name!r} cannot be scored here; give one or more of xmlcount_reward_func" in message
 
 
-def test_of_a_run_its_own_rewards_with_their_parameters_in_its_format(tmp_path, capsys):
+def test_a_runs_own_rewards_and_parameters_are_used(tmp_path, capsys):
     names = ["strict_format_reward_func", "step_verified_reward_func", "length_reward_func", "mine.own"]
     args = {"step_verified_reward_func": {"line_value": 3}, "length_reward_func": {"low": 1}, "own": {"x": 1}}
     found, suspicious, err = in_a_run(
@@ -248,7 +248,7 @@ def test_bad_lines_are_named_by_number_and_the_rest_is_scored(tmp_path, capsys):
         assert reason in bad["reason"] and message == f"line {bad['line']}: {bad['reason']}"
 
 
-def test_lines_end_at_newlines_only_and_a_byte_order_mark_is_tolerated(tmp_path, capsys):
+def test_lines_end_at_newlines_only_after_a_byte_order_mark(tmp_path, capsys):
     text = json.dumps({"completion": "a\u2028b\x85c <answer>7</answer>", "answer": "7"}, ensure_ascii=False)
     (tmp_path / "rows.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{text}\r\n\r\n{text}".encode())
     assert xray.main(["rows.jsonl", "--json"]) == 0
@@ -288,12 +288,12 @@ def test_each_kind_knows_a_row_of_it_from_a_row_that_is_not(kind, one, none):
     assert kind not in scored(none)["suspicious"]
 
 
-def test_every_kind_has_a_case_and_a_perfect_completion_is_of_no_kind():
+def test_every_kind_has_a_case_and_perfection_has_none():
     assert {kind for kind, *_ in CASES} == set(xray.KINDS)
     assert scored(GOOD)["suspicious"] == []
 
 
-def test_suspicious_rows_are_listed_under_their_sentence_with_line_gold_and_extracted(write_jsonl, capsys):
+def test_suspicious_rows_are_listed_under_their_sentence(write_jsonl, capsys):
     texts = [GOOD, "<answer>7 apples</answer>", R + "<answer></answer>"]
     path = write_jsonl([{"completion": text, "answer": "7"} for text in texts])
     assert xray.main([path]) == 0
@@ -358,7 +358,7 @@ def test_exit_status_0_and_standard_input():
     assert (status, err) == (0, "") and "4.000" in out and "\x1b" not in out
 
 
-def test_exit_status_1_with_a_bad_line_on_a_terminal_that_is_not_utf8(tmp_path):
+def test_a_bad_line_on_a_terminal_that_is_not_utf8(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line("é 中 7") + b"\n{\n")
     status, out, err = run(str(path), PYTHONIOENCODING="ascii", PYTHONUTF8="0")

@@ -328,7 +328,7 @@ PADDED = {  # the reasoning, and what it earns without an answer where the quest
 
 
 @pytest.mark.parametrize("case", PADDED)
-def test_padding_that_has_nothing_to_do_with_the_question_earns_nothing(case):
+def test_padding_unrelated_to_the_question_earns_nothing(case):
     reasoning, known, unknown = PADDED[case]
     text = f"<think>\n{reasoning}\n</think>\n<answer>0</answer>\n"
     for prompt in (QUESTION, [{"role": "system", "content": "9 10"}, {"role": "user", "content": QUESTION}]):

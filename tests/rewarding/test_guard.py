@@ -1,4 +1,4 @@
-"""grpo/guard.py and grpo/scoring.py: rewards that fail leave rows out, and change nothing for the others."""
+"""Rewards that fail exclude rows, and change nothing for the others."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ import sys
 import time
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from trl import GRPOTrainer
 import train_grpo
 from grpo.core.errors import UserError
 from grpo.core.out_of_memory import OutOfMemory
-from grpo.rewarding.scoring import LARGEST, RECORDED, Scoring, numbers_of, of_models
+from grpo.rewarding.guard import DESCRIBED, LARGEST, Faults, RewardGuard, guarded, numbers_of
 from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.trainer import LeanGRPOTrainer
 
@@ -113,25 +114,24 @@ def test_anything_else_is_a_mistake_that_names_the_function(result, named):
     with pytest.raises(UserError) as raised:
         numbers_of("mine", result, 3)
     assert str(raised.value).startswith(f"reward_funcs: mine returned {named}")
-    assert "give a list of 3 numbers" in str(raised.value)
 
 
-def test_the_rows_at_fault_are_found_and_the_others_keep_the_values_that_they_have_together():
+def test_rows_at_fault_are_found_the_others_scored_together():
     def by_rank(completion_ids, **kwargs):  # a value depends on the other rows
         if [2] in completion_ids:
             raise KeyError("two")
         return [float(sorted(completion_ids).index(ids)) for ids in completion_ids]
 
-    scoring = Scoring()
-    assert scoring.guarded("by_rank", by_rank)(**columns(5)) == [0.0, 1.0, 0.0, 2.0, 3.0]
-    assert scoring.rows == {2} and not scoring.nonfinite
-    (fault,) = scoring.faults
+    faults = Faults()
+    assert guarded("by_rank", by_rank, faults)(**columns(5)) == [0.0, 1.0, 0.0, 2.0, 3.0]
+    assert faults.rows == {2} and not faults.nonfinite
+    (fault,) = faults.described
     assert (fault["row"], fault["question"], fault["completion"]) == (2, "question 2", "answer 2")
     assert fault["fault"] == "KeyError: 'two'" and "raise KeyError" in fault["traceback"]
-    assert "scoring.py" not in fault["traceback"]  # only what the user wrote
+    assert "rewarding/guard.py" not in fault["traceback"]  # only what the user wrote
 
 
-def test_columns_are_taken_row_by_row_and_everything_else_as_it_is():
+def test_columns_are_split_by_row_all_else_is_passed_on():
     seen = []
 
     def reward(prompts, answer, whole, trainer_state, **kwargs):
@@ -141,21 +141,21 @@ def test_columns_are_taken_row_by_row_and_everything_else_as_it_is():
         return [1.0] * len(prompts)
 
     state, whole = object(), [1, 2, 3]  # three of something, for four rows
-    Scoring().guarded("reward", reward)(**columns(4, answer=list("abcd"), whole=whole, trainer_state=state))
+    guarded("reward", reward, Faults())(**columns(4, answer=list("abcd"), whole=whole, trainer_state=state))
     assert [len(prompts) for prompts, *_ in seen] == [4, 1, 1, 1, 1, 3]
     assert seen[2][:2] == (["question 1"], ["b"]) and seen[5][1] == ["b", "c", "d"]
     assert all(one[2] is whole and one[3] is state for one in seen)
 
 
-def test_what_fails_on_the_rest_together_is_a_fault_of_all_and_what_passes_at_a_second_try_of_none():
+def test_failing_together_is_a_fault_of_all_a_retry_of_none():
     def never_two(prompts, **kwargs):
         if len(prompts) > 1:
             raise ValueError("one at a time")
         return [1.0]
 
-    scoring = Scoring()
-    scoring.guarded("never_two", never_two)(**columns(6))
-    assert scoring.rows == set(range(6)) and len(scoring.faults) == RECORDED
+    faults = Faults()
+    guarded("never_two", never_two, faults)(**columns(6))
+    assert faults.rows == set(range(6)) and len(faults.described) == DESCRIBED
 
     tries = []
 
@@ -165,21 +165,8 @@ def test_what_fails_on_the_rest_together_is_a_fault_of_all_and_what_passes_at_a_
             raise ConnectionError("reset by peer")
         return [1.0] * len(prompts)
 
-    scoring = Scoring()
-    assert scoring.guarded("flaky", flaky)(**columns(4)) == [1.0] * 4
-    assert not scoring.rows and scoring.faults[0]["fault"] == "ConnectionError: reset by peer"  # told all the same
-
-
-def test_a_judge_that_is_down_is_not_asked_for_every_row():
-    calls = []
-
-    def down(prompts, **kwargs):
-        calls.append(len(prompts))
-        raise TimeoutError
-
-    scoring = Scoring(hopeless=0.1)
-    scoring.guarded("down", down)(**columns(100))
-    assert len(calls) == 1 + 11 and scoring.rows == set(range(100))
+    faults = Faults()
+    assert guarded("flaky", flaky, faults)(**columns(4)) == [1.0] * 4 and not faults.rows
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
@@ -188,11 +175,11 @@ def test_an_interruption_is_no_fault(raised):
         raise raised
 
     with pytest.raises(raised):
-        Scoring().guarded("reward", reward)(**columns(2))
+        guarded("reward", reward, Faults())(**columns(2))
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_what_a_reward_logs_counts_once_and_has_a_line_for_each_row(kind):
+def test_what_a_reward_logs_counts_once_with_a_line_a_row(kind):
     logged = []
     given = columns(
         4, log_extra=lambda *what: logged.append(what), log_metric=lambda name, value: logged.append((name, value))
@@ -209,8 +196,8 @@ def test_what_a_reward_logs_counts_once_and_has_a_line_for_each_row(kind):
         await asyncio.sleep(0)
         return reward(**kwargs)
 
-    guarded = Scoring().guarded("reward", reward if kind == "sync" else later)
-    assert guarded(**given) == [1.0, 0.0, 1.0, 1.0] if kind == "sync" else asyncio.run(guarded(**given))
+    found = guarded("reward", reward if kind == "sync" else later, Faults())(**given)
+    assert (found if kind == "sync" else asyncio.run(found)) == [1.0, 0.0, 1.0, 1.0]
     assert logged == [("first", [0, None, 2, 3]), ("length", 3)]
 
 
@@ -218,52 +205,79 @@ def test_what_a_reward_logs_counts_once_and_has_a_line_for_each_row(kind):
     "value", [math.nan, math.inf, -math.inf, 1e300, 10**400, 2 * LARGEST], ids=lambda v: str(v)[:9]
 )
 def test_values_that_are_not_finite_leave_their_row_out(value):
-    scoring = Scoring()
-    values = scoring.guarded("mine", lambda **kwargs: [1.0, value, None, 2.0])(**columns(4))
-    assert values == [1.0, 0.0, None, 2.0] and scoring.rows == scoring.nonfinite == {1}
-    assert "it returned" in scoring.faults[0]["fault"]
+    values = guarded("mine", lambda **kwargs: [1.0, value, None, 2.0], faults := Faults())(**columns(4))
+    assert values == [1.0, 0.0, None, 2.0] and faults.rows == faults.nonfinite == {1}
+    assert "it returned" in faults.described[0]["fault"]
 
 
-def test_a_reward_models_values_are_looked_at_too_and_functions_nans_are_nones():
-    scoring, values = Scoring(), torch.tensor([[1.0, 1.0], [torch.nan, 1.0], [1.0, torch.nan], [torch.inf, 1.0]])
-    of_models(scoring, ["model", "function"], [torch.nn.Identity(), max], values, columns(4))
-    assert scoring.rows == {1, 3} and {fault["function"] for fault in scoring.faults} == {"model"}
+def test_async_rewards_run_at_the_same_time():
+    async def slow(completion_ids, **kwargs):
+        await asyncio.sleep(0.2)
+        return [1.0] * len(completion_ids)
+
+    async def both():
+        return await asyncio.gather(*(guarded("slow", slow, Faults())(**columns(3)) for _ in range(4)))
+
+    start = time.perf_counter()
+    assert asyncio.run(both()) == [[1.0] * 3] * 4
+    assert time.perf_counter() - start < 0.6
+
+
+def test_a_reward_models_nan_is_a_fault_and_a_functions_is_none(tmp_path):
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(process_index=0, is_main_process=True),
+        reward_funcs=[torch.nn.Identity(), max],
+        reward_func_names=["model", "function"],
+        state=SimpleNamespace(global_step=0),
+        model=torch.nn.Identity(),
+        _metrics={"train": {}},
+    )
+    values = torch.tensor([[1.0, 1.0], [torch.nan, 1.0], [1.0, torch.nan], [torch.inf, 1.0]])
+    found = RewardGuard(tmp_path, 1.0).exclude(trainer, values, Faults(), **columns(4))
+    assert found.isnan().tolist() == [[False, False], [True, True], [False, True], [True, True]]
+    assert trainer._metrics["train"] == {"rewards/left_out": [0.5], "rewards/nonfinite": [0.5]}
 
 
 # --- In a trainer
 
 
-def faults(directory):
+def faults_of(directory):
     return [json.loads(line) for line in (Path(directory) / "faults.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
-    "reward",
-    [raises, raises_later, gives(math.nan), gives(math.inf), gives(-math.inf)],
-    ids=["raises", "raises later", "nan", "inf", "-inf"],
+    ("trainer_class", "reward"),
+    [
+        (BaseGRPOTrainer, raises),
+        (LeanGRPOTrainer, raises),
+        (LeanGRPOTrainer, raises_later),
+        (LeanGRPOTrainer, gives(math.nan)),
+        (LeanGRPOTrainer, gives(-math.inf)),
+    ],
+    ids=["base, raises", "raises", "raises later", "nan", "-inf"],
 )
-@pytest.mark.parametrize("trainer_class", [BaseGRPOTrainer, LeanGRPOTrainer])
-def test_a_row_at_fault_is_to_the_gradient_what_none_from_all_rewards_is_to_stock(
-    tiny_model, tmp_path, trainer_class, reward
-):
+def test_a_fault_has_the_gradient_of_none_in_stock_trl(tiny_model, tmp_path, trainer_class, reward):
     stock, stock_log, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=none)
     guarded, log, trainer = trained(trainer_class, tiny_model, tmp_path, reward=reward, own=MANY)
     assert any(gradient.any() for gradient in stock[0].values()) and largest_difference(stock, guarded) < 1e-5
     (earned,) = trainer._logs["rewards"].values()
     left_out = sum(map(math.isnan, earned))
     assert left_out >= 2 and log[0]["rewards/left_out"] == left_out / 16
-    assert sum(fault["row"] is not None for fault in faults(tmp_path)) == min(left_out, RECORDED)
+    assert sum(fault["row"] is not None for fault in faults_of(tmp_path)) == min(left_out, DESCRIBED)
     assert log[0]["rewards/nonfinite"] == (0 if reward in (raises, raises_later) else log[0]["rewards/left_out"])
     assert log[0]["reward"] == pytest.approx(stock_log[0]["reward"])
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"beta": 0.1}, {"scale_rewards": "batch"}, {"scale_rewards": "none", "loss_type": "grpo"},
-     {"multi_objective_aggregation": "normalize_then_sum"}, {"loss_type": "dr_grpo"}, {"loss_type": "bnpo"}],
+    [
+        {"beta": 0.1, "scale_rewards": "batch"},
+        {"scale_rewards": "none", "loss_type": "bnpo"},
+        {"multi_objective_aggregation": "normalize_then_sum"},
+    ],
     ids=str,
-)  # fmt: skip
-def test_a_fault_in_one_of_two_rewards_leaves_the_row_out_of_both(tiny_model, tmp_path, settings):
+)
+def test_a_fault_in_one_reward_excludes_the_row_from_both(tiny_model, tmp_path, settings):
     def both_none(completion_ids, **kwargs):
         return [0.5 * value if value is not None else None for value in without(completion_ids, None)]
 
@@ -278,7 +292,7 @@ def test_a_fault_in_one_of_two_rewards_leaves_the_row_out_of_both(tiny_model, tm
     assert left_out[0] == left_out[1] and 0 < sum(left_out[0]) < 16
 
 
-def test_the_others_of_its_group_have_the_advantages_of_a_group_without_it(tiny_model, tmp_path):
+def test_advantages_of_a_group_are_those_without_the_fault(tiny_model, tmp_path):
     _, _, trainer = trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=gives(math.inf), own=MANY)
     earned, advantages = list(trainer._logs["rewards"]["reward"]), list(trainer._logs["advantages"])
     assert any(map(math.isnan, earned))
@@ -307,7 +321,7 @@ def test_a_device_that_is_full_is_no_fault_of_a_rows(tiny_model, tmp_path):
         trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=hungry)
 
 
-def test_the_first_fault_of_each_reward_is_shown_with_its_row_and_markup_is_text(tiny_model, tmp_path, capfd):
+def test_the_first_fault_of_each_reward_is_printed(tiny_model, tmp_path, capfd):
     def closes_a_tag(completions, completion_ids, **kwargs):
         if is_bad(completion_ids):
             raise ValueError("[/bold] is no tag, [red]nor is this")
@@ -317,7 +331,7 @@ def test_the_first_fault_of_each_reward_is_shown_with_its_row_and_markup_is_text
     shown = capfd.readouterr().out
     assert shown.count("reward at fault at step 1: closes_a_tag") == shown.count("at fault at step 1: raises") == 1
     assert "at fault at step 2" not in shown and "[/bold] is no tag, [red]nor is this" in shown
-    assert "Question: What is" in shown and {fault["step"] for fault in faults(tmp_path)} == {1, 2}
+    assert "Question: What is" in shown and {fault["step"] for fault in faults_of(tmp_path)} == {1, 2}
 
 
 def test_share_of_an_evaluation_does_not_end_a_run(tiny_model, tmp_path):
@@ -383,7 +397,7 @@ def test_too_many_faults_end_a_run_with_a_checkpoint_and_say_why(with_reward, mo
     run, shown = Path("run"), " ".join(capfd.readouterr().out.split())
     status = json.loads((run / "run.json").read_text())["status"]
     assert status.startswith(
-        "stopped by the reward guard: 100 % of the rows of step 2 were left out (first: faulty: Ze"
+        "stopped by the reward guard: 100 % of the rows of step 2 were excluded (first: faulty: Ze"
     )
     assert (run / "checkpoint-2" / "model.safetensors").exists() and not (run / "model.safetensors").exists()
     assert "--resume_from_checkpoint auto" in shown
@@ -396,14 +410,14 @@ def test_a_run_goes_on_where_few_rows_fail_or_many_may(with_reward):
     assert train_grpo.main(with_reward("faulty", max_steps="3", max_faulty_rewards="1")) == 0
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert [line.get("rewards/left_out") for line in lines[:3]] == [None, 1.0, 0.0]
-    assert {fault["step"] for fault in faults("run")} == {2}
+    assert {fault["step"] for fault in faults_of("run")} == {2}
 
 
 def test_a_result_of_the_wrong_length_ends_a_run_with_one_line(with_reward, monkeypatch, capfd):
     monkeypatch.delenv("RANK", raising=False)
     assert train_grpo.main(with_reward("short")) == 2
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "reward_funcs: short returned 3 values for 4 completions; give a list of 4 numbers" in line
+    assert "reward_funcs: short returned 3 values for 4 completions; return a list of 4 numbers" in line
 
 
 def test_a_share_out_of_range_is_a_mistake(tiny_run, capfd):
@@ -434,18 +448,18 @@ ENDS = {  # what the second process does: what the command's standard error name
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
-def test_a_process_that_waits_for_one_in_trouble_ends_soon_and_the_cause_is_named(end, with_reward):
+def test_a_process_waiting_for_a_failed_one_ends_soon(end, with_reward):
     done, seconds = torchrun(with_reward("on_the_second"), END=end)
     assert done.returncode != 0 and seconds < 90  # half a minute of it to start two processes
     assert all(cause in done.stderr for cause in ENDS[end]), done.stderr[-3000:]
 
 
 @pytest.mark.slow
-def test_two_processes_leave_out_each_others_rows_and_stop_together(with_reward):
+def test_two_processes_exclude_rows_and_stop_together(with_reward):
     done, _ = torchrun(with_reward("on_the_second"), END="raise")
-    assert "the reward guard: 50 % of the rows of step 1 were left out" in done.stdout + done.stderr
+    assert "the reward guard: 50 % of the rows of step 1 were excluded" in done.stdout + done.stderr
     assert Path("run/checkpoint-1/model.safetensors").exists()
-    assert {fault["process"] for fault in faults("run")} == {1}
+    assert {fault["process"] for fault in faults_of("run")} == {1}
     assert done.stdout.count("reward at fault at step 1: on_the_second") == 1
 
 

@@ -59,7 +59,7 @@ def test_the_five_are_themselves_in_order():
     assert list(rewards) == GIST_REWARDS and all(rewards[name] is REWARD_FUNCS[name] for name in GIST_REWARDS)
 
 
-def test_parameters_come_from_the_recipe_then_from_the_run_then_from_the_signature():
+def test_parameters_come_from_recipe_then_run_then_signature():
     run = {"template": THINK_FORMAT, "max_completion_length": 100}
     names = ["strict_format_reward_func", "overlong_reward_func", "length_reward_func", "int_reward_func"]
     args = {"overlong_reward_func": {"cache": 50}, "length_reward_func": {"low": 0, "high": 10, "margin": 10}}
@@ -70,7 +70,7 @@ def test_parameters_come_from_the_recipe_then_from_the_run_then_from_the_signatu
     assert chosen(*names, args=args, run=run)["overlong_reward_func"](**given) == [-1.0]
 
 
-def test_what_is_chosen_keeps_its_name_for_trl_and_can_be_pickled():
+def test_a_chosen_reward_keeps_its_name_and_can_be_pickled():
     from trl.trainer.utils import get_callable_name
 
     rewards = chosen(

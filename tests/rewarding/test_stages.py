@@ -33,7 +33,7 @@ def spans(found):
     return [(stage.first_step, stage.last_step) for stage in found]
 
 
-def test_stages_follow_each_other_with_their_own_rewards_and_weights():
+def test_stages_have_their_own_rewards_and_weights():
     found, notes = read(FORMAT, ANSWERS)
     assert notes == [] and spans(found) == [(1, 40), (41, 120)]
     assert found[0].weights == {"xmlcount_reward_func": 1.0, "int_reward_func": 1.0}
@@ -68,7 +68,7 @@ def test_without_stages_nothing_changes():
         ([1, 1, 1], 9, 4, [(1, 4), (5, 8), (9, 9)]),
     ],
 )
-def test_a_given_max_steps_and_whole_rollouts_move_the_boundaries(steps, total, unit, expected):
+def test_max_steps_and_whole_rollouts_move_the_boundaries(steps, total, unit, expected):
     asked = [{**FORMAT, "name": str(index), "max_steps": count} for index, count in enumerate(steps)]
     found, notes = read(*asked, unit=unit, max_steps=total)
     assert spans(found) == expected

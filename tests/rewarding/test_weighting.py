@@ -117,7 +117,7 @@ def wrong(rollout):
     ("accumulation", "per_rollout", "iterations", "rollouts"),
     [(1, 1, 1, 12), (2, 2, 1, 12), (1, 4, 1, 3), (1, 2, 3, 2), (4, 2, 1, 24), (4, 2, 3, 8)],
 )
-def test_the_rule_is_applied_once_a_rollout_whatever_the_geometry(accumulation, per_rollout, iterations, rollouts):
+def test_the_rule_applies_once_a_rollout_in_any_geometry(accumulation, per_rollout, iterations, rollouts):
     trainer, state = Trainer(accumulation, per_rollout, iterations), started()
     callback = RewardWeights(trainer, script(adaptive=["first"], bounds=(0.25, 1e9)))
     trainer.train(callback, state, 12, wrong)
@@ -128,7 +128,7 @@ def test_the_rule_is_applied_once_a_rollout_whatever_the_geometry(accumulation, 
         assert [first for first, _ in trainer.rollouts] == pytest.approx([1.2**n for n in range(rollouts)])
 
 
-def test_what_was_logged_is_what_the_rollout_was_scored_with_also_while_it_serves_several_steps():
+def test_logged_weights_are_those_the_rollout_was_scored_with():
     trainer, logged = Trainer(per_rollout=3), []
     callback = RewardWeights(trainer, script(adaptive=["all"]))
     on_step_end = callback.on_step_end
@@ -142,7 +142,7 @@ def test_what_was_logged_is_what_the_rollout_was_scored_with_also_while_it_serve
     assert logged == [([1.0], 1.0)] * 3 + [([pytest.approx(1.2)], pytest.approx(1.2))] * 3
 
 
-def test_missing_values_do_not_count_and_a_rollout_without_any_changes_nothing():
+def test_missing_values_do_not_count():
     trainer, state = Trainer(), started()
     columns = {"first": [math.nan] * 4, "second": [math.nan, math.nan, math.nan, 1.0]}
     trainer.train(RewardWeights(trainer, script(adaptive=["all"])), state, 2, lambda rollout: columns)
@@ -171,7 +171,7 @@ def test_a_reward_with_a_weight_of_0_or_below_is_not_scaled():
 STAGES = [Stage("one", 1, 2, ["first"], [2.0]), Stage("two", 3, 6, ["second", "first"], [1.0, 0.5])]
 
 
-def test_a_stage_sets_its_weights_before_its_first_rollout_and_says_so(capsys):
+def test_a_stage_sets_its_weights_before_its_first_rollout(capsys):
     trainer = Trainer()
     trainer.train(RewardWeights(trainer, script(), STAGES), started(), 6, wrong)
     assert trainer.rollouts == [[2.0, 0.0]] * 2 + [[0.5, 1.0]] * 4
@@ -181,7 +181,7 @@ def test_a_stage_sets_its_weights_before_its_first_rollout_and_says_so(capsys):
     assert "Stage 2 of 2, two: steps 3-6, second, first × 0.5" in shown and shown.count("Stage") == 2
 
 
-def test_factors_go_on_from_stage_to_stage_and_rest_while_their_reward_is_off():
+def test_factors_span_stages_and_rest_while_their_reward_is_off():
     trainer = Trainer()
     trainer.train(RewardWeights(trainer, script(adaptive=["first"]), STAGES), started(), 4, wrong)
     assert [first for first, _ in trainer.rollouts] == pytest.approx([2.0, 2.4, 0.5 * 1.44, 0.5 * 1.728])
@@ -266,7 +266,7 @@ def weights(line):
 
 
 @pytest.mark.slow
-def test_two_stages_in_one_run_and_resumed_in_each_and_between_them(tiny_run, capfd):
+def test_two_stages_resumed_in_each_and_between_them(tiny_run, capfd):
     assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS)) == 0
     shown, whole = " ".join(capfd.readouterr().out.split()), logged("run")
     assert "Stage 1 of 2, format: steps 1-2, xmlcount, soft_format" in shown
@@ -323,7 +323,7 @@ train_grpo.main({argv!r})
     assert logged("run") == logged("whole")
 
 
-def test_the_recipe_runs_on_another_model_and_data_in_a_few_steps(tiny_run, capfd):
+def test_the_recipe_runs_on_another_model_and_data(tiny_run, capfd):
     flags = {"max_steps": "4", "save_strategy": "no", "max_completion_length": "8", "adaptive_rewards": None}
     argv = ["--config", str(ROOT / "recipes/two_stage.yaml"), *tiny_run(**{**LEARNS, **flags})]
     assert train_grpo.main([*argv, "--dry_run", "true"]) == 0
@@ -335,7 +335,7 @@ def test_the_recipe_runs_on_another_model_and_data_in_a_few_steps(tiny_run, capf
     assert found == [[1, 1, 1, 0, 0]] + [[0, 0.5, 0, 1, 1]] * 3
 
 
-def test_rewards_of_the_users_own_take_part_in_stages_and_scaling(tiny_run, monkeypatch):
+def test_custom_rewards_take_part_in_stages_and_adaptation(tiny_run, monkeypatch):
     monkeypatch.delitem(sys.modules, "own_rewards", raising=False)
     Path("own_rewards.py").write_text("def brief(completions, **kwargs):\n    return [0.25] * len(completions)\n")
     own = {"name": "own", "reward_funcs": ["own_rewards.brief"], "max_steps": 2}
