@@ -214,7 +214,8 @@ class RewardGuard:
     @contextlib.contextmanager
     def watching(self, trainer: "GRPOTrainer") -> Iterator[Faults]:
         """While TRL calls the rewards: one that fails on a row returns a number all the same."""
-        own, faults = trainer.reward_funcs, Faults()
+        own: list[Any] = trainer.reward_funcs  # names of models are loaded by now
+        faults = Faults()
         trainer.reward_funcs = [
             reward if isinstance(reward, torch.nn.Module) else guarded(name, reward, faults)
             for name, reward in zip(trainer.reward_func_names, own, strict=True)
@@ -253,7 +254,7 @@ class RewardGuard:
             for number, each in enumerate(processes)
             for fault in each.described
         ]
-        training = trainer.model.training
+        training = trainer.model is not None and trainer.model.training
         self.any_fault |= bool(described)
         if self.any_fault:  # from the first one on, so that the mean over a log's rollouts is right
             metrics = trainer._metrics["train" if training else "eval"]

@@ -43,7 +43,7 @@ def try_rewards(
     from transformers import TrainerState
 
     texts = perturbed(reasoning, row["answer"], style)
-    arguments = {key: [value] * len(texts) for key, value in row.items() if key != "prompt"}
+    arguments: dict[str, Any] = {key: [value] * len(texts) for key, value in row.items() if key != "prompt"}
     arguments["prompts"] = [row["prompt"]] * len(texts)
     arguments["completions"] = [[{"role": "assistant", "content": t}] if style.chat else t for t in texts.values()]
     arguments["completion_ids"] = [encode(text) for text in texts.values()]
