@@ -165,15 +165,45 @@ SIZES = {
     **dict.fromkeys(("n_group", "topk_group"), 1),
     **dict.fromkeys(("head_dim", "dim_head", "attention_head_dim", "kv_channels", "global_head_dim"), 8),
     **dict.fromkeys(("window_size", "sliding_window", "attention_window_size", "local_attention"), 8),
-    **dict.fromkeys(("pad_token_id",), 0),
-    **dict.fromkeys(("bos_token_id",), 1),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "index_head_dim"), 8),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_head_dim", "mamba_d_head", "mamba_head_dim"), 16),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "index_n_heads", "rotary_dim"), 4),
+    **dict.fromkeys(("mamba_d_state", "mamba_chunk_size", "state_size", "ssm_state_size", "chunk_size"), 8),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
+    **dict.fromkeys(("mamba_n_groups", "n_groups", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("num_kv_shared_layers", "hidden_size_per_layer_input", "embd_layer_norm"), 0),
+    "mamba_d_ssm": 64,
+    "encoder_hash_byte_group_vocab": 100,
+    "index_topk": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
     **dict.fromkeys(("eos_token_id", "decoder_start_token_id"), 2),
     **dict.fromkeys(("is_decoder", "causal"), True),
     **dict.fromkeys(("router_jitter_noise", "input_jitter_noise", "router_aux_loss_coef"), 0.0),
 }
 # What the names above do not say
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2}
+INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8}
 SPECIAL: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {"num_expert_group": 1, "n_group": 1, "num_experts_per_token": 2, "linear_num_heads": 4},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+    "deepseek_v2": ROUTED,
+    "dots1": {**ROUTED, "num_local_experts": 4, "n_group": 1, "topk_group": 1},
+    "dots3_note_text": {"per_layer_config": {}, "num_key_value_heads": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
+    "kimi_linear": {"num_experts_per_token": 2, "linear_num_heads": 4, "linear_head_dim": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "ministral": {"head_dim": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "qwen4_exp_text": {**INDEXER, "indexer_budget": 64, "indexer_compress_ratio": 4},
+    "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 8]},
+    "xlm": {"emb_dim": 32, "n_words": 512},
+    "xmod": {"default_language": "en_XX"},
+    "zaya": {"num_experts_per_tok": 1},
 }
 
 
@@ -183,11 +213,13 @@ def toy(name: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     small = shrunk(AutoConfig.for_model(name))
+    if "qk_rope_head_dim" in small and "num_key_value_heads" in small:
+        small["num_key_value_heads"] = small["num_attention_heads"]  # latent attention shares no heads
     config = AutoConfig.for_model(name, **{**small, **SPECIAL.get(name, {})})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     count = sum(weight.numel() for weight in model.parameters())
-    if count > 2e7:
+    if count > 4e7:
         raise ValueError(f"the toy has {count / 1e6:.0f}M parameters")
     noise(model)
     return model
@@ -248,6 +280,7 @@ def decoding(model: Any, trainer: Any) -> Result:
 
 
 def small_qwen() -> Any:
+    """A toy on the disk: with beta, TRL loads the reference model from there."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -255,7 +288,9 @@ def small_qwen() -> Any:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
     model = Qwen2ForCausalLM(Qwen2Config(vocab_size=512, num_hidden_layers=2, **sizes))
     noise(model)
-    return model
+    directory = tempfile.mkdtemp()
+    model.save_pretrained(directory)
+    return Qwen2ForCausalLM.from_pretrained(directory, dtype=torch.float32)
 
 
 CHOICES: dict[str, list[Any]] = {

@@ -45,7 +45,7 @@ def choose(implementation: str, device: torch.device) -> Backend | None:
 def budget(script: ScriptArguments, implementation: str, device: torch.device) -> int | None:
     """Tokens that a training step computes at once; None where it is not packed."""
     backend = choose(implementation, device) if script.packed and not script.use_unsloth else None
-    return backend and (script.pack_tokens or backend.pack_tokens)
+    return (script.pack_tokens or backend.pack_tokens) if backend else None
 
 
 def score(

@@ -13,9 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
@@ -45,13 +46,15 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     args: GRPOConfig
     pack_tokens: int | None = None  # what a training step computes at once; None: TRL's micro-batch
+    model: Any  # PreTrainedModel or PeftModel; never None once constructed
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         self.checkpoint_facts: dict[str, Any] = {}
         self._resumed_from: Path | None = None
         with phase(out_of_memory.START):
             super().__init__(*args, **kwargs)
-        self.guard = RewardGuard(Path(self.args.output_dir), max_faulty_rewards)
+        self.output_dir = Path(self.args.output_dir or "")  # TrainingArguments has set it
+        self.guard = RewardGuard(self.output_dir, max_faulty_rewards)
         self.losses_finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)
         sharding.check(self)
         self.add_callback(RestoreMetrics(self))
@@ -104,7 +107,7 @@ class BaseGRPOTrainer(GRPOTrainer):
             UserError: the checkpoint is not complete, or a device is full.
         """
         if resume_from_checkpoint is True:
-            found, skipped = checkpoints.newest(Path(self.args.output_dir))
+            found, skipped = checkpoints.newest(self.output_dir)
             if found is None:
                 raise UserError("; ".join(["resume_from_checkpoint: there is no complete checkpoint", *skipped]))
             resume_from_checkpoint = str(found)
@@ -146,8 +149,9 @@ class BaseGRPOTrainer(GRPOTrainer):
             use_no_triton(optimizer)
         return optimizer
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        return _InEpochs(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
+        stock = cast(RepeatSampler, super()._get_train_sampler(dataset))
+        return _InEpochs(stock, lambda: int(self.state.epoch or 0))
 
     # Writing checkpoints
 
@@ -267,7 +271,7 @@ class _InEpochs(RepeatSampler):
 
     def __iter__(self) -> Iterator[int]:
         if self.shuffle:
-            self.generator.manual_seed(self.seed)
+            self.generator.manual_seed(cast(int, self.seed))
             for _ in range(self._epoch()):
                 torch.randperm(self.num_samples, generator=self.generator)
         return super().__iter__()

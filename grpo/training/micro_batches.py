@@ -60,8 +60,8 @@ def plan(
     computed = mask.any(1)
     if drops:  # nothing but the advantage moves the policy
         computed &= rows["advantages"].view(len(mask), -1).any(1)  # (rows,), or (rows, C) of a subclass
-    padded = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
-    laid_out = packing.rows_of(*padded, mask.shape[1])
+    ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
+    laid_out = packing.rows_of(ids, seen, mask.shape[1])
     live = computed.nonzero().flatten().tolist()
     packs = [
         [live[number] for number in pack] for pack in packing.divide([laid_out[row] for row in live], budget, share)

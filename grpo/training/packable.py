@@ -23,7 +23,7 @@ def why_not(trainer: GRPOTrainer) -> str | None:
     """Why this run cannot be computed in packs, as far as that is known without trying."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     implementation, parallel = base.config._attn_implementation, trainer.accelerator.parallelism_config
     if trainer._is_vlm:
         return "the model takes images"
@@ -37,8 +37,9 @@ def why_not(trainer: GRPOTrainer) -> str | None:
         return "the load-balancing loss of experts depends on what is computed together"
     if any(kind in str(getattr(base.config, "rope_parameters", "")) for kind in ("dynamic", "longrope")):
         return "its rotary frequencies depend on the longest row that is computed together"
-    if "lomo" in trainer.args.optim or "layerwise" in trainer.args.optim:
-        return f"optim {trainer.args.optim.value} updates the weights in each backward"
+    optim = trainer.args.optim
+    if "lomo" in optim or "layerwise" in optim:
+        return f"optim {getattr(optim, 'value', optim)} updates the weights in each backward"
     if "local" in getattr(base.config, "attention_layers", ()):  # GPT-Neo
         return "its local attention counts positions from the beginning of a pack"
     if trainer.args.torch_compile:

@@ -18,7 +18,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -81,13 +81,13 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
             keep_freed_memory()
         if not packed:
             return
+        implementation = self.accelerator.unwrap_model(self.model).config._attn_implementation
+        backend = attention.choose(implementation, self.accelerator.device)
         reason = packable.why_not(self)
-        if reason is None:
-            implementation = self.accelerator.unwrap_model(self.model).config._attn_implementation
-            self.backend = attention.choose(implementation, self.accelerator.device)
-            self.pack_tokens = pack_tokens or self.backend.pack_tokens
+        if reason is None and backend is not None:
+            self.backend, self.pack_tokens = backend, pack_tokens or backend.pack_tokens
             reason = packable.misfit(self)
-        if reason is not None:
+        if reason is not None or backend is None:
             self.backend = self.pack_tokens = None
             say(f"note: the training step is TRL's own, with its padding: {reason}")
             return
@@ -95,12 +95,13 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
         # DeepSpeed's engine steps in the backward of an optimizer step's last micro-batch: there may be but one
         self._in_parts = known and self.accelerator.distributed_type != DistributedType.DEEPSPEED
-        together = math.gcd(self.args.gradient_accumulation_steps, self.args.steps_per_generation)
+        self._turns = cast(int, self.args.steps_per_generation)  # micro-batches of a rollout; GRPOConfig has set it
+        together = math.gcd(self.args.gradient_accumulation_steps, self._turns)
         alone = self.loss_type in micro_batches.TOKEN_MEANS or self._overrides(INPUT_METHODS)
         self._block = 1 if alone else together
         self._drops = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
-        say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.backend.name}{whole}")
+        say(f"Training step: packs of {self.pack_tokens:,} tokens, {backend.name}{whole}")
 
     def _overrides(self, names: tuple[str, ...]) -> bool:
         return any(getattr(type(self), name) is not getattr(LeanGRPOTrainer, name) for name in names)
@@ -119,7 +120,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         model: torch.nn.Module,
         inputs: Batch,
         return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
         """The loss of these inputs; in a training step, of this micro-step's packs.
 
@@ -148,14 +149,14 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
         """The plan that these inputs are part of, and the number of its micro-step; None where they are in no plan."""
-        if self.backend is None or not self._in_parts:
+        if self.backend is None or self.pack_tokens is None or not self._in_parts:
             return None, 0
-        place = self._step % self.args.steps_per_generation
+        place = self._step % self._turns
         turn = place % self._block
         if turn == 0:
-            batches = self._buffered_inputs[place : place + self._block]
+            batches: list[Batch] = (self._buffered_inputs or [])[place : place + self._block]
             self._plan = None
-            if inputs is batches[0]:
+            if batches and inputs is batches[0]:
                 share = self.backend.shares_prompts
                 self._plan = micro_batches.plan(
                     batches, self.loss_type, self._drops, self.pack_tokens, share, self._most
@@ -218,7 +219,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         """As TRL's: training, old and reference log-probabilities all come from here; zero where nothing is scored."""
         if self._known is not None:
             return self._known
-        if self.backend is None:
+        if self.backend is None or self.pack_tokens is None:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
             )

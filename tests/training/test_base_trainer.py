@@ -30,7 +30,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_that_is_resumed_anywhere_ends_as_the_one_that_was_not(tiny_run, case):
+def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
     overrides, steps = CASES[case]
     flags = tiny_run(**{**EPOCHS, **overrides})
     assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
@@ -81,7 +81,7 @@ def test_two_processes_resume_as_if_they_had_not_stopped(tiny_run):
     assert_same(state_of(Path("again")), state_of(Path("whole")))
 
 
-def test_stock_trl_replays_the_first_epochs_order_and_this_does_not():
+def test_a_resumed_epoch_has_its_own_order_unlike_stocks():
     """What the class is for; if TRL learns it, _InEpochs can go."""
     rows = list(range(8))
 
@@ -99,7 +99,7 @@ def test_stock_trl_replays_the_first_epochs_order_and_this_does_not():
         assert list(ours) == epochs[now[0]]
 
 
-def test_as_a_library_it_takes_the_newest_complete_one_and_refuses_others(learned, tiny_model):
+def test_as_a_library_it_resumes_from_complete_checkpoints_only(learned, tiny_model):
     from trl import GRPOConfig
 
     from grpo.training.trainer import LeanGRPOTrainer
@@ -118,7 +118,7 @@ def test_as_a_library_it_takes_the_newest_complete_one_and_refuses_others(learne
         trainer.train(resume_from_checkpoint=True)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_nothing_of_itself_and_the_last_one_whole(tiny_run, monkeypatch):
+def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch):
     from transformers import Trainer
 
     written = []

@@ -16,7 +16,7 @@ def micro_batch(lengths, advantages, first=5):
         "completion_ids": (torch.arange(rows * width).view(rows, width) + first) * mask,
         "completion_mask": mask,
         "advantages": torch.tensor(advantages),
-        "num_items_in_batch": torch.tensor(mask.sum()),
+        "num_items_in_batch": mask.sum(),
     }
 
 
@@ -40,13 +40,13 @@ def test_every_completion_with_an_advantage_is_computed_once(drops):
     ("loss_type", "share"),
     [("dapo", lambda pack: 1.0), ("grpo", lambda pack: len(pack) / 3), ("dr_grpo", lambda pack: len(pack) / 3)],
 )
-def test_a_packs_loss_counts_as_its_rows_did_in_their_micro_batch(loss_type, share):
+def test_a_packs_loss_counts_as_its_rows_in_their_micro_batch(loss_type, share):
     plan = planned(loss_type=loss_type)
     packs = [pair for turn in plan.turns for pair in turn]
     assert len(packs) > 1 and all(factor == pytest.approx(share(pack)) for pack, factor in packs)
 
 
-def test_where_the_mean_is_over_tokens_a_pack_counts_by_its_tokens():
+def test_where_tokens_are_averaged_a_pack_counts_by_its_tokens():
     plan = planned(BATCHES[:1], "bnpo")
     assert {tuple(pack): factor for pack, factor in plan.turns[0]} == {(0,): 0.4, (2,): 0.4}
 
@@ -63,7 +63,7 @@ def test_without_any_advantage_one_pack_moves_nothing():
     assert plan.turns[0] == [] and [pack for pack, _ in plan.turns[1]] == [[]]
 
 
-def test_masked_out_completions_are_left_out_whatever_their_advantage():
+def test_masked_out_completions_are_never_computed():
     assert planned([micro_batch([0, 2], [1.0, -1.0])], drops=False).computed.tolist() == [False, True]
 
 

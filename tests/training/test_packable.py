@@ -57,7 +57,7 @@ def test_models_that_cannot_take_packs_fall_back_in_one_line(tiny_model, tmp_pat
     assert largest_difference(stock, gradients) < 1e-5
 
 
-def test_learned_positions_count_from_each_row_where_stock_counts_the_padding(tiny_model, tmp_path):
+def test_learned_positions_begin_at_each_row_unlike_stocks(tiny_model, tmp_path):
     """GPT-2 was sampled with positions from 0; stock TRL trains it on positions that begin after the padding."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 512, "n_embd": 32, "n_layer": 1, "n_head": 2, "initializer_range": 0.3}
@@ -120,7 +120,7 @@ def growing_rotation_model():
     ],
     ids=["prompt learning", "activated LoRA", "torch_compile", "lomo", "layer-wise", "rollout_func"],
 )
-def test_settings_that_cannot_take_packs_are_decided_at_construction(tiny_model, tmp_path, capsys, settings, reason):
+def test_settings_without_packs_are_named_at_construction(tiny_model, tmp_path, capsys, settings, reason):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
     peft, own = settings.get("peft"), settings.get("own", {})
     settings = {key: value for key, value in settings.items() if key not in ("peft", "own")}
@@ -170,7 +170,7 @@ def test_what_only_other_models_have_is_known_beforehand(changed, reason):
     assert found is None if reason is None else reason in found
 
 
-def test_a_sequence_spread_over_devices_and_an_unknown_attention_are_not_packed():
+def test_divided_sequences_and_unknown_attention_are_not_packed():
     trainer = Known()
     trainer.accelerator.parallelism_config = SimpleNamespace(cp_enabled=True, sp_enabled=False)
     assert "several devices" in packable.why_not(trainer)

@@ -58,7 +58,7 @@ def test_a_group_beyond_the_budget_is_divided_evenly():
     assert [sorted(pack) for pack in packing.divide(rows, 16)] == [[0, 1], [2, 3]]
 
 
-def test_a_completion_beyond_the_budget_does_not_scatter_its_group():
+def test_a_completion_over_budget_does_not_scatter_its_group():
     rows = [((1,) * 500, (5,) * length) for length in (2000, *(100,) * 8)]
     packs = packing.divide(rows, 2048)
     assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [2499, 1299]

@@ -56,19 +56,22 @@ def used():
     """Private names that grpo/ reads, sets, or overrides, without those that are its own."""
     libraries = "".join(inspect.getsource(importlib.import_module(name)) for name in {*NAMES.values(), GRPO, TRAINER})
     theirs = set(re.findall(r"(?:def |self\.)(_[a-z]\w*)", libraries))
-    seen, own = set(), {"_exit", "_fields", "_replace"}  # documented, of the os and of named tuples
+    found, own = set(), {"_exit", "_fields", "_replace"}  # documented, of os and of named tuples
     for path in (ROOT / "grpo").rglob("*.py"):
-        of_trainer = path.name in ("trainer.py", "base_trainer.py")  # its names may be TRL's
+        seen, defined = set(), set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute):
                 seen.add(node.attr)
                 if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
-                    own |= {node.attr} - (theirs if of_trainer else set())
+                    defined.add(node.attr)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                own |= {node.name} - (theirs if of_trainer else set())
+                defined.add(node.name)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in theirs:
                 seen.add(node.value)  # for getattr, or in a table of names
-    return {name for name in seen - own if private(name)}
+        of_trainer = path.name in ("trainer.py", "base_trainer.py")  # what it defines may override TRL's
+        found |= seen - (defined - theirs if of_trainer else defined)
+        own |= defined - theirs
+    return {name for name in found - own if private(name)}
 
 
 def test_the_table_has_every_private_name_in_use():

@@ -64,7 +64,7 @@ def stock(trainer, ids):
 
 
 @pytest.mark.parametrize("limit", [1, 24, 60])
-def test_a_cold_policy_completes_as_trl_does_end_token_and_cut_included(limit, make, tokenizer, ids):
+def test_a_cold_policy_completes_as_trl_does(limit, make, tokenizer, ids):
     trainer = make(temperature=1e-4, max_completion_length=limit)
     found = rollouts.choose(trainer, "lean")(trainer, ids)
     assert found == stock(trainer, ids) == rollouts.Lean(trainer)(trainer, ids, rows=2)
@@ -105,7 +105,7 @@ def test_samples_have_the_distribution_of_trls(settings, make, ids):
         assert abs(lean[pair] - trl[pair]) <= 5 * (2 * count * share * (1 - share)) ** 0.5 + 1, pair
 
 
-def test_a_penalty_holds_for_the_prompt_and_for_all_that_was_sampled(make, ids):
+def test_a_penalty_holds_for_prompt_and_completion(make, ids):
     trainer = make(repetition_penalty=1e9, max_completion_length=12)
     head = trainer.model.get_output_embeddings()
     head.register_forward_hook(lambda module, inputs, logits: logits - 1000)  # below 0 a penalty multiplies

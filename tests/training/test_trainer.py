@@ -51,12 +51,12 @@ def test_settings_that_change_the_loss_have_stock_gradients(tiny_model, tmp_path
 
 
 @pytest.mark.parametrize("settings", [{"top_entropy_quantile": 0.4}, {"entropy_coef": 0.01}], ids=str)
-def test_what_depends_on_the_micro_batch_keeps_it_and_all_its_metrics(tiny_model, tmp_path, settings):
+def test_what_depends_on_the_micro_batch_keeps_it_whole(tiny_model, tmp_path, settings):
     trainer = compare(tiny_model, tmp_path, differing=(), **settings)
     assert not trainer._in_parts and trainer._plan is None
 
 
-def test_with_a_reference_model_nothing_is_left_out_and_all_metrics_are_stocks(tiny_model, tmp_path):
+def test_with_a_reference_model_all_metrics_are_stocks(tiny_model, tmp_path):
     compare(tiny_model, tmp_path, differing=(), beta=0.1, loss_type="dr_grpo")
 
 
@@ -89,7 +89,7 @@ def test_other_attention_has_stock_gradients(tiny_model, tmp_path, implementatio
     assert trainer.backend.name == "eager with a block mask" and largest_difference(stock, lean) < 1e-5
 
 
-def test_rollouts_without_any_advantage_leave_zero_gradients_as_stock_does(tiny_model, tmp_path):
+def test_without_any_advantage_gradients_are_zero_as_in_stock(tiny_model, tmp_path):
     """Not none: the optimizer's momentum and weight decay go on."""
     gradients, logs, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=no_group_lives)
     stock, _, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=no_group_lives)
@@ -98,7 +98,7 @@ def test_rollouts_without_any_advantage_leave_zero_gradients_as_stock_does(tiny_
     assert logs[0]["loss"] == 0 and logs[0]["entropy"] is None  # nothing was computed that could tell
 
 
-def test_the_entropy_of_completions_that_are_left_out_is_not_in_the_mean(tiny_model, tmp_path):
+def test_entropy_is_the_mean_of_what_was_computed(tiny_model, tmp_path):
     _, logs, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path)
     plan = trainer._plan
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
@@ -183,7 +183,7 @@ trainer.accelerator.end_training()
 
 
 @pytest.mark.slow
-def test_two_processes_have_stock_gradients_whatever_each_has_to_compute(tiny_model, tmp_path):
+def test_two_processes_with_unequal_work_have_stock_gradients(tiny_model, tmp_path):
     """Unequal lengths, and a process without a live completion: nothing hangs, and the sum is the same."""
     script = tmp_path / "two.py"
     script.write_text(
