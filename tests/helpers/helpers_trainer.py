@@ -66,6 +66,7 @@ def trained(
     lengths=None,
     own=None,
     prompts=None,
+    columns=None,
     **settings,
 ):
     """A run of one rollout: (gradients of each optimizer step, log of each, trainer).
@@ -73,6 +74,8 @@ def trained(
     Args:
         lengths: of the completions; None: many; "sampled": TRL samples; a function replaces TRL's sampling.
         own: LeanGRPOTrainer's keyword arguments.
+        prompts: of the training data; None: 40 sums as plain text.
+        columns: of the training data, besides the prompts.
     """
     defaults = {
         "per_device_train_batch_size": 8,
@@ -103,7 +106,7 @@ def trained(
         model=model,
         reward_funcs=reward,
         args=GRPOConfig(output_dir=str(tmp_path), **{**defaults, **settings}),
-        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+        train_dataset=Dataset.from_dict({"prompt": prompts, **(columns or {})}),
         processing_class=AutoTokenizer.from_pretrained(tokenizer_of),
         peft_config=peft,
         callbacks=[gradients],

@@ -1,0 +1,111 @@
+"""examples/grpo_minimal.py: it learns, its gradients are those of TRL and of LeanGRPOTrainer, and it stays short."""
+
+import json
+import statistics
+
+import pytest
+import torch
+from helpers_runs import DEMO, ROOT
+from helpers_trainer import largest_difference, trained
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOTrainer
+
+import train_grpo
+from examples import grpo_minimal
+from grpo.training.trainer import LeanGRPOTrainer
+from rewards import GIST_REWARDS, REWARD_FUNCS, extract_hash_answer
+
+RATE = 0.05  # of SGD: large enough that the second update clips some tokens
+
+
+@pytest.fixture(scope="module")
+def rollout():
+    """Four questions, four completions of each, some truncated: (questions, answers, what `sample` returned)."""
+    rows = [json.loads(line) for line in (DEMO / "train.jsonl").read_text().splitlines()[32:36]]
+    questions, answers = [row["question"] for row in rows], [extract_hash_answer(row["answer"]) for row in rows]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(grpo_minimal, "GROUP_SIZE", 4)
+        patched.setattr(grpo_minimal, "MAX_TOKENS", 30)
+        torch.manual_seed(0)
+        sampled = grpo_minimal.sample(*load(), questions)
+    return questions, answers, sampled
+
+
+def load(dtype=torch.float32):
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=dtype)
+    return model, AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+
+
+def gradients_of_example(answers, ids, attention_mask, completion_mask):
+    """Of two updates on one rollout, as `main` makes them, but with SGD; and the last update's ratios."""
+    model, tokenizer = load(torch.float64)
+    length = completion_mask.shape[1]
+    texts = tokenizer.batch_decode(ids[:, -length:], skip_special_tokens=True)
+    rewards = grpo_minimal.score(texts, [answer for answer in answers for _ in range(4)])
+    advantages = grpo_minimal.compare(rewards.sum(dim=0).view(4, 4))
+    gradients, log_probs = [], []
+    for _ in range(2):
+        log_probs.append(grpo_minimal.log_probs_of(model, ids, attention_mask, length))
+        model.zero_grad()
+        grpo_minimal.loss_of(log_probs[-1], log_probs[0].detach(), advantages, completion_mask).backward()
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= RATE * parameter.grad
+    return gradients, (log_probs[1] - log_probs[0]).exp()[completion_mask]
+
+
+@pytest.mark.parametrize("trainer_class", [GRPOTrainer, LeanGRPOTrainer])
+def test_example_has_the_trainers_gradients(rollout, tmp_path, trainer_class):
+    questions, answers, (ids, attention_mask, completion_mask) = rollout
+    lengths = completion_mask.sum(dim=1)
+    ended = (ids[:, -completion_mask.shape[1] :] == 2).any(dim=1)
+    assert lengths.unique().numel() > 2 and 0 < ended.sum() < 16
+    gradients, ratios = gradients_of_example(answers, ids, attention_mask, completion_mask)
+    assert ((ratios < 0.8) | (ratios > 1.2)).any()  # clipping is part of what is compared
+
+    prompt_mask = attention_mask[:, : -completion_mask.shape[1]].bool()
+    completions = {}  # of each prompt
+    for row, prompt, chosen in zip(ids, prompt_mask, completion_mask, strict=True):
+        prompt_ids, completion = row[: len(prompt)][prompt].tolist(), row[len(prompt) :][chosen].tolist()
+        completions.setdefault(tuple(prompt_ids), []).append(completion)
+
+    def same_completions(prompt_ids, *args, **kwargs):
+        left = {prompt: iter(found) for prompt, found in completions.items()}
+        return [next(left[tuple(prompt)]) for prompt in prompt_ids], None
+
+    system = {"role": "system", "content": train_grpo.SYSTEM_PROMPT}
+    chats = [[system, {"role": "user", "content": question}] for question in questions]
+    theirs, _, trainer = trained(
+        trainer_class,
+        load(torch.float64)[0],  # in float32 this model's own gradients are rounded by about 1e-5
+        tmp_path,
+        reward=[REWARD_FUNCS[name] for name in GIST_REWARDS],
+        prompts=chats,
+        columns={"answer": answers},
+        lengths=same_completions,
+        loss_type="dapo",
+        num_iterations=2,
+        max_steps=2,
+        max_completion_length=30,
+        learning_rate=RATE,
+    )
+    assert getattr(trainer, "backend", "stock") is not None  # LeanGRPOTrainer's own step, not TRL's
+    assert largest_difference(theirs, gradients) < 1e-5
+
+
+def test_example_learns(tmp_path, monkeypatch):
+    """On the same eight questions in each step, so that the reward does not depend on which were drawn."""
+    demo = tmp_path / "assets" / "demo"
+    demo.mkdir(parents=True)
+    (demo / "model").symlink_to(DEMO / "model")
+    (demo / "train.jsonl").write_text("".join((DEMO / "train.jsonl").read_text().splitlines(keepends=True)[:8]))
+    monkeypatch.setattr(grpo_minimal, "ROOT", tmp_path)
+    monkeypatch.setattr(grpo_minimal, "GROUP_SIZE", 4)
+    rewards = grpo_minimal.main(steps=10)
+    assert statistics.mean(rewards[-3:]) > statistics.mean(rewards[:3]) + 0.3
+
+
+def test_example_fits_on_a_page():
+    lines = (ROOT / "examples" / "grpo_minimal.py").read_text().splitlines()
+    assert len(lines) <= 120 and not any("import trl" in line or "from trl" in line for line in lines)
