@@ -94,6 +94,7 @@ def test_example_has_the_trainers_gradients(rollout, tmp_path, trainer_class):
     assert largest_difference(theirs, gradients) < 1e-5
 
 
+@pytest.mark.slow
 def test_example_learns(tmp_path, monkeypatch):
     """On the same eight questions in each step, so that the reward does not depend on which were drawn."""
     demo = tmp_path / "assets" / "demo"
