@@ -4,7 +4,6 @@ import ast
 import contextlib
 import io
 import json
-import os
 import pickle
 import re
 import shutil
@@ -15,21 +14,19 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_report import Page, write_run
-from helpers_runs import DEMO, ROOT, flags
+from helpers_runs import DEMO, ROOT
 
 import rewards
 import train_grpo
 from grpo.config import preflight
 from grpo.config.limits import refuse_secrets
 from grpo.config.resolve import resolve
-from grpo.core import redaction
 from grpo.core.check import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate, inference, xray
 from grpo.policy import loading
 from grpo.rewarding import arithmetic
 from grpo.runs import checkpoints, report
-from grpo.runs import record as records
 from grpo.training import console
 
 CPU = ["--use_cpu", "true", "--report_to", "none"]
@@ -75,29 +72,22 @@ def test_the_payload_would_run(kind):
     assert RAN.exists()
 
 
-HOW = {
-    "train": {},
-    "evaluate": {"eval_only": "true", "eval_samples": "2"},
-    "ask": {"ask": "What is 2 + 2?", "output_dir": "elsewhere"},
-}
+def one_error(capfd):
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("kind", ["zip", "raw"])
-def test_weights_that_are_a_pickle_are_read_without_its_code(kind, how, copy_model, tiny_run):
+EVALUATE = {"eval_only": "true", "eval_samples": "2"}
+ASK = {"ask": "What is 2 + 2?", "output_dir": "elsewhere"}
+
+
+@pytest.mark.parametrize(("kind", "how"), [("zip", {}), ("raw", {}), ("zip", EVALUATE), ("zip", ASK)])
+def test_weights_that_hold_code_are_refused(kind, how, copy_model, tiny_run, capfd):
     model = copy_model(weights=False)
     plant(model / "pytorch_model.bin", kind)
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **HOW[how])) == 2
-    assert not RAN.exists()
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_weights_that_hold_code_are_refused_in_one_line(how, copy_model, tiny_run, capfd):
-    model = copy_model(weights=False)
-    plant(model / "pytorch_model.bin")
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **HOW[how])) == 2
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert str(model) in line and "weights_only" not in line
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **how)) == 2
+    line = one_error(capfd)
+    assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
 
 def test_weights_in_a_harmless_pickle_are_still_read(copy_model, tiny_run, capfd):
@@ -124,51 +114,44 @@ PICKLES = (
 )
 
 
-def test_pickles_beside_a_model_are_not_looked_at(copy_model, tiny_run):
+def test_pickles_beside_a_model_are_not_opened(copy_model, tiny_run):
     model = copy_model()
     for name in PICKLES:
         plant(model / name, "raw")
-    for how in HOW.values():
-        overrides = {"max_steps": "1", "output_dir": "run"} | how
-        shutil.rmtree("run", ignore_errors=True)
-        assert train_grpo.main(tiny_run(model_name_or_path=str(model), **overrides)) == 0
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **ASK)) == 0
     assert not RAN.exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["zip", "raw"])
 @pytest.mark.parametrize(
-    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "optimizer.bin"]
+    ("name", "kind", "status"),
+    [
+        ("optimizer.pt", "zip", 2),
+        ("scheduler.pt", "raw", 2),
+        ("rng_state.pth", "zip", 2),
+        ("training_args.bin", "raw", 0),  # is not read
+    ],
 )
-def test_a_checkpoint_runs_no_code_when_a_run_goes_on_from_it(name, kind, tiny_run, learned):
+def test_a_checkpoint_runs_no_code_at_a_resume(name, kind, status, tiny_run, learned, capfd):
     run = learned.copy()
-    (checkpoint,) = [run / "checkpoint-1"]
+    checkpoint = run / "checkpoint-1"
     shutil.rmtree(run / "checkpoint-2")
-    assert (checkpoint / name).exists() or name == "optimizer.bin"
+    assert (checkpoint / name).exists()
     plant(checkpoint / name, kind)
     checkpoints.break_seal(checkpoint)
     checkpoints.seal(checkpoint, 1)  # by somebody who knows how
     resume = tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto", eval_samples="2")
-    status = train_grpo.main(resume)
+    assert train_grpo.main(resume) == status
     assert not RAN.exists()
-    assert status == (0 if name.endswith(".bin") else 2)  # what is read is refused, the rest is not read
+    if status:
+        line = one_error(capfd)
+        assert "checkpoint-1" in line and "weights_only" not in line
 
 
-def test_a_checkpoint_that_holds_code_is_refused_in_one_line(tiny_run, learned, capfd):
-    directory = learned.copy() / "checkpoint-2"
-    plant(directory / "optimizer.pt")
-    checkpoints.break_seal(directory)
-    checkpoints.seal(directory, 1)
-    assert train_grpo.main(tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto")) == 2
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "checkpoint-2" in line and "weights_only" not in line
-
-
-@pytest.mark.parametrize("kind", ["zip", "raw"])
-def test_an_adapter_that_is_a_pickle_is_read_without_its_code(kind, learned_adapter, tiny_run):
+def test_an_adapter_that_holds_code_is_refused(learned_adapter, tiny_run):
     run = learned_adapter.copy("adapter")
     shutil.rmtree(run / "merged")
-    plant(run / "adapter_model.bin", kind)
+    plant(run / "adapter_model.bin")
     ask = {"model_name_or_path": "adapter", "ask": "What is 2 + 2?"}
     assert train_grpo.main(tiny_run(**ask)) == 0  # the safetensors file beside it is what is read
     (run / "adapter_model.safetensors").unlink()
@@ -213,24 +196,22 @@ def literal(node):
     return node.value if isinstance(node, ast.Constant) else None
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_source_unpickles_evaluates_or_trusts(path):
-    for name, keywords, line in calls(path):
-        place = f"{path.name}:{line}: {name}"
-        assert name not in FORBIDDEN, place
-        if name == "torch.load":
-            assert literal(keywords.get("weights_only")) is True, place
-        if name.startswith("subprocess."):
-            assert "shell" not in keywords, place
-        assert literal(keywords.get("allow_pickle")) is not True, place
-        assert literal(keywords.get("trust_remote_code")) is not True, place
-        assert "use_kernels" not in keywords, place
+def test_no_source_unpickles_evaluates_or_trusts():
+    for path in SOURCES:
+        for name, keywords, line in calls(path):
+            place = f"{path.name}:{line}: {name}"
+            assert name not in FORBIDDEN, place
+            assert name != "torch.load" or literal(keywords.get("weights_only")) is True, place
+            assert not name.startswith("subprocess.") or "shell" not in keywords, place
+            assert literal(keywords.get("allow_pickle")) is not True, place
+            assert literal(keywords.get("trust_remote_code")) is not True, place
+            assert "use_kernels" not in keywords, place
 
 
-def test_models_and_tokenizers_are_told_whether_to_trust_code():
-    """Left out, transformers asks at a terminal; it is to follow the setting alone."""
+def test_models_are_told_whether_to_trust_code():
+    """Unset, transformers asks at a terminal; it is to follow the setting alone."""
     seen = 0
-    for path in (*(ROOT / "grpo").glob("*.py"), ROOT / "train_grpo.py"):
+    for path in (*(ROOT / "grpo").rglob("*.py"), ROOT / "train_grpo.py"):
         text = path.read_text(encoding="utf-8")
         for name, keywords, line in calls(path):
             if re.fullmatch(r"Auto\w+\.from_pretrained", name):
@@ -271,17 +252,15 @@ def model_with_code(copy_model):
     return model
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_a_models_own_code_is_refused_in_one_line(how, model_with_code, tiny_run, capfd):
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model_with_code), **HOW[how])) == 2
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "contains custom code" in line and not RAN.exists()
+def test_a_models_own_code_is_refused(model_with_code, tiny_run, capfd):
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model_with_code))) == 2
+    assert "contains custom code" in one_error(capfd) and not RAN.exists()
 
 
-def test_a_models_own_code_is_run_where_that_is_asked_for(model_with_code, tiny_run, monkeypatch):
+def test_a_models_own_code_runs_if_asked_for(model_with_code, tiny_run, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(Path("modules").absolute()))
     model = str(model_with_code)
-    assert train_grpo.main(tiny_run(model_name_or_path=model, **HOW["evaluate"], trust_remote_code="true")) == 0
+    assert train_grpo.main(tiny_run(model_name_or_path=model, **EVALUATE, trust_remote_code="true")) == 0
     assert RAN.exists()
 
 
@@ -302,15 +281,14 @@ def test_a_tokenizers_own_code_is_not_run_by_a_merge(learned_adapter, monkeypatc
     assert not RAN.exists()
 
 
-def test_rewards_of_other_files_run_only_where_that_is_asked_for(tiny_run, capfd):
+def test_rewards_of_other_files_run_only_if_asked_for(tiny_run, capfd):
     Path("theirs.py").write_text(
         f"open({str(RAN.absolute())!r}, 'w').close()\n"
         "def pay(completions, **kwargs):\n    return [1.0] * len(completions)\n"
     )
     argv = tiny_run(reward_funcs="theirs.pay", dry_run="true")
     assert train_grpo.main(argv) == 2
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "--allow_custom_rewards true" in line and not RAN.exists()
+    assert "--allow_custom_rewards true" in one_error(capfd) and not RAN.exists()
     assert train_grpo.main([*argv, "--allow_custom_rewards", "true"]) == 0
     assert RAN.exists()
 
@@ -351,9 +329,9 @@ def kernels(monkeypatch):
     return wanted
 
 
-def test_a_kernel_is_fetched_where_it_is_asked_for_and_nowhere_else(kernels, tiny_run, copy_model):
+def test_a_kernel_is_fetched_only_if_asked_for(kernels, tiny_run, copy_model):
     model = str(copy_model())
-    assert train_grpo.main(tiny_run(model_name_or_path=model, **HOW["evaluate"])) == 0
+    assert train_grpo.main(tiny_run(model_name_or_path=model, **EVALUATE)) == 0
     assert kernels == []
     config = resolve(train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", model])
     config.model.attn_implementation = "someone/attention"  # which the command line refuses on a CPU
@@ -362,220 +340,63 @@ def test_a_kernel_is_fetched_where_it_is_asked_for_and_nowhere_else(kernels, tin
     assert set(kernels) == {"someone/attention"}
 
 
-def test_a_models_configuration_cannot_ask_for_a_kernel(kernels, tiny_run, copy_model, capfd):
+def test_a_models_configuration_asks_for_no_kernel(kernels, tiny_run, copy_model, capfd):
     model = copy_model()
     written = json.loads((model / "config.json").read_text()) | {"_attn_implementation": "someone/attention"}
     (model / "config.json").write_text(json.dumps(written))
-    for how in HOW.values():
-        assert train_grpo.main(tiny_run(model_name_or_path=str(model), **how)) == 2
-        line = capfd.readouterr().err.splitlines()[-1]
-        assert "asks for the attention kernel 'someone/attention'" in line and "take _attn_implementation out" in line
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model))) == 2
+    assert "asks for the attention kernel 'someone/attention'" in one_error(capfd)
     assert kernels == []
 
 
-# --- Secrets
+# --- Secrets: core/redaction.py masks them (tests/core/test_redaction.py); no file, message or setting holds one
 
-TOKENS = {  # what it is: as it may stand in a text, and what of it must not be seen
-    "user and password": ("https://me:s3cret-pw@host.example/data?x=1", "s3cret-pw"),
-    "token as a user": ("https://s3cret-pw@host.example/data", "s3cret-pw"),
-    "password with an @": ("https://me:s3cret@pw@host.example/data", "s3cret"),
-    "database": ("see postgres://admin:s3cret-pw@db:5432/rows now", "s3cret-pw"),
-    "token": ("https://host.example/data.jsonl?token=s3cret-pw", "s3cret-pw"),
-    "api key": ("https://host.example/data.jsonl?page=2&api_key=s3cret-pw&size=3", "s3cret-pw"),
-    "apikey": ("https://host.example/?apiKey=s3cret-pw", "s3cret-pw"),
-    "amazon": ("https://b.example/d?X-Amz-Date=2&X-Amz-Signature=s3cretpw&X-Amz-Credential=AB%2F1", "s3cretpw"),
-    "amazon, older": ("https://b.example/d?AWSAccessKeyId=s3cretpw&Expires=1", "s3cretpw"),
-    "google": ("https://b.example/d?X-Goog-Signature=s3cretpw", "s3cretpw"),
-    "azure": ("https://b.example/d?sv=2&sig=s3cret%2Fpw%3D", "s3cret"),
-    "fragment": ("https://host.example/#access_token=s3cret-pw", "s3cret-pw"),
-    "hugging face": ("hf_" + "aB3" * 12, "aB3aB3"),
-    "openai": ("sk-proj-" + "aB3_" * 12, "aB3_aB3"),
-    "anthropic": ("sk-ant-api03-" + "aB3-" * 12, "aB3-aB3"),
-    "github": ("ghp_" + "aB3" * 12, "aB3aB3"),
-    "github, fine": ("github_pat_" + "aB3_" * 12, "aB3_aB3"),
-    "gitlab": ("glpat-" + "aB3-" * 6, "aB3-aB3"),
-    "aws": ("AKIA" + "ABCD" * 4, "ABCDABCD"),
-    "slack": ("xoxb-1234567890-abcdef", "1234567890"),
-}
-HARMLESS = [
-    "https://host.example/data?page=2&split=train",
-    "openai/gsm8k",
-    "s3://bucket/key/token.jsonl",
-    "write to me@host.example",
-    "2e59ed2f10e276edf419cc3b941a7b4c9f4a87a3",  # a commit, like a W&B key of 40 digits
-    "--pack_tokens=2048",
-    "max_tokens=5&top_k=3",
-    "risk-averse-and-rather-long-name-of-a-run-2",
-    "outputs/Qwen-1.5B-GRPO",
-    "What is 3 * (2 + 4)? <|im_start|>",
-]
-
-
-@pytest.mark.parametrize("kind", TOKENS)
-def test_a_token_is_masked_wherever_it_stands(kind):
-    text, secret = TOKENS[kind]
-    for value in (text, f"see {text}, please", {"a": [{text: text}]}, (1, [text])):
-        assert secret not in str(records.mask(value)) and redaction.MASK in str(records.mask(value))
-    assert "host.example" in records.mask(text) or "host" not in text  # what is no secret stays
-
-
-@pytest.mark.parametrize("text", HARMLESS)
-def test_what_is_no_secret_is_left_alone(text):
-    assert records.mask({"a": [text]}) == {"a": [text]} and not redaction.holds_key(text)
-    refuse_secrets({"run_name": text, "reward_args": {"a": [text]}})
-
-
-VARIABLES = [
-    *("HF_TOKEN", "HF_TOKEN_2", "TOKEN", "WANDB_API_KEY", "OPENAI_APIKEY", "AWS_SECRET_ACCESS_KEY", "MY_SECRET"),
-    *("SECRET_KEY_BASE", "SMTP_PASSWORD", "PGPASSWORD", "MYSQL_PWD", "GITHUB_PAT", "GCP_CREDENTIALS", "CREDENTIAL"),
-]
-
-
-@pytest.mark.parametrize("name", VARIABLES)
-def test_the_value_of_a_variable_that_is_called_like_a_key_is_masked(name, monkeypatch):
-    monkeypatch.setenv(name, "planted.value/1")
-    assert records.mask("with planted.value/1 in it") == "with *** in it"
-    records.append_line(Path("lines.jsonl"), {"message": "planted.value/1", "step": 1})
-    assert json.loads(Path("lines.jsonl").read_text()) == {"message": "***", "step": 1}
-
-
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MONKEY_NAME", "KEYBOARD", "NUM_TOKENS", "PATH_TO_X"])
-def test_other_variables_are_not_masked(name, monkeypatch):
-    monkeypatch.setenv(name, "planted.value/1")
-    assert records.mask("planted.value/1") == "planted.value/1"
-
-
-def test_a_secret_that_holds_another_one_leaves_nothing_of_itself(monkeypatch):
-    monkeypatch.setenv("A_TOKEN", "abcdefgh")
-    monkeypatch.setenv("B_TOKEN", "abcdefgh-and-more")
-    assert records.mask("x abcdefgh-and-more y abcdefgh") == "x *** y ***"
-
-
-def test_the_recorded_command_masks_secrets_and_nothing_else(monkeypatch):
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    harmless = ["--pack_tokens", "2048", "--pack_tokens=2048", "--include_num_input_tokens_seen", "all"]
-    assert records.command_line(harmless) == "train_grpo.py " + " ".join(harmless)  # or it could not be given again
-    secret = ["--hub_token", "s3cret-pw", "--wandb-api-key", "s3cret-pw", "--db_password=s3cret-pw", "--run_name"]
-    for show in (records.command_line, lambda argv: records.resume_command(Path("r"), argv)):
-        for text, hidden in TOKENS.values():
-            line = show([*secret, text])
-            assert "s3cret" not in line and hidden not in line and line.count("***") >= 4
+KEY = "hf_" + "aB3" * 12
 
 
 @pytest.mark.parametrize(
     "key",
-    [
-        "hub_token",
-        "push_to_hub_token",
-        "api_key",
-        "wandb_key",
-        "my-secret",
-        "db_password",
-        "a.b.hf_token",
-        "credentials",
-    ],
+    ["hub_token", "api_key", "wandb_key", "my-secret", "db_password", "a.b.hf_token", "credentials"],
 )
-def test_a_setting_that_is_called_like_a_key_is_refused_at_any_depth(key):
-    for settings in (
-        {key: "x" * 40},
-        {"reward_args": {"f": [{key: "x" * 40}]}},
-        {"kwargs": json.dumps({key: "x" * 40})},
-    ):
+def test_a_setting_named_like_a_key_is_refused(key):
+    for settings in ({key: "x" * 40}, {"a": {"f": [{key: "x" * 40}]}}, {"kwargs": json.dumps({key: "x" * 40})}):
         with pytest.raises(UserError, match="secrets are taken from the environment only") as caught:
             refuse_secrets(settings)
         assert key in str(caught.value) and "xxx" not in str(caught.value)
 
 
-def test_token_ids_and_special_tokens_are_no_secrets():
+def test_what_only_resembles_a_secret_is_accepted():
     refuse_secrets({"chat_template_kwargs": {"eos_token": "<eos>"}, "pad_token": "<pad>", "pack_tokens": 5})
-
-
-@pytest.mark.parametrize("kind", TOKENS)
-def test_a_token_as_a_value_is_refused_with_the_reason(kind, capfd):
-    text, secret = TOKENS[kind]
-    for argv in (
-        ["--run_name", text],
-        [f"--dataset_name={text}"],
-        ["--model_init_kwargs", json.dumps({"x": [text]})],
-        ["--reward_args", json.dumps({"length_reward_func": {"low": text}})],
-        ["--vllm_server_base_url", text],
-    ):
-        assert train_grpo.main([*CPU, *argv]) == 2
-        shown = "".join(capfd.readouterr())
-        assert "secrets are taken from the environment only" in shown and secret not in shown
-    assert not list(Path.cwd().iterdir())
-
-
-def test_a_question_may_show_an_address():
     refuse_secrets({"ask": "Is https://me:pw@host.example one?", "system_prompt": "?token=x"})
 
 
-def test_a_recipe_with_a_token_is_refused(capfd):
-    text, secret = TOKENS["hugging face"]
-    Path("r.yaml").write_text(f"hub_model_id: {text}\n")
-    assert train_grpo.main(["--config", "r.yaml", *CPU]) == 2
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--run_name", KEY],
+        ["--dataset_name=https://me:aB3aB3@host.example/data"],
+        ["--model_init_kwargs", json.dumps({"x": [KEY]})],
+        ["--reward_args", json.dumps({"length_reward_func": {"low": KEY}})],
+        ["--config", "recipe.yaml"],
+        ["--wandb_api_key", "aB3aB3"],  # no such flag
+        ["--api_key=aB3aB3"],
+    ],
+)
+def test_a_secret_as_a_value_is_refused_and_not_shown(argv, capfd):
+    Path("recipe.yaml").write_text(f"hub_model_id: {KEY}\n")
+    assert train_grpo.main([*CPU, *argv]) == 2
     shown = "".join(capfd.readouterr())
-    assert "hub_model_id: secrets are taken" in shown and secret not in shown
+    assert "secrets are taken from the environment only" in shown and "aB3aB3" not in shown
+    assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]
 
 
-def test_an_unknown_flag_with_a_key_does_not_show_the_key(capfd):
-    assert train_grpo.main([*CPU, "--wandb_api_key=abcdefgh12345"]) == 2
-    shown = "".join(capfd.readouterr())
-    assert "wandb_api_key" in shown and "abcdefgh" not in shown
-
-
-@pytest.mark.parametrize("flag", ["--wandb_api_key", "--api_key", "--hf_token"])
-def test_a_key_as_an_unknown_flag_is_refused_with_the_reason(flag, capfd):
-    assert train_grpo.main([*CPU, flag, "abcdefgh12345"]) == 2
-    assert "secrets are taken from the environment only" in capfd.readouterr().err
-
-
-def test_errors_mask_what_they_quote(monkeypatch, capfd):
-    monkeypatch.setenv("MY_TOKEN", "planted-0123")
-    for text, secret in TOKENS.values():
-        error = UserError(f"it says:\n  {text} and planted-0123")
-        assert secret not in str(error) and "planted" not in str(error) and "\n" not in str(error)
-    sources = flags(model_name_or_path=DEMO / "model", dataset_name=DEMO / "train.jsonl")
-    assert train_grpo.main([*CPU, *sources, "--dataset_split", "train[:planted-0123]"]) == 2
-    assert "planted" not in "".join(capfd.readouterr())
-
-
-@pytest.fixture
-def surroundings(monkeypatch):
-    """Variables that hold secrets, some of them as parts of a URL."""
-    planted = {
-        "HF_TOKEN": "planted-1-0123456789",
-        "OPENAI_API_KEY": "planted-2-0123456789",
-        "PGPASSWORD": "planted-3-0123456789",
-        "MY_SECRET_VALUE": "planted-4-0123456789",
-        "HTTPS_PROXY": "http://me:planted-5-0123456789@proxy.invalid:3128",
-        "DATASET_URL": "https://host.invalid/d?token=planted-6-0123456789",
-    }
-    for name, value in planted.items():
-        monkeypatch.setenv(name, value)
-    return planted
-
-
-def test_no_secret_reaches_a_file_the_console_or_a_tracker(surroundings, tiny_run, capfd, monkeypatch):
-    """TensorBoard, and what any tracker of transformers uploads: the arguments and the model's configuration."""
-    from grpo.training import callbacks
-
-    uploaded = []
-
-    def upload(self, args, state, control, model=None, **kwargs):
-        uploaded.append({**model.config.to_dict(), **args.to_dict(), **args.to_sanitized_dict()})
-
-    monkeypatch.setattr(callbacks.MetricsFile, "on_train_begin", upload, raising=False)
-    argv = tiny_run(report_to="tensorboard", save_steps="1", log_completions="true", eval_samples="4")
-    assert train_grpo.main(argv) == 0
-    assert report.main(["run"]) == 0
-    files = [path for path in Path("run").rglob("*") if path.is_file()]
+def test_no_secret_reaches_a_file_or_the_console(learned):
+    """Trackers: tests/runs/test_trackers.py."""
+    files = [path for path in learned.path.parent.rglob("*") if path.is_file()]
     names = {path.name for path in files}
-    assert {"run.json", "metrics.jsonl", "report.html", "README.md", "config.json", "training_args.bin"} <= names
-    assert any(name.startswith("events.out.tfevents") for name in names) and uploaded
-    shown = "".join(capfd.readouterr()).encode() + repr(uploaded).encode()
-    for content in (shown, *(path.read_bytes() for path in files)):
-        assert b"planted-" not in content
+    assert {"run.json", "report.html", "README.md", "training_args.bin", "trainer_state.json"} <= names
+    assert not [path for path in files if b"planted-" in path.read_bytes()]
+    assert "planted-" not in learned.shown
 
 
 # --- Text stays text
@@ -607,7 +428,7 @@ def counts(page):
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_report_has_the_same_elements_whatever_was_written(kind, tmp_path):
+def test_the_report_has_the_same_elements_whatever_it_says(kind, tmp_path):
     harmless = Page(report.write(write_run(tmp_path / "plain")))
     page = Page(report.write(write_run(tmp_path / "hostile", HOSTILE[kind])))
     assert counts(page) == counts(harmless)
@@ -619,7 +440,7 @@ def test_the_report_has_the_same_elements_whatever_was_written(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_model_card_has_no_markup_of_anybody_elses(kind, tmp_path):
+def test_the_model_card_holds_no_markup_but_ours(kind, tmp_path):
     plain = report.write_model_card(write_run(tmp_path / "plain")).read_text(encoding="utf-8")
     card = report.write_model_card(write_run(tmp_path / "hostile", HOSTILE[kind])).read_text(encoding="utf-8")
     outside = [re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE) for text in (plain, card)]
@@ -675,7 +496,7 @@ def test_what_a_model_answers_cannot_steer_the_terminal(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_x_ray_shows_hostile_text_and_names_as_text(kind, tmp_path, write_jsonl, capsys):
+def test_the_x_ray_shows_hostile_text_as_text(kind, tmp_path, write_jsonl, capsys):
     text = HOSTILE[kind]
     path = write_jsonl([{"completion": f"{text}<answer>{text}7", "answer": "7"}, {"completion": 1, "answer": text}])
     record = {
@@ -767,13 +588,11 @@ def cost(expression):
 
 
 @pytest.mark.parametrize("kind", EXPRESSIONS)
-def test_a_hostile_expression_costs_milliseconds_in_any_thread(kind):
+def test_a_hostile_expression_costs_milliseconds(kind):
     arithmetic.is_true("1+1", "2")  # loads math-verify
     costs = [cost(EXPRESSIONS[kind])]
     thread = threading.Thread(target=lambda: costs.append(cost(EXPRESSIONS[kind])), daemon=True)
     thread.start()
     thread.join(60)
     assert len(costs) == 2  # it came to an end, and without an exception
-    if os.environ.get("SHOW_COSTS"):
-        print(f"COST {1000 * costs[0][0]:6.1f} ms {1000 * costs[1][0]:6.1f} ms  {kind} ({costs[0][1]})")
     assert max(costs)[0] < 0.2, costs  # at most 25 ms on a quiet machine; a busy or slow one is not to fail it

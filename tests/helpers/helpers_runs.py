@@ -71,7 +71,7 @@ class Finished:
 SECRETS = {
     name: f"planted-{index}-0123456789abcdef"
     for index, name in enumerate(("HF_TOKEN", "WANDB_API_KEY", "MY_SECRET", "SMTP_PASSWORD", "AWS_SECRET_ACCESS_KEY"))
-}
+} | {"DATASET_URL": "https://host.invalid/d?token=planted-9-0123456789abcdef"}
 
 
 def finish(directory, **overrides):
