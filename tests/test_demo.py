@@ -32,7 +32,7 @@ def test_every_solution_is_right():
             assert last == f"#### {eval(expression)}" and extract_hash_answer(row["answer"]) == str(eval(expression))
 
 
-def test_held_out_problems_are_in_no_training_set_and_half_of_their_wordings_are_new():
+def test_held_out_problems_are_new_and_half_in_new_words():
     test = make_demo.draw_problems(random.Random(f"{make_demo.SEED} test"), make_demo.NUM_TEST, held_out=True)
     train = make_demo.draw_problems(random.Random(f"{make_demo.SEED} train"), make_demo.NUM_TRAIN, held_out=False)
     rng = random.Random(0)

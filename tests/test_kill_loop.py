@@ -11,7 +11,7 @@ from helpers_runs import ROOT
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_at_random_ends_bit_by_bit_as_one_that_was_not():
+def test_a_run_killed_at_random_ends_bit_by_bit_as_any():
     argv = [sys.executable, str(ROOT / "benchmarks" / "kill_loop.py"), "--rounds", "3"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr

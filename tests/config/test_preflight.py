@@ -212,3 +212,13 @@ def test_a_model_that_does_not_tell_its_sizes_does_not_stop_a_run(table, monkeyp
 
     monkeypatch.setattr(memory, "shape", unbuildable)
     assert table()["model"].status == "warning"
+
+
+def test_the_table_of_checks_takes_no_text_for_markup(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    preflight.print_checks(
+        [Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "mend [it]")], "[/bold] <|prompt|>"
+    )
+    shown = capsys.readouterr().out
+    assert "[fine]" in shown and "→ mend [it]" in shown and "[/bold] <|prompt|>" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())

@@ -199,3 +199,27 @@ def test_the_majority_has_the_most_votes(texts):
     else:
         vote = last_number(extract_xml_answer(chosen)) or extract_xml_answer(chosen)
         assert votes.count(vote) == max(map(votes.count, votes))
+
+
+def judged(strict, lenient, format_strict, samples=None):
+    flags = {"strict": strict, "lenient": lenient, "format_strict": format_strict, "format_soft": format_strict}
+    more = {} if samples is None else {"samples": samples, "answer": "4"}
+    return {**flags, "truncated": False, "length": 10, **more}
+
+
+def test_two_evaluations_show_the_change_in_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    before = evaluate.summarize([judged(False, True, False)] * 4)
+    after = evaluate.summarize([judged(True, True, True)] * 4)
+    evaluate.print_evaluations({"before": before, "after": after}, "It learned the tags.")
+    shown = capsys.readouterr().out
+    assert "accuracy, strict" in shown and "+100.0" in shown and "4 held-out questions" in shown
+    assert "100.0 (51-100)" in shown and all(len(line) <= 80 for line in shown.splitlines())
+    assert "It learned the tags." in shown and "maj@" not in shown
+
+
+def test_one_evaluation_alone_with_samples(capsys):
+    summary = evaluate.summarize([judged(True, True, True, ["4", "4", "5"])] * 4)
+    evaluate.print_evaluations({"some/model": summary})
+    shown = capsys.readouterr().out
+    assert "some/model" in shown and "maj@3" in shown and "pass@3" in shown and "change" not in shown

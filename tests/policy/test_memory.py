@@ -1,19 +1,15 @@
 """grpo/policy/memory.py: sizes without weights, held against real ones."""
 
 import pytest
+from helpers_models import QWEN_15B
 from helpers_runs import DEMO
 from peft import LoraConfig
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM
 from trl import get_peft_config
 
 import train_grpo
 from grpo.config.resolve import resolve
 from grpo.policy import memory
-
-QWEN_15B = Qwen2Config(
-    vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
-    num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=32768,
-)  # fmt: skip
 
 
 def settings(*flags):
