@@ -138,7 +138,7 @@ def compared(build: Callable[[], Any], **options: Any) -> Result:
     lean, trainer = step("lean", build(), **options)
     worst = difference(stock, lean)
     if worst != worst:
-        return {"outcome": "refused", "note": "stock's gradient is zero or not finite"}
+        return {"outcome": "refused", "note": "stock's gradient is zero, or not finite"}
     outcome = ("fell back" if trainer.backend is None else "packed") if worst < LIMIT else "DIFFERS"
     return {"outcome": outcome, "difference": worst, "trainer": trainer}
 
@@ -340,14 +340,17 @@ def setting(number: str) -> Result:
 def adapters() -> dict[str, Callable[[], Any]]:
     """PEFT's configurations for causal models, by name."""
     import peft
+    from transformers import AutoTokenizer
 
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "assets" / "demo" / "model")
     targets = ["q_proj", "v_proj", "down_proj"]
     lora = {
         "plain": {}, "dora": {"use_dora": True}, "rslora": {"use_rslora": True}, "bias": {"lora_bias": True},
         "all-linear": {"target_modules": "all-linear"}, "embedding": {"target_modules": ["q_proj", "embed_tokens"]},
         "modules_to_save": {"modules_to_save": ["lm_head"]}, "pissa": {"init_lora_weights": "pissa"},
         "tokens": {"trainable_token_indices": [5, 6, 7]}, "bias all": {"bias": "all"},
-        "parameters": {"rank_pattern": {"q_proj": 2}}, "activated": {"alora_invocation_tokens": [5]},
+        "pattern": {"rank_pattern": {"q_proj": 2}},
+        "activated": {"alora_invocation_tokens": tokenizer("What").input_ids},
     }  # fmt: skip
     found: dict[str, Callable[[], Any]] = {
         f"LORA {name}": (
@@ -358,6 +361,10 @@ def adapters() -> dict[str, Callable[[], Any]]:
     special = {
         "IA3": {"target_modules": [*targets], "feedforward_modules": ["down_proj"]},
         "ADALORA": {"total_step": 10, "target_modules": targets},
+        "C3A": {"target_modules": ["q_proj"], "block_size": 8},
+        "FOURIERFT": {"target_modules": targets, "n_frequency": 50},
+        "MISS": {"target_modules": targets, "r": 8},
+        "PSOFT": {"target_modules": targets, "r": 8},
         "POLY": {"target_modules": targets, "n_tasks": 1},
         "OFT": {"target_modules": ["q_proj"], "oft_block_size": 8, "r": 0},
         "BOFT": {"target_modules": ["q_proj"], "boft_block_size": 4},

@@ -33,6 +33,8 @@ def why_not(trainer: GRPOTrainer) -> str | None:
         return "the adapter adds virtual tokens to the prompts"
     if any(getattr(adapter, "alora_invocation_tokens", None) for adapter in adapters):
         return "the adapter begins to act at a token that it looks for in each row"
+    if any(adapter.peft_type == "LILY" for adapter in adapters):
+        return "the adapter averages its experts over all that is computed together"
     if trainer.aux_loss_enabled:
         return "the load-balancing loss of experts depends on what is computed together"
     if any(kind in str(getattr(base.config, "rope_parameters", "")) for kind in ("dynamic", "longrope")):

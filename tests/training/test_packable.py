@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers_trainer import largest_difference, no_group_lives, rewards_by_sum, trained
-from peft import LoraConfig, PromptTuningConfig
+from peft import LilyConfig, LoraConfig, PromptTuningConfig
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -113,12 +113,13 @@ def growing_rotation_model():
     [
         ({"peft": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)}, "virtual tokens"),
         ({"peft": LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5])}, "a token that it looks for"),
+        ({"peft": LilyConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])}, "averages its experts"),
         ({"torch_compile": True}, "torch_compile"),
         ({"optim": "lomo"}, "in each backward"),
         ({"optim": "galore_adamw_layerwise", "optim_target_modules": "all-linear"}, "in each backward"),
         ({"own": {"rollout_func": lambda prompts, trainer: {}}}, "rollout_func"),
     ],
-    ids=["prompt learning", "activated LoRA", "torch_compile", "lomo", "layer-wise", "rollout_func"],
+    ids=["prompt learning", "activated LoRA", "LILY", "torch_compile", "lomo", "layer-wise", "rollout_func"],
 )
 def test_settings_without_packs_are_named_at_construction(tiny_model, tmp_path, capsys, settings, reason):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
