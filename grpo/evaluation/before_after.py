@@ -1,8 +1,11 @@
 """The same held-out questions before and after training, and what the difference says; or one model measured alone."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from transformers import PreTrainedTokenizerBase, Trainer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedTokenizerBase
 
 from grpo.core.processes import is_first_process
 from grpo.core.settings import Config
@@ -12,8 +15,11 @@ from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading, sharding
 from grpo.runs.run import open_run
 
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
 
-def measure_before(config: Config, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, data: Data) -> Evaluation:
+
+def measure_before(config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, data: Data) -> Evaluation:
     """Measure the policy that training starts from, save and show what it answers."""
     with sharding.whole(trainer) as policy:
         summary, answers = evaluate.measure_before(config, policy, tokenizer, data)
@@ -24,7 +30,7 @@ def measure_before(config: Config, trainer: Trainer, tokenizer: PreTrainedTokeni
 
 
 def measure_after(
-    config: Config, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, data: Data, before: Evaluation
+    config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, data: Data, before: Evaluation
 ) -> None:
     """Measure the trained policy, compare it with `before` question by question, save and show both."""
     with sharding.whole(trainer) as policy:
