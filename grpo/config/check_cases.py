@@ -157,7 +157,7 @@ def model_config(model: str) -> Any:
     from transformers import AutoConfig, Qwen2Config
 
     if model not in RANDOM:
-        return AutoConfig.from_pretrained(model)
+        return AutoConfig.from_pretrained(model, trust_remote_code=False)
     layers, hidden, intermediate, heads, vocabulary = RANDOM[model]
     return Qwen2Config(
         num_hidden_layers=layers, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads,
@@ -172,7 +172,9 @@ def load_model(model: str, device: str, dtype: str, attention: str = "sdpa") -> 
 
     torch.manual_seed(0)
     if model not in RANDOM:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            model, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+        )
         return loaded.to(device)
     with torch.device(device):  # drawn there, in its own type: 1.5B weights take minutes on a CPU
         return AutoModelForCausalLM.from_config(
@@ -183,7 +185,9 @@ def load_model(model: str, device: str, dtype: str, attention: str = "sdpa") -> 
 def load_tokenizer(model: str) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER if model in RANDOM else model, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(
+        TOKENIZER if model in RANDOM else model, padding_side="left", trust_remote_code=False
+    )
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
 

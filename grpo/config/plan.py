@@ -133,7 +133,11 @@ def read_shape(key: str, name: str, settings: SimpleNamespace) -> memory.Shape:
 
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
     try:
-        config = model_config(known) if known else AutoConfig.from_pretrained(path if path.is_dir() else name)
+        config = (
+            model_config(known)
+            if known
+            else AutoConfig.from_pretrained(path if path.is_dir() else name, trust_remote_code=False)
+        )
         shape = memory.shape(config, adapter)
     except (OSError, ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
