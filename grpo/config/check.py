@@ -460,7 +460,7 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         look = {"kind": "machine", "group": "main", "options": {"model": model}}
-        answer = worker.ask(look, 60 * minutes)
+        answer = worker.ask(look, max(60 * minutes, LONGEST))
         if "error" in answer:
             print(f"error: this machine could not be measured: {answer['error']} (see {log})", file=sys.stderr)
             return 1

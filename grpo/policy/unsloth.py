@@ -1,4 +1,4 @@
-"""Unsloth in the place of Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
+"""Unsloth replaces Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
 
 import importlib.util
 import os
@@ -9,13 +9,14 @@ from typing import Any
 
 from grpo.core import parsing
 from grpo.core.errors import UserError
+from grpo.core.settings import Config
 
 
 def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> None:
     """Import Unsloth where the settings say `use_unsloth`, before anything imports the libraries that it patches.
 
-    What it patches (trl, transformers, peft) is also what the settings are parsed with, so this looks for one of them
-    by itself; `resolve` then checks them all.
+    The settings are parsed with what it patches (trl, transformers, peft), so this looks for one of them by itself;
+    `resolve` then checks them all.
 
     Raises:
         UserError: Unsloth is not installed, or there is not one GPU for it.
@@ -25,14 +26,14 @@ def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> Non
     if importlib.util.find_spec("unsloth") is None:
         raise UserError(
             "use_unsloth: Unsloth is not installed; pip install -r requirements-unsloth.txt in an environment of its "
-            "own, or give --use_unsloth false"
+            "own, or use --use_unsloth false"
         )
     import torch
 
     if not torch.cuda.device_count():
-        raise UserError("use_unsloth: Unsloth needs a CUDA GPU, and none is visible; give --use_unsloth false")
+        raise UserError("use_unsloth: Unsloth needs a CUDA GPU, and none is visible; use --use_unsloth false")
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("use_unsloth: here Unsloth trains on one GPU; start it without torchrun, or drop use_unsloth")
+        raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
     # Importing it starts CUDA, which reads this variable once and for all
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     import unsloth  # noqa: F401
@@ -46,15 +47,15 @@ def _asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> bool:
         try:
             recipe = parsing.from_yaml(Path(path).read_text(encoding="utf-8-sig"))
         except (OSError, ValueError):
-            continue  # `resolve` says what is wrong with it
+            continue  # `resolve` reports what is wrong with it
         asked = recipe.get("use_unsloth", asked) if isinstance(recipe, dict) else asked
     for _, value in [pair for pair in pairs if pair[0] == "--use_unsloth"]:
         asked = value.lower() not in ("false", "f", "no", "n", "0")
     return bool(asked)
 
 
-def load(config: Any) -> Any:
-    """The model with an adapter to train, as Unsloth makes them; a saved adapter on its base model, to go on with."""
+def load(config: Config) -> Any:
+    """The model with an adapter to train, as Unsloth makes them; a saved adapter on its base model, to train on."""
     import torch
     from peft import PeftModel
     from unsloth import FastLanguageModel
@@ -63,7 +64,7 @@ def load(config: Any) -> Any:
     loaded, _ = FastLanguageModel.from_pretrained(  # the tokenizer is the one that was checked
         model_name=model.model_name_or_path,
         revision=None if model.model_revision == "main" else model.model_revision,
-        max_seq_length=script.max_prompt_length + training.max_completion_length,
+        max_seq_length=(script.max_prompt_length or 0) + (training.max_completion_length or 0),
         dtype=None if model.dtype in (None, "auto") else getattr(torch, model.dtype),
         load_in_4bit=model.load_in_4bit,
         load_in_8bit=model.load_in_8bit,

@@ -258,7 +258,7 @@ def test_a_mistake_is_one_line(argv, key, capsys):
 @pytest.mark.slow
 def test_without_a_gpu_it_runs_at_toy_size(tmp_path, monkeypatch, capsys):
     output = tmp_path / "found" / "check.json"
-    assert check.main(["--minutes", "1.5", "--output", str(output)]) == 0
+    assert check.main(["--minutes", "0.6", "--output", str(output)]) == 0
     assert capsys.readouterr().out.startswith("No GPU: this is a toy-size run on a CPU, and says nothing of a GPU.")
     found = json.loads(output.read_text(encoding="utf-8"))
     assert found["toy"] is True and found["device"]["type"] == "cpu" and found["model"]["layers"] == 4

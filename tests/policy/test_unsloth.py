@@ -1,4 +1,4 @@
-"""grpo/unsloth_backend.py, with a stand-in for Unsloth: the real one needs a GPU, and no test here runs it."""
+"""grpo/policy/unsloth.py, with a stand-in for Unsloth: the real one needs a GPU, and no test here runs it."""
 
 import importlib.util
 import json

@@ -117,7 +117,7 @@ def test_a_server_must_answer_as_trl_needs_it(answers, status, finding, serve):
         assert 'VLLM_SERVER_DEV_MODE=1 vllm serve some/model --weight-transfer-config \'{"backend"' in check.remedy
 
 
-def test_a_server_that_is_not_there_is_waited_for_where_training_begins(serve, monkeypatch):
+def test_a_missing_server_is_waited_for_before_training(serve, monkeypatch):
     training = serve({})
     training.vllm_server_base_url = "http://127.0.0.1:9/"  # nobody's port
     slept, now = [], [0.0]
@@ -130,7 +130,7 @@ def test_a_server_that_is_not_there_is_waited_for_where_training_begins(serve, m
 
 
 class FakeVLLM:
-    """In the place of TRL's VLLMGeneration: samples with a copy of the model, which `sync_weights` may renew."""
+    """Replaces TRL's VLLMGeneration: samples with a copy of the model, which `sync_weights` may renew."""
 
     syncing, noise, unknown = True, 0.0, True
 
@@ -201,18 +201,18 @@ def train(monkeypatch, tmp_path):
     return run
 
 
-def test_synchronised_weights_pass_and_are_compared_in_every_rollout(train):
+def test_synchronised_weights_pass_in_every_rollout(train):
     trainer = train()
     assert len(trainer.found) == trainer.vllm_generation.syncs == 3 and max(trainer.found) < 1e-4
 
 
-def test_without_trls_correction_the_first_and_the_one_after_a_step_are_compared(train):
+def test_without_trls_correction_two_rollouts_are_compared(train):
     found = train(vllm_importance_sampling_correction=False).found
     assert max(found[:2]) < 1e-4 and found[2:] == [None]
 
 
 @pytest.mark.parametrize("correction", [True, False])
-def test_weights_that_stay_behind_end_the_run_after_the_first_step(correction, train):
+def test_weights_that_stay_behind_end_the_run_after_a_step(correction, train):
     with pytest.raises(UserError, match="does not hold the policy's weights: after optimizer step 1 "):
         train(syncing=False, vllm_importance_sampling_correction=correction)
 
@@ -275,7 +275,7 @@ class Client(vllm_client.VLLMClient):
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_the_lean_trainer_samples_from_a_server_by_trls_own_requests(listens, monkeypatch, tmp_path):
+def test_the_lean_trainer_samples_from_a_server(listens, monkeypatch, tmp_path):
     for module in (vllm_client, vllm_generation):
         monkeypatch.setattr(module, "is_vllm_available", lambda *_, **__: True)
     monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
@@ -315,6 +315,6 @@ def test_the_lean_trainer_samples_from_a_server_by_trls_own_requests(listens, mo
     assert (len(asked["prompt"]), asked["n"], asked["max_tokens"]) == (2, 4, 8)  # each prompt once
 
 
-def test_log_probabilities_of_a_part_of_the_tokens_are_not_compared_and_a_line_says_so(train, capsys):
+def test_settings_that_change_logprobs_are_noted_not_compared(train, capsys):
     assert train(top_p=0.5).found == 3 * [None]
     assert capsys.readouterr().out.count("not verified, because top_p changes its log-probabilities") == 1
