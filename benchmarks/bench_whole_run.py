@@ -12,6 +12,7 @@ each side, so compare the means. Seconds are sums over the steps; "other" is sta
 """
 
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -28,13 +29,19 @@ SIDES = {
 }
 
 
+def processor_seconds() -> float:
+    """Of all processes that have ended by now."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
 def run(flags: list[str]) -> dict[str, float]:
     """Seconds of a run by what takes them, and tokens per completion."""
     output = Path(tempfile.mkdtemp()) / "run"
-    start = time.perf_counter()
+    start, used = time.perf_counter(), processor_seconds()
     command = [sys.executable, str(ROOT / "train_grpo.py"), *sys.argv[1:], *flags, "--output_dir", str(output)]
     subprocess.run(command, check=True, stdout=sys.stderr)
-    total = time.perf_counter() - start
+    total, used = time.perf_counter() - start, processor_seconds() - used
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in steps if "step_time" in step and "loss" in step]
     counts = [now["step"] - before["step"] for before, now in pairwise([{"step": 0}, *steps])]
@@ -50,6 +57,7 @@ def run(flags: list[str]) -> dict[str, float]:
         "steps": all_of_it,
         "other": total - all_of_it,
         "whole run": total,
+        "processor time": used,
         "tokens per completion": total_of("completions/mean_length") / sum(counts),
     }
 

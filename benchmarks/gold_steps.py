@@ -52,9 +52,9 @@ def measure(solutions: list[str], seed: int = 0) -> dict[str, float]:
     """Of the solutions with annotations: shares of rows verified and caught, counts, and time per line."""
     rng = random.Random(seed)
     rows = [lines for solution in solutions if (lines := annotated_lines(solution))]
-    start = time.perf_counter()
+    start = time.process_time()
     verified = [all(list(map(is_verified, lines))) for lines in rows]
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     caught = [not any(is_verified(other) for line in lines for other in tampered(line, rng)) for lines in rows]
     lines = sum(map(len, rows))
     return {

@@ -32,7 +32,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from grpo.config import check_cases
 from grpo.core import out_of_memory
@@ -416,8 +416,13 @@ def save(found: dict[str, Any], path: Path) -> None:
     path.with_suffix(".yaml").write_text(found["recipe"], encoding="utf-8")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message.removeprefix("argument "))
+
+
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m grpo check", description=(__doc__ or "").split("\n")[0])
+    parser = _Parser(prog="python -m grpo check", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--minutes", type=float, help="all of it; unset: 8, and 2 without a GPU")
     parser.add_argument("--model", help="a local directory; unset: a random Qwen2 of 1.5B parameters (CPU: 2M)")
     parser.add_argument("--output", type=Path, default=Path("outputs/check.json"), help="outputs/check.json")
