@@ -206,7 +206,7 @@ def complete_by_generate(
         inputs = {"input_ids": [list(prompt) for _, prompt in batch]}
         padded = tokenizer.pad(inputs, padding_side="left", return_tensors="pt").to(model.device)
         with torch.random.fork_rng():
-            torch.manual_seed(drawn.seed + PartialState().process_index + start)
+            torch.manual_seed((drawn.seed or 0) + PartialState().process_index + start)
             output = model.generate(**padded, generation_config=config)
         for (job, _), row in zip(batch, output[:, padded["input_ids"].shape[1] :].tolist(), strict=True):
             end = next((position for position, token in enumerate(row) if token in ends), None)
