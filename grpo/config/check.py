@@ -442,20 +442,20 @@ def main(argv: list[str] | None = None) -> int:
     start = time.monotonic()
     try:
         given = arguments(argv)
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        log = given.output.with_suffix(".log")
+        log.write_bytes(b"")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    import torch
+    except OSError as error:
+        print(f"error: --output: {given.output} cannot be written ({error.strerror}); use another", file=sys.stderr)
+        return 2
     from rich.console import Console
 
-    toy = not torch.cuda.is_available()
-    model, minutes = given.model or ("2M" if toy else "1.5B"), given.minutes or (2 if toy else 8)
     console = Console(width=100, highlight=False, soft_wrap=True)
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    log = given.output.with_suffix(".log")
-    log.write_bytes(b"")
-    found: dict[str, Any] = {"date": datetime.date.today().isoformat(), "toy": toy, "training": [], "generation": []}
+    found: dict[str, Any] = {"date": datetime.date.today().isoformat(), "training": [], "generation": []}
     found |= {"largest_pack": {}, "not_run": []}
     worker = Worker(log)
 
@@ -464,17 +464,21 @@ def main(argv: list[str] | None = None) -> int:
         save(found, given.output)
 
     try:
-        look = {"kind": "machine", "group": "main", "options": {"model": model}}
-        answer = worker.ask(look, max(60 * minutes, LONGEST))
+        look = {"kind": "machine", "group": "main", "options": {"model": given.model}}
+        answer = worker.ask(look, max(60 * (given.minutes or 0), LONGEST))
         if "error" in answer:
             print(f"error: this machine could not be measured: {answer['error']} (see {log})", file=sys.stderr)
             return 1
-        found |= answer
-        if toy:
+        model = answer.pop("path")
+        found |= answer | {"toy": answer["device"]["type"] == "cpu"}
+        if found["toy"]:
             console.print("No GPU: this is a toy-size run on a CPU, and says nothing of a GPU.")
         for line in machine_lines(found):
             console.print(line, markup=False)
-        run(found, model, worker, start + 60 * minutes, show)
+        run(found, model, worker, start + 60 * (given.minutes or (2 if found["toy"] else 8)), show)
+    except KeyboardInterrupt:
+        print("Interrupted; what was measured is saved", file=sys.stderr)
+        return 130
     finally:
         worker.stop()
     save(found, given.output)

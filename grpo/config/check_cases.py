@@ -36,8 +36,11 @@ Gradients = Iterator[tuple[str, "torch.Tensor"]]
 # --- The machine --------------------------------------------------------------------------------------------------
 
 
-def machine(model: str) -> dict[str, Any]:
+def machine(model: str | None = None) -> dict[str, Any]:
     """The device, versions, the model's shape, and the two rates that nothing here can exceed.
+
+    Args:
+        model: a directory or a name in RANDOM; None: one that fits the device, `path`.
 
     Returns:
         `device` (name, type, bytes of memory), `versions`, `model`, `attention` that can be tried, and `limits`:
@@ -60,6 +63,7 @@ def machine(model: str) -> dict[str, Any]:
         attention += ["flex_attention"]
         attention += ["flash_attention_2"] if is_flash_attn_2_available() else []
         attention += ["flash_attention_3"] if is_flash_attn_3_available() else []
+    model = model or ("1.5B" if kind == "cuda" else "2M")
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -71,7 +75,7 @@ def machine(model: str) -> dict[str, Any]:
     limits = {"copy_bytes_per_second": copy_rate(kind), "matrix_flops_per_second": rates}
     return {
         "device": device, "versions": versions, "attention": attention, "model": {"name": name, **sizes},
-        "limits": limits,
+        "limits": limits, "path": model,
     }  # fmt: skip
 
 

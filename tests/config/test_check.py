@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -252,9 +253,11 @@ def test_lengths_for_vllm_are_those_of_the_other_engines():
         (["--minutes", "0"], "--minutes"),
         (["--minutes", "x"], "--minutes"),
         (["--output", "x.yaml"], "--output"),
+        (["--output", "file/x.json"], "--output"),
     ],
 )
 def test_a_mistake_is_one_line(argv, key, capsys):
+    Path("file").write_text("a file where a directory should be")
     assert check.main(argv) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {key}: ") and said.count("\n") == 1
