@@ -148,18 +148,19 @@ def test_samples_follow_the_policys_distribution(demo, tokenizer, ids):
     prompt = torch.tensor([ids[0]])
     with torch.no_grad():
         shares = demo.eval()(prompt).logits[0, -1].div(2.0).softmax(-1)
-    drawn = generate(demo, tokenizer, [ids[0]] * 4000, 1, 1000, Sampling(temperature=2.0, seed=1))
+    drawn = generate(demo, tokenizer, [ids[0]] * 2000, 1, 250, Sampling(temperature=2.0, seed=1))
     counts = torch.zeros(len(shares))
     for tokens, _ in drawn:
         counts[tokens[0] if tokens else tokenizer.eos_token_id] += 1
-    assert torch.allclose(counts / 4000, shares, atol=0.03) and (counts > 0).sum() > 5
+    assert torch.allclose(counts / 2000, shares, atol=0.04) and (counts > 0).sum() > 5
 
 
 def test_samples_are_seeded_and_differ_among_themselves(demo, tokenizer, ids):
     def draw(seed):
-        return generate(demo, tokenizer, [ids[0]] * 8, 32, 4, Sampling(temperature=1.5, seed=seed))
+        return generate(demo, tokenizer, [ids[0]] * 8, 16, 4, Sampling(temperature=1.5, seed=seed))
 
-    assert draw(1) == draw(1) != draw(2) and len({tuple(tokens) for tokens, _ in draw(1)}) > 1
+    first = draw(1)
+    assert first == draw(1) != draw(2) and len({tuple(tokens) for tokens, _ in first}) > 1
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.5, top_k=1), Sampling(temperature=1.5, top_p=1e-6)])
