@@ -1,9 +1,22 @@
-"""JSON and YAML in which no key stands twice: their own readers would keep the last value and say nothing."""
+"""Strict readers: JSON and YAML with unique keys, where their own would keep the last value; flags spelled out."""
 
+import argparse
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
+
+from grpo.core.errors import UserError
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """argparse's, without abbreviated flags, and a mistake is a UserError instead of the whole usage."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.format_usage().strip()}")
 
 
 def from_json(text: str) -> Any:

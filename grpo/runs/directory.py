@@ -144,7 +144,9 @@ def _resume_newest(run: Path) -> Claim:
         if origin and Path(origin).parent.resolve() != run.resolve():
             note = f"note: {run} ended before it had a checkpoint of its own: it resumes from {origin} again"
             return _resume_from(Path(origin), str(run), overwrite=True)._replace(notes=(note,))
-        return Claim(str(run), None, (f"note: {run} ended before its first complete checkpoint: it starts again",))
+        return Claim(
+            str(run), None, (f"note: {run} ended before its first complete checkpoint: it starts from its beginning",)
+        )
     if not holds_run(run):
         if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
             return Claim(str(run), None, (f"note: {run} holds no checkpoint yet: the run starts from its beginning",))

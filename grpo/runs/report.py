@@ -1,6 +1,6 @@
 """The run directory → `report.html`, `curves.png` and the model card: what was learned, and at what cost.
 
-    python -m grpo.report RUN_DIR
+    python -m grpo report RUN_DIR
 
 Reads files only, so a run can be reported while it trains, after it was killed, or elsewhere; what is missing is left
 out. Whatever a model or a user wrote is escaped where the templates are filled.
@@ -15,11 +15,12 @@ from statistics import fmean
 from typing import Any
 
 from grpo.core.errors import UserError
+from grpo.core.parsing import ArgumentParser
 from grpo.core.settings import Stage
 from grpo.runs import charts
 from rewards import short_name
 
-NUMBERS = ("n", *(f"{share}{end}" for share in charts.SHARES for end in ("", "_low", "_high")))  # of an eval_*.json
+NUMBERS = ("n", *(f"{share}{end}" for share in charts.MEASURES for end in ("", "_low", "_high")))  # of an eval_*.json
 
 # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ def _facts(run: Path) -> dict[str, Any]:
         "record": record,
         "settings": settings,
         "status": record.get("status") or "running",
-        "charts": charts.charts(metrics),
+        "curves": charts.read_curves(metrics),
         "stages": stages_of(record.get("stages") or [], metrics),
         "evaluations": evaluations,
         "comparison": _read_object(run / "comparison.json"),
@@ -125,14 +126,7 @@ def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]
 def draw_curves(run: Path) -> Path:
     """Write `curves.png`, the rewards while training beside the answers before and after, and return its path."""
     facts = _facts(run)
-    return charts.draw_curves(run / "curves.png", facts["charts"], facts["evaluations"], facts["stages"])
-
-
-def _number(value: float) -> str:
-    """A number as people read it, to about three digits: 842,354 · 34.1 · 0.0184 · 2.1e-8."""
-    small = 0 < abs(value) < 1e-3
-    text = f"{value:.1e}" if small else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return text.replace(".0e", "e").replace("e-0", "e-").replace("-", "−", value < 0)
+    return charts.draw_curves(run / "curves.png", facts["curves"], facts["evaluations"], facts["stages"])
 
 
 def _duration(seconds: float) -> str:
@@ -160,7 +154,8 @@ def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": _number, "duration": _duration, "short_name": short_name}
+    environment.globals["svg"] = charts.svg
+    environment.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
     environment.filters["python"] = lambda text: Markup(repr(text).replace("`", r"\x60"))  # inside a code fence
     text = environment.get_template(template).render(facts)
     path.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
@@ -170,7 +165,7 @@ def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
 def write(run: Path) -> Path:
     """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
     facts = _facts(run) | {"examples": _examples(run)}
-    if facts["charts"]:
+    if facts["curves"]:
         draw_curves(run)
     return _fill("report.html.j2", run / "report.html", facts)
 
@@ -186,17 +181,13 @@ def write_model_card(run: Path, **names: Any) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
+    """`python -m grpo report`; its exit status."""
+    parser = ArgumentParser(prog="python -m grpo report", description="Write a run's report.html and curves.png.")
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the directory of a run, finished or not")
     try:
-        if len(arguments) != 1:
-            raise UserError("usage: python -m grpo.report RUN_DIR (the directory of one run)")
-        report = write(Path(arguments[0]))
+        report = write(parser.parse_args(argv).run)
     except (UserError, OSError) as error:  # OSError: a directory that cannot be written
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(*[path for path in (report, report.with_name("curves.png")) if path.exists()], sep="\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""grpo/report.py reads a run's files and shows them, whatever is missing and whatever a model wrote."""
+"""grpo/runs/report.py reads a run's files and shows them, whatever is missing and whatever a model wrote."""
 
 import itertools
 import json
@@ -11,6 +11,13 @@ from helpers_report import HOSTILE, PARTS, Page, summary, write_run
 
 from grpo.core.errors import UserError
 from grpo.runs import charts, report
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A report without its curves, which take a second to draw."""
+    monkeypatch.setattr(charts, "draw_curves", lambda *_: None)
+    monkeypatch.setattr(charts, "svg", lambda *_, **__: "")
 
 
 @pytest.fixture
@@ -36,23 +43,18 @@ def write_stages(run, stages):
     (run / "run.json").write_text(json.dumps({**record, "stages": stages}))
 
 
-def test_stages_are_a_table_and_a_labelled_mark_where_each_begins(run):
+def test_stages_are_a_table_and_a_line_where_each_begins(run):
     without = report.draw_curves(run).read_bytes()
-    plain = Page(report.write(run))
-    assert "Stage" not in plain.text and "stage" not in {at.get("class") for _, at in plain.elements}
+    assert "Stage" not in Page(report.write(run)).text
     write_stages(run, STAGES)
     page = Page(report.write(run))
     assert "format 1 – 9 int × 1 0.25 0.25 answers 10 – 40 correctness × 2 int × 0.5 – 0.25 – 0.25" in page.text
     assert "later 41 – 60 own × 1 – –" in page.text  # it is to come
-    marks = [attributes["d"] for name, attributes in page.elements if attributes.get("class") == "stage"]
-    charts_drawn = len([name for name, _ in page.elements if name == "figure"])
-    assert len(marks) == charts_drawn and set(marks) == {"M36.36,0V100"}  # of steps 2 … 24; the third is to come
-    labels = [attributes["style"] for _, attributes in page.elements if attributes.get("class") == "stage-name"]
-    assert labels == ["left:0.00%;max-width:36.36%", "left:36.36%;max-width:63.64%"]
+    assert "format answers" in page.text.partition("± 1 standard deviation")[2]  # their names, in the chart
     assert (run / "curves.png").read_bytes() != without
 
 
-def test_weights_that_follow_success_are_drawn_and_the_sum_says_that_it_is_weighed(run):
+def test_weights_that_follow_success_are_drawn(run):
     assert "weights change" not in Page(report.write(run)).text
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     text = "".join(json.dumps({**line, "reward_weights/int_reward_func": line["step"] / 8}) + "\n" for line in lines)
@@ -64,7 +66,7 @@ def test_weights_that_follow_success_are_drawn_and_the_sum_says_that_it_is_weigh
     assert "Weight of int 0.25 → 3" in text and "sum of the rewards, whose weights change on the way" in text
 
 
-def test_the_name_of_a_stage_is_text_and_a_stage_that_is_none_is_named(run):
+def test_a_stages_name_is_text_and_a_broken_stage_is_named(run):
     write_stages(run, [{**STAGES[0], "name": HOSTILE}, {**STAGES[1], "name": HOSTILE}])
     assert "script" not in Page(report.write(run)).names
     for broken in ({}, {**STAGES[0], "reward_weights": []}, "format"):
@@ -73,7 +75,7 @@ def test_the_name_of_a_stage_is_text_and_a_stage_that_is_none_is_named(run):
             report.write(run)
 
 
-def test_a_step_that_was_logged_twice_counts_once_and_summaries_do_not(write_jsonl, tmp_path):
+def test_a_step_that_was_logged_twice_counts_once(write_jsonl, tmp_path):
     lines = [
         {"step": 2, "reward": 1.5},
         {"step": 1, "reward": 1.0},
@@ -85,7 +87,7 @@ def test_a_step_that_was_logged_twice_counts_once_and_summaries_do_not(write_jso
 
 
 @pytest.mark.parametrize("tail", [b'{"step": 26, "rew', b'{"step": 26, "t": "\xe2\x80'])
-def test_a_half_written_last_line_is_left_out(run, tail):
+def test_a_half_written_last_line_is_ignored(run, tail, undrawn):
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(tail)
     assert len(report.read_metrics(run)) == 12
@@ -100,7 +102,7 @@ def test_another_broken_line_is_named_by_file_and_number(run, line):
         report.read_metrics(run)
 
 
-def test_a_full_run_shows_every_section_and_the_numbers_of_its_files(run):
+def test_a_full_run_shows_the_numbers_of_its_files(run):
     page = Page(report.write(run))
     for words in (
         "nplain",
@@ -136,25 +138,32 @@ def test_a_full_run_shows_every_section_and_the_numbers_of_its_files(run):
     assert page.text.count("question ") == 3 + 2  # fixed, broken
 
 
-def test_a_chart_goes_through_its_points():
-    chart = charts.charts(
-        [{"step": 10, "reward": 1.0, "reward_std": 2.0}, {"step": 30, "reward": 3.0, "reward_std": 1}]
-    )
-    assert chart["reward"]["curve"] == [(10, 1.0), (30, 3.0)]
-    assert chart["reward"]["band"] == [(10, 3.0), (30, 4.0), (30, 2.0), (10, -1.0)]
-    assert chart["reward"]["box"] == (10, 30, -1.0, 4.0) and chart["reward"]["smooth"] == []
+def test_a_curve_has_its_points_and_its_band():
+    logs = [{"step": 10, "reward": 1.0, "reward_std": 2.0}, {"step": 30, "reward": 3.0, "reward_std": 1}]
+    reward = charts.read_curves(logs)["reward"]
+    assert (reward.steps, reward.values) == ([10, 30], [1.0, 3.0])
+    assert (reward.lows, reward.highs) == ([-1.0, 2.0], [3.0, 4.0]) and reward.window == 1
 
 
-def test_a_long_run_has_its_running_mean_drawn_over_it(run):
+def test_a_long_run_has_its_running_mean_drawn(run):
     write_run(run, count=90)
-    reward = charts.charts(report.read_metrics(run))["reward"]
-    assert reward["window"] == 5 and reward["smooth"][44] == pytest.approx(reward["curve"][44])
+    reward = charts.read_curves(report.read_metrics(run))["reward"]
+    assert reward.window == 5 and reward.running_mean[44] == pytest.approx(reward.values[44])
     assert "Thick lines: running mean of some 5 logs" in Page(report.write(run)).text
 
 
-@pytest.mark.parametrize("kept", [c for n in range(1, 7) for c in itertools.combinations(PARTS, n)], ids="+".join)
-def test_any_subset_of_the_files_makes_a_report(tmp_path, kept, monkeypatch):
-    monkeypatch.setattr(report, "draw_curves", lambda run: None)  # tested below; it takes a second
+def test_a_chart_is_an_element_in_the_pages_colours():
+    curve = charts.read_curves([{"step": step, "kl": step / 7} for step in range(1, 9)])["kl"]
+    drawn = charts.svg(curve, '"KL" <b>', 320, 150, [{"name": "<i>$x$", "first_step": 1, "last_step": 9}], named=True)
+    assert drawn.startswith(
+        '<svg viewBox="0 0 320 150" role="img" aria-label="&#34;KL&#34; &lt;b&gt;: 0.143 at step 1'
+    )
+    assert not re.search(r"#[0-9a-f]{6}|url\(|https?:|<i>| id=", drawn) and "var(--accent)" in drawn
+    assert "<title>step 7: 1</title>" in drawn and "&lt;i&gt;$x$" in drawn
+
+
+@pytest.mark.parametrize("kept", [c for n in (1, 2, 5, 6) for c in itertools.combinations(PARTS, n)], ids="+".join)
+def test_any_subset_of_the_files_makes_a_report(tmp_path, kept, undrawn):
     run = write_run(tmp_path / "run")
     for name in set(PARTS) - set(kept):
         (run / name).unlink()
@@ -169,7 +178,7 @@ def test_any_subset_of_the_files_makes_a_report(tmp_path, kept, monkeypatch):
     assert report.write_model_card(run).exists()
 
 
-def test_a_run_that_was_killed_before_its_first_log_has_no_curves(run):
+def test_a_run_killed_before_its_first_log_has_no_curves(run, undrawn):
     record = json.loads((run / "run.json").read_text())
     for path in run.iterdir():
         path.unlink()
@@ -184,7 +193,7 @@ def test_an_evaluation_alone_is_shown_with_its_interval(tmp_path):
     assert "Strict accuracy 37.5 %" in text and "Accuracy, lenient 50.0 43.8 – 56.2" in text and "→" not in text
 
 
-def test_old_files_without_the_newer_keys_are_shown(run):
+def test_old_files_without_the_newer_keys_are_shown(run, undrawn):
     record = json.loads((run / "run.json").read_text())
     for key in ("changed", "status", "seconds", "prompt", "geometry"):
         del record[key]
@@ -208,14 +217,14 @@ def test_the_report_needs_nothing_but_itself(run):
     assert not re.search(r"https?:|url\(|@import|<link|<base", html)
 
 
-def test_the_page_fits_a_phone_follows_dark_mode_and_prints_in_light(run):
+def test_the_page_fits_phones_dark_mode_and_paper(run):
     html = report.write(run).read_text()
     assert '<html lang="en">' in html and 'name="viewport" content="width=device-width' in html
     assert "@media screen and (prefers-color-scheme: dark)" in html and "@media print" in html
-    assert not re.search(r"#[0-9a-f]{3,6}", html.partition("</style>")[2])  # charts take the page's colours
+    assert not re.search(r"#[0-9a-f]{6}", html.partition("</style>")[2])  # charts take the page's colours
 
 
-def test_a_long_completion_is_cut_in_the_middle_and_says_so(run):
+def test_a_long_completion_is_cut_in_the_middle_and_says_so(run, undrawn):
     record = {"question": "q", "answer": "1", "completion": "a" * 800 + "b" * 700 + "c" * 200, "extracted": ""}
     for when, right in (("before", False), ("after", True)):
         row = record | {"strict": right, "lenient": right}
@@ -224,7 +233,7 @@ def test_a_long_completion_is_cut_in_the_middle_and_says_so(run):
     assert f"{'a' * 600} … 900 characters left out … {'c' * 200}" in text and "b" not in text.partition("aaa")[2][:900]
 
 
-def test_a_right_number_without_its_form_is_told_apart(run):
+def test_a_right_number_without_its_form_is_told_apart(run, undrawn):
     for when, lenient in (("before", False), ("after", True)):
         record = {"question": "q", "answer": "1", "completion": "so 1", "extracted": "so 1", "strict": False}
         (run / f"completions_{when}.jsonl").write_text(json.dumps(record | {"lenient": lenient}) + "\n")
@@ -241,7 +250,7 @@ def test_a_right_number_without_its_form_is_told_apart(run):
         ("stopped by an alarm: x", "stopped"),
     ],
 )
-def test_the_status_has_its_colour(run, status, color):
+def test_the_status_has_its_colour(run, status, color, undrawn):
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"status": status}))
     assert f'class="status {color}"' in report.write(run).read_text()
@@ -334,7 +343,7 @@ def test_the_command_prints_what_it_wrote(run, capsys):
     assert capsys.readouterr().out.splitlines() == [str(run / "report.html"), str(run / "curves.png")]
 
 
-@pytest.mark.parametrize("argv", [[], ["a", "b"], ["none"], ["--help"]])
+@pytest.mark.parametrize("argv", [[], ["a", "b"], ["none"], ["--x"]])
 def test_another_directory_is_one_line_and_status_2(argv, capsys):
     assert report.main(argv) == 2
     out, err = capsys.readouterr()
@@ -362,4 +371,4 @@ def test_a_broken_file_is_one_line_that_names_it(run, name, content, capsys):
     ],
 )
 def test_numbers_are_shown_to_three_digits(value, text):
-    assert report._number(value) == text
+    assert charts.number(value) == text
