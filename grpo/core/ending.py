@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable
 
 from grpo.core.errors import MISTAKE, Gone, UserError, readable
-from grpo.core.processes import is_first_process, speaker
+from grpo.core.processes import end_process_group, is_first_process, speaker
 
 
 def status_of(run: Callable[[], int]) -> int:
     """What `run` returns; the user's mistakes end in one line and status 2, Ctrl-C in one and 130."""
     try:
         with readable(left="Nothing was trained in this session"):
-            return run()
+            status = run()
+        end_process_group()
+        return status
     except KeyboardInterrupt as error:
         print(f"Interrupted{error}", file=sys.stderr, flush=True)
         if "LOCAL_RANK" in os.environ:

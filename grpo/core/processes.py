@@ -2,6 +2,8 @@
 
 import contextlib
 import datetime
+import gc
+import itertools
 import os
 import platform
 import re
@@ -16,6 +18,7 @@ from grpo.core.errors import UserError, readable
 
 LOOKS = 10.0  # seconds for which a process looks for a file of the first one's: network file systems may be late
 
+MEETINGS = itertools.count()
 LAUNCHER = re.compile(r"accelerate(-launch|[./]commands[./]launch(\.py)?)?$")
 
 
@@ -88,14 +91,26 @@ def is_other() -> bool:
 def meet_on_cpu(settings: dict[str, Any]) -> None:
     """Let the processes of a run on CPUs meet, and wait for each other no longer than `ddp_timeout`.
 
-    transformers does so itself on GPUs; on CPUs it leaves the setting out (training_args.py), and the limit is 30 min.
+    transformers does so itself on GPUs; on CPUs it ignores the setting (training_args.py), and the limit is 30 min.
     """
-    if settings["use_cpu"] and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
-        import torch.distributed
+    if not settings["use_cpu"] or not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
+        return
+    import torch.distributed as dist
 
-        if int(os.environ["WORLD_SIZE"]) > 1 and not torch.distributed.is_initialized():
-            limit = datetime.timedelta(seconds=settings["ddp_timeout"])
-            torch.distributed.init_process_group(settings["ddp_backend"] or "gloo", timeout=limit)
+    if int(os.environ["WORLD_SIZE"]) < 2 or dist.is_initialized():
+        return
+    # Functions in here take the group that exists at their import as a default, and would keep it for good
+    import torch.distributed.fsdp
+    import torch.distributed.nn.functional
+    import torch.distributed.optim
+
+    timeout = datetime.timedelta(seconds=settings["ddp_timeout"])
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+    # Addresses of an earlier run's group, in the same processes, would be found under the same names
+    store = dist.PrefixStore(f"meeting {next(MEETINGS)}", store)
+    dist.init_process_group(
+        settings["ddp_backend"] or "gloo", store=store, rank=rank, world_size=world_size, timeout=timeout
+    )
 
 
 # --- What they share ----------------------------------------------------------------------------------------------
@@ -149,14 +164,30 @@ def _appears(path: Path) -> bool:
 # --- The end ------------------------------------------------------------------------------------------------------
 
 
-def leave(accelerator: Any) -> None:
-    """The end of a run, for all processes at once.
+def end_process_group() -> None:
+    """Wait for the other processes and end torch.distributed, once nothing refers to the run's trainer any more.
 
-    Waiting also lets gloo's threads come to rest: destroying DDP joins them with the GIL held, which they may want.
+    Without it Python can abort after a complete run ("terminate called without an active exception"). A thread of
+    gloo's releases a collective's tensors only after it has woken whoever waits for them, and takes the GIL for that
+    (torch 2.13, ProcessGroupGloo.cpp, `runLoop`); a barrier refers to the collective before it, so that the tensors
+    may last until the barrier itself is over. If Python is ending by then, it ends the thread at the GIL by
+    `pthread_exit` (Python 3.11, ceval_gil.h, `take_gil`), which a C++ destructor does not survive
+    (https://github.com/pytorch/pytorch/issues/190489). So gloo's threads are joined first: by the destructor of the
+    process group, when the last reference to it goes. That one has to be Python's, which releases the GIL meanwhile;
+    DDP's would keep it, and thread and process would wait for each other.
 
     Raises:
         Gone: another process has ended before its part of the run was done.
     """
+    import torch.distributed
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    from accelerate import PartialState
+
     with readable(left="Here the run had come to its end, and what it has saved is complete"):
-        accelerator.wait_for_everyone()
-        accelerator.end_training()
+        PartialState().wait_for_everyone()
+    group = torch.distributed.group.WORLD
+    gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
+    torch.distributed.destroy_process_group()
+    del group

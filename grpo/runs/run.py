@@ -42,7 +42,6 @@ class Run:
         self.training, self.step_seconds = False, 0.0
         self.signal = 0
         self._trained = self._recorded = False
-        self._accelerator: Any = None
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
         self._process, self._first = os.getpid(), 0.0  # when the first one came
 
@@ -67,10 +66,6 @@ class Run:
             record.remove_previous_run(self.output, self.config.training.resume_from_checkpoint)
             record.start_record(self.output, self.config, **facts)
             self._recorded = True
-
-    def trains_with(self, accelerator: Any) -> None:
-        """Let the processes of this Accelerator end together."""
-        self._accelerator = accelerator
 
     def begin_training(self) -> None:
         self.training = self._trained = True
@@ -176,7 +171,7 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[Run]:
-    """Hold the run's directory, take signals, make errors readable; at the end let all processes end together.
+    """Hold the run's directory, take signals, make errors readable.
 
     Raises:
         UserError: another process writes there; the disk is full; a device is full; another process is gone.
@@ -184,11 +179,9 @@ def open_run(config: Config) -> Iterator[Run]:
     """
     run = Run(config)
     facts = {"output": str(run.output), "free": run._free, "left": run.what_is_left, "way_on": run.way_on}
-    with directory.held(run.output, config.claimed), run._signals():
-        with run._noted(), readable("the run", advice=lambda full: advice.advice(full, config), **facts):
-            yield run
-        if run._accelerator is not None:
-            processes.leave(run._accelerator)
+    translated = readable("the run", advice=lambda full: advice.advice(full, config), **facts)
+    with directory.held(run.output, config.claimed), run._signals(), run._noted(), translated:
+        yield run
 
 
 def _as_usual(signum: int) -> None:

@@ -36,7 +36,6 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
         trainer = trainer_class(config.script)(args=training, **arguments)
         trackers.start(training)
     trainer.checkpoint_facts = facts
-    run.trains_with(trainer.accelerator)
     # the first reason to stop counts: a cause is asked about before the alarms that follow from it
     trainer.add_callback(callbacks.MetricsFile(run.output))
     trainer.add_callback(skip := callbacks.SkipNonFiniteSteps(trainer, run.ask))
