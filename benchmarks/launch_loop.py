@@ -8,6 +8,7 @@ libraries once: each launch is then two forks, which do all the rest, to the end
 """
 
 import argparse
+import gc
 import importlib
 import os
 import socket
@@ -70,6 +71,7 @@ def import_libraries() -> None:
         importlib.import_module(name)
     for name in ("config.preflight", "config.resolve", "evaluation.before_after", "training.setup"):
         importlib.import_module(f"grpo.{name}")
+    gc.freeze()  # so that an interpreter's end does not copy all of this
 
 
 def main() -> int:
