@@ -1,8 +1,9 @@
-"""Several processes on one machine or more: what they must share, and what is said where one of them is gone."""
+"""One process among several, on one machine or more: how they are started, meet, share a directory and end."""
 
 import contextlib
 import datetime
 import gc
+import importlib
 import itertools
 import os
 import platform
@@ -16,8 +17,7 @@ from typing import Any
 
 from grpo.core.errors import UserError, readable
 
-LOOKS = 10.0  # seconds for which a process looks for a file of the first one's: network file systems may be late
-
+SHARED_DIR_TIMEOUT = 10.0  # seconds after which the first process' file does not appear: network file systems are late
 MEETINGS = itertools.count()
 LAUNCHER = re.compile(r"accelerate(-launch|[./]commands[./]launch(\.py)?)?$")
 
@@ -44,7 +44,7 @@ def count() -> int:
 
 def launch() -> str:
     """The words before `train_grpo.py` that start as many processes as there are, the same on every machine."""
-    if words := _accelerates():
+    if words := _accelerate_launch():
         return words
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     if not processes:
@@ -52,12 +52,12 @@ def launch() -> str:
     if count() == 1:
         return f"torchrun --nproc_per_node={processes}"
     endpoint = f"{os.environ.get('MASTER_ADDR', 'localhost')}:{os.environ.get('MASTER_PORT', '29500')}"
-    rendezvous = f"--rdzv_backend=c10d --rdzv_endpoint={endpoint}"  # unlike --node_rank, which each has its own of
+    rendezvous = f"--rdzv_backend=c10d --rdzv_endpoint={endpoint}"  # --node_rank would differ on each
     return f"torchrun --nnodes={count()} --nproc_per_node={processes} {rendezvous}"
 
 
-def _accelerates() -> str:
-    """The words of Accelerate's launcher, whose settings file no variable names; empty if another started this."""
+def _accelerate_launch() -> str:
+    """Accelerate's launcher with its options, of which no variable names the settings file; empty without it."""
     import psutil
 
     try:
@@ -70,13 +70,13 @@ def _accelerates() -> str:
 
 
 def on_each() -> str:
-    """What is to be said before a command that has to be started more than once."""
+    """What precedes a command that has to be started on every machine."""
     own = " (with its own --machine_rank)" if "--machine_rank" in launch() else ""
     return f", on each of the {count()} machines{own}" if count() > 1 else ""
 
 
 def speaker() -> str:
-    """Who says that something is wrong: the first process needs no name."""
+    """The prefix of an error's line: it names the process, unless it is the first."""
     if is_first_process():
         return "error:"
     machine = f", machine {int(os.environ.get('GROUP_RANK', 0)) + 1} of {count()}" if count() > 1 else ""
@@ -99,10 +99,9 @@ def meet_on_cpu(settings: dict[str, Any]) -> None:
 
     if int(os.environ["WORLD_SIZE"]) < 2 or dist.is_initialized():
         return
-    # Functions in here take the group that exists at their import as a default, and would keep it for good
-    import torch.distributed.fsdp
-    import torch.distributed.nn.functional
-    import torch.distributed.optim
+    # Functions in these have the group that exists at their import as a default, and would keep it for good
+    for name in ("fsdp.sharded_grad_scaler", "nn.functional", "optim.zero_redundancy_optimizer"):
+        importlib.import_module(f"torch.distributed.{name}")
 
     timeout = datetime.timedelta(seconds=settings["ddp_timeout"])
     store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
@@ -117,9 +116,9 @@ def meet_on_cpu(settings: dict[str, Any]) -> None:
 
 
 def check_shared(directory: Path) -> None:
-    """To be called on all processes, once the first one has made the run's directory.
+    """Check on all processes that they have the same directory, once the first one has made it.
 
-    Checkpoints hold a part of each process, and a run goes on from them on all machines.
+    Checkpoints hold a part of each process, and all machines resume from them.
 
     Raises:
         UserError: on all processes alike, where one of them does not see this directory.
@@ -130,27 +129,27 @@ def check_shared(directory: Path) -> None:
         return
     from accelerate.utils import broadcast_object_list, gather_object
 
-    first, told = is_first_process(), [""]
+    first, name = is_first_process(), [f".shared-{uuid.uuid4().hex}"]
     if first:
-        told = [f".shared-{uuid.uuid4().hex}"]
-        (directory / told[0]).touch()
+        (directory / name[0]).touch()
     try:
-        broadcast_object_list(told)
+        broadcast_object_list(name)
         own = f"{directory.resolve()} on {platform.node()}"
-        where = gather_object([(own, _appears(directory / told[0]))])
+        seen = gather_object([(own, _appears(directory / name[0]))])
     finally:
         if first:
-            (directory / told[0]).unlink(missing_ok=True)
-    if other := next((place for place, found in where if not found), None):
-        raise UserError(
-            f"output_dir: {where[0][0]} is not the directory that process "
-            f"{[place for place, _ in where].index(other)} has ({other}); all machines write one run and go on from "
-            "its checkpoints: give an output_dir on a file system that they share, as an absolute path"
-        )
+            (directory / name[0]).unlink(missing_ok=True)
+    for process, (place, found) in enumerate(seen):
+        if not found:
+            raise UserError(
+                f"output_dir: {seen[0][0]} is not the directory that process {process} has ({place}); all machines "
+                "write one run and resume from its checkpoints: use an output_dir on a file system that they share, "
+                "as an absolute path"
+            )
 
 
 def _appears(path: Path) -> bool:
-    deadline = time.monotonic() + LOOKS
+    deadline = time.monotonic() + SHARED_DIR_TIMEOUT
     while not path.exists():
         if time.monotonic() > deadline:
             return False
