@@ -216,8 +216,10 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
 
     def run() -> int:
         unsloth.import_if_asked(HYPERPARAMETERS, words)  # before anything imports what it patches
-        from grpo.config.resolve import resolve
+        from grpo.config import hardware
+        from grpo.config.resolve import merge, resolve
 
+        hardware.claim_devices(merge(HYPERPARAMETERS, words, hardware.world_size()).settings)  # before CUDA starts
         return experiment(resolve(HYPERPARAMETERS, words), dataset)
 
     return ending.status_of(run)

@@ -30,7 +30,8 @@ from transformers.training_args import OptimizerNames
 import rewards
 import train_grpo
 from grpo.__main__ import main as tool
-from grpo.config import resolve as configuration
+from grpo.config import arguments
+from grpo.config.resolve import resolve
 from grpo.policy import memory
 from grpo.training import attention
 from grpo.training.alarms import ALARMS
@@ -249,7 +250,7 @@ def train(argv, capfd, processes=1):
     err = capfd.readouterr().err
     assert status == (2 if refused else 0) and (refused or "") in err, err
     if processes > 1:
-        solved = configuration.resolve(train_grpo.HYPERPARAMETERS, [*argv, *replaced]).geometry
+        solved = resolve(train_grpo.HYPERPARAMETERS, [*argv, *replaced]).geometry
         solved = dataclasses.replace(solved, world_size=processes)
         assert solved.rollout % solved.num_generations == 0
 
@@ -329,7 +330,7 @@ def test_the_memory_table_is_what_preflight_estimates():
 
     for flags, _, gigabytes in rows:
         argv = shlex.split(code(flags)[0].replace("recipes/", f"{ROOT}/recipes/"))
-        settings = SimpleNamespace(**configuration._parse(train_grpo.HYPERPARAMETERS, argv)[0])
+        settings = SimpleNamespace(**arguments.read(train_grpo.HYPERPARAMETERS, argv).settings)
         settings.optim = SimpleNamespace(value=settings.optim)
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
         shape = memory.shape(QWEN_15B, adapter if settings.use_peft else None)
@@ -347,7 +348,7 @@ def known(directory):
     """Names of settings, of metrics that a run logs, and what libraries call theirs."""
     metrics = [json.loads(line) for line in (directory / "outputs/demo-GRPO/metrics.jsonl").read_text().splitlines()]
     return {
-        "settings": set(configuration._Parser().keys),
+        "settings": set(arguments.Parser().keys),
         "metrics": {key for line in metrics for key in line},
     }
 

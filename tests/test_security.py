@@ -19,8 +19,8 @@ from helpers_runs import DEMO, ROOT
 import rewards
 import train_grpo
 from grpo.config import preflight
-from grpo.config.limits import refuse_secrets
 from grpo.config.resolve import resolve
+from grpo.config.validate import refuse_secrets
 from grpo.core.check import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate, inference, xray

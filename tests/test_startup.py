@@ -10,7 +10,7 @@ import safetensors
 from helpers_runs import DEMO, ROOT
 
 import train_grpo
-from grpo.data import sources
+from grpo.data import dataset
 from grpo.policy import loading
 
 PHASES = """
@@ -80,7 +80,7 @@ def test_a_run_loads_tokenizer_weights_and_rows_once(tiny_run, monkeypatch):
 
     for auto in (AutoTokenizer, AutoModelForCausalLM, AutoProcessor):
         count(auto, "from_pretrained")
-    count(sources, "load_source", of="rows")
+    count(dataset, "load_source", of="rows")
     count(loading, "read_configs", of="configs")
     count(safetensors, "safe_open", of="headers")  # is what is probed before
     assert train_grpo.main(tiny_run(max_steps="1", eval_samples="2")) == 0

@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Any
 
+from grpo.core import processes
 from grpo.core.errors import UserError
 from grpo.policy import engines
 from grpo.runs import trackers
@@ -49,12 +50,33 @@ def world_size() -> int:
     return count
 
 
-def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
+def claim_devices(settings: dict[str, Any]) -> None:
+    """What has to be done to this process before CUDA starts and before TRL constructs its configuration.
+
+    Several visible GPUs and no launcher: the first one is used, and the line to start all of them is printed, because
+    GRPOTrainer refuses several GPUs in one process. Several processes on CPUs: they form their group.
+    """
+    if settings["use_cpu"]:
+        processes.meet_on_cpu(settings)
+        return
+    import torch
+
+    # Counting asks the driver's library; is_available() would start CUDA, which reads this variable once and for all
+    count = torch.cuda.device_count()
+    if count > 1 and "LOCAL_RANK" not in os.environ:
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        if not (settings["ask"] or settings["merge_only"]):
+            launch = f"torchrun --nproc_per_node={count} {command_line(sys.argv[1:])}"
+            print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
+
+
+def fit_to_machine(settings: dict[str, Any], typed: set[str]) -> list[str]:
     """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
 
     Args:
         settings: every setting by name.
-        given: the names of those that the command line gave; what contradicts use_cpu is refused there, not adjusted.
+        typed: the names of those that the command line itself gives; what contradicts use_cpu is refused there, not
+            adjusted.
     """
     _check_attention(settings["attn_implementation"])
     if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
@@ -66,24 +88,24 @@ def fit_to_machine(settings: dict[str, Any], given: set[str]) -> list[str]:
         _check_unsloth(settings)
     dtype = settings["dtype"]
     if settings["merge_only"]:  # nothing is computed in it
-        given = given - {"dtype"}
-    notes = _use_cpu(settings, given) if settings["use_cpu"] else _use_gpu(settings, given)
+        typed = typed - {"dtype"}
+    notes = _use_cpu(settings, typed) if settings["use_cpu"] else _use_gpu(settings, typed)
     if settings["merge_only"]:
         settings["dtype"] = dtype
-    return notes + trackers.check(settings, asked="report_to" in given)
+    return notes + trackers.check(settings, asked="report_to" in typed)
 
 
-def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
+def _use_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     for key, value in ON_CPU.items():
-        if key in given and settings[key] not in (value, False, None, "eager"):
+        if key in typed and settings[key] not in (value, False, None, "eager"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     if settings["use_vllm"]:
-        if "generation" in given:
+        if "generation" in typed:
             raise UserError("generation: vLLM needs a CUDA GPU; give --generation auto")
         raise UserError("use_vllm: vLLM needs a CUDA GPU; add --use_vllm false")
-    settings.update({key: value for key, value in ON_CPU.items() if key not in given})
+    settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
-        if "optim" in given:
+        if "optim" in typed:
             raise UserError(f"optim: {settings['optim']} needs CUDA; give --optim adamw_torch on a CPU")
         note = f"note: optim {settings['optim']} needs CUDA; adamw_torch is used on the CPU"
         settings["optim"] = "adamw_torch"
@@ -91,20 +113,13 @@ def _use_cpu(settings: dict[str, Any], given: set[str]) -> list[str]:
     return []
 
 
-def _use_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
+def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     import torch
     from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
 
-    notes = []
-    # Counting asks the driver's library; is_available() starts CUDA, which reads this variable once and for all
-    count = torch.cuda.device_count()
-    if count > 1 and "LOCAL_RANK" not in os.environ:  # GRPOTrainer refuses several GPUs in one process
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        launch = f"torchrun --nproc_per_node={count} {command_line(sys.argv[1:])}"
-        notes.append(f"note: {count} GPUs are visible, one is used; for all: {launch}")
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
-    notes += engines.fit_to_gpu(settings, given)
+    notes = engines.fit_to_gpu(settings, typed)
     if settings["attn_implementation"] == "flash_attention_2":
         if settings["dtype"] == "float32":
             settings["attn_implementation"] = "sdpa"

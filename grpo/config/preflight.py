@@ -83,8 +83,8 @@ def about_prompts(config: Any, data: Data) -> Iterator[Check]:
         trained = None
     if trained and trained != (data.prompt_format, list(data.shots)):
         prompt_format, shots = trained
-        asked = prompt_format.prompt("…", shots)
-        finding = f"{config.model.model_name_or_path} was trained on other prompts: {asked!r}"
+        theirs = prompt_format.prompt("…", shots)
+        finding = f"{config.model.model_name_or_path} was trained on other prompts: {theirs!r}"
         remedy = "it will answer worse than it can; give it its own prompt_format, use_chat_template and num_shots"
         yield Check("warning", "saved run", finding, remedy)
     if config.script.eval_only or not (config.script.filter_pass_rate or config.script.curriculum):

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,27 +74,27 @@ def test_without_a_gpu_the_default_run_stops_and_points_to_the_demo():
 
 def test_use_cpu_overrides_the_inline_block_and_recipes():
     values = settings(use_cpu=True, tf32=True, load_in_4bit=True)
-    assert hardware.fit_to_machine(values, given={"use_cpu"}) == []
+    assert hardware.fit_to_machine(values, typed={"use_cpu"}) == []
     assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
     assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
 
 
 def test_eager_attention_may_be_asked_for_on_a_cpu():
     values = settings(use_cpu=True, attn_implementation="eager")
-    hardware.fit_to_machine(values, given={"use_cpu", "attn_implementation"})
+    hardware.fit_to_machine(values, typed={"use_cpu", "attn_implementation"})
     assert values["attn_implementation"] == "eager"
 
 
 def test_an_eight_bit_optimizer_from_a_recipe_is_replaced_on_a_cpu_in_one_line():
     values = settings(use_cpu=True, optim="adamw_8bit")
-    (note,) = hardware.fit_to_machine(values, given={"use_cpu"})
+    (note,) = hardware.fit_to_machine(values, typed={"use_cpu"})
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note
 
 
 def test_flash_attention_falls_back_to_sdpa_in_one_line_that_names_the_remedies(gpus):
     gpus(1, flash=False)
     values = settings()
-    (note,) = hardware.fit_to_machine(values, given=set())
+    (note,) = hardware.fit_to_machine(values, typed=set())
     assert values["attn_implementation"] == "sdpa"
     assert "requirements-cuda.txt" in note and "kernels-community/flash-attn2" in note and "\n" not in note
 
@@ -101,14 +102,14 @@ def test_flash_attention_falls_back_to_sdpa_in_one_line_that_names_the_remedies(
 def test_flash_attention_stays_where_it_is_installed(gpus):
     gpus(1)
     values = settings()
-    assert hardware.fit_to_machine(values, given=set()) == []
+    assert hardware.fit_to_machine(values, typed=set()) == []
     assert values["attn_implementation"] == "flash_attention_2"
 
 
 def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
     gpus(1)
     values = settings(dtype="float32")
-    (note,) = hardware.fit_to_machine(values, given=set())
+    (note,) = hardware.fit_to_machine(values, typed=set())
     assert values["attn_implementation"] == "sdpa" and "float32" in note
 
 
@@ -116,22 +117,30 @@ def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
 def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
     gpus(1)
     with pytest.raises(UserError, match="use_transformers_continuous_batching"):
-        hardware.fit_to_machine(settings(generation="continuous", **overrides), given=set())
+        hardware.fit_to_machine(settings(generation="continuous", **overrides), typed=set())
 
 
-def test_several_gpus_without_a_launcher_use_the_first_and_say_how_to_use_all(gpus, monkeypatch):
+def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):
     gpus(2)
     monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1", "--hub_token", "hf_secret"])
-    (note,) = hardware.fit_to_machine(settings(), given=set())
+    hardware.claim_devices(settings())
+    (note,) = capsys.readouterr().out.splitlines()
     assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note and "hf_secret" not in note
     assert hardware.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
-def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
+def test_a_launcher_keeps_all_gpus(gpus, monkeypatch, capsys):
     gpus(2)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert hardware.fit_to_machine(settings(), given=set()) == []
-    assert hardware.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    hardware.claim_devices(settings())
+    assert capsys.readouterr().out == "" and hardware.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_resolve_changes_nothing_in_this_process(capsys):
+    before = dict(os.environ)
+    resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none"])
+    assert dict(os.environ) == before and capsys.readouterr() == ("", "") and not list(Path.cwd().iterdir())
+    assert not torch.distributed.is_initialized()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +149,7 @@ def test_a_launcher_keeps_all_gpus(gpus, monkeypatch):
 )
 def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     gpus(1)
-    notes = hardware.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), given=set())
+    notes = hardware.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), typed=set())
     assert len(notes) == warned and all("rounding" in note for note in notes)
 
 
@@ -157,7 +166,7 @@ def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
 def test_tf32_is_switched_on_where_it_exists(gpus, asked, available, used, notes):
     gpus(1, tf32=available)
     values = settings(tf32=asked)
-    said = hardware.fit_to_machine(values, given=set())
+    said = hardware.fit_to_machine(values, typed=set())
     assert values["tf32"] is used and len(said) == notes and all("TF32" in note for note in said)
 
 
@@ -166,22 +175,22 @@ def test_what_needs_no_gpu_takes_what_there_is_and_no_tracker(instead, gpus):
     for count in (0, 1):
         gpus(count)
         fitted = settings(**{instead: "x", "report_to": "wandb"})
-        hardware.fit_to_machine(fitted, given=set())
+        hardware.fit_to_machine(fitted, typed=set())
         assert fitted["use_cpu"] is (count == 0) and fitted["report_to"] == ["none"]
 
 
 def test_tf32_is_left_alone_on_a_cpu():
     values = settings(use_cpu=True, tf32=None)
-    assert hardware.fit_to_machine(values, given={"use_cpu"}) == [] and values["tf32"] is None
+    assert hardware.fit_to_machine(values, typed={"use_cpu"}) == [] and values["tf32"] is None
 
 
 @pytest.mark.parametrize("key", ["load_in_4bit", "load_in_8bit"])
 def test_quantized_weights_need_bitsandbytes(gpus, key):
     gpus(1, bitsandbytes=False)
     with pytest.raises(UserError, match=f"{key}: bitsandbytes is not installed; pip install bitsandbytes"):
-        hardware.fit_to_machine(settings(use_peft=True, **{key: True}), given=set())
+        hardware.fit_to_machine(settings(use_peft=True, **{key: True}), typed=set())
     gpus(1)
-    assert hardware.fit_to_machine(settings(use_peft=True, **{key: True}), given=set()) == []
+    assert hardware.fit_to_machine(settings(use_peft=True, **{key: True}), typed=set()) == []
 
 
 @pytest.mark.parametrize(
@@ -194,10 +203,10 @@ def test_quantized_weights_need_bitsandbytes(gpus, key):
 )
 def test_what_unsloth_needs_is_one_line(overrides, remedy):
     with pytest.raises(UserError, match=f"use_unsloth: .*{remedy}"):
-        hardware.fit_to_machine(settings(**{"use_unsloth": True, "use_peft": True, **overrides}), given=set())
+        hardware.fit_to_machine(settings(**{"use_unsloth": True, "use_peft": True, **overrides}), typed=set())
 
 
 def test_unsloth_keeps_adapters_on_quantized_weights_in_float32(gpus):
     gpus(1)
     values = settings(use_unsloth=True, use_peft=True, load_in_4bit=True, optim="adamw_8bit")
-    assert hardware.fit_to_machine(values, given=set()) == []  # nothing about rounding
+    assert hardware.fit_to_machine(values, typed=set()) == []  # nothing about rounding

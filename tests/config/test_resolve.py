@@ -4,12 +4,13 @@ import inspect
 
 import pytest
 from torch._inductor import list_mode_options
+from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
 from trl.trainer import grpo_trainer
 
 import train_grpo
-from grpo.config import conflicts
-from grpo.config.limits import CHOICES
+from grpo.config import validate
 from grpo.config.resolve import resolve
+from grpo.config.validate import CHOICES
 from grpo.core.errors import UserError
 from grpo.runs.directory import default_names
 
@@ -186,8 +187,9 @@ def test_inline_edits_are_checked_like_flags(edit, expected):
 def test_the_choices_are_trls():
     source = inspect.getsource(grpo_trainer)
     for key, choices in CHOICES.items():
-        if key == "torch_compile_mode":
-            assert set(choices) <= set(list_mode_options())
+        elsewhere = {"torch_compile_mode": list_mode_options(), "cache_implementation": ALL_CACHE_IMPLEMENTATIONS}
+        if key in elsewhere:
+            assert set(choices) <= set(elsewhere[key])
             continue
         for choice in choices if key != "generation" else ():  # which is ours
             assert choice in ("True", "False") or f'"{choice}"' in source, (key, choice)
@@ -227,5 +229,5 @@ def test_what_differs_from_the_inline_block_is_known(tmp_path):
 def test_a_setting_that_only_newer_versions_of_transformers_have_may_be_missing():
     """activation_checkpointing_kwargs, which 5.17 does not have."""
     settings = {"model_init_kwargs": '{"device_map": null}'}
-    conflicts.read_dictionaries(settings)
+    validate.read_dictionaries(settings)
     assert settings == {"model_init_kwargs": {"device_map": None}}

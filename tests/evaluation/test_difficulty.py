@@ -40,8 +40,8 @@ def prepared(tokenizer, rows=24, **flags):
     argv = ["--use_cpu", "true", "--report_to", "none", "--dataset_name", str(DEMO / "train.jsonl")]
     argv += ["--max_samples", str(rows), "--eval_samples", "2", "--max_completion_length", "40"]
     argv += ["--num_generations", "8", "--per_device_train_batch_size", "16", "--gradient_accumulation_steps", "1"]
-    argv += ["--filter_num_samples", "4", *(word for key, value in flags.items() for word in (f"--{key}", *value))]
-    config = resolve(train_grpo.HYPERPARAMETERS, argv)
+    argv += [word for key, value in flags.items() for word in (f"--{key}", *value)]
+    config = resolve({**train_grpo.HYPERPARAMETERS, "filter_num_samples": 4}, argv)
     style = choose(train_grpo.PROMPT_FORMATS, config.script)
     return config, dataset.build(config, tokenizer, style, train_grpo.EXEMPLARS)
 

@@ -190,7 +190,7 @@ def test_what_belongs_to_a_run_is_asked_as_the_run_was(thinking, tiny_run, capfd
 def test_overwriting_a_run_leaves_no_merged_model(first, learned, learned_adapter, tiny_run):
     second = "false" if first == "true" else "true"
     (learned_adapter if first == "true" else learned).copy()
-    assert train_grpo.main(tiny_run(**LEARNS, use_peft=second, lora_r="4", overwrite_run="true")) == 0
+    assert train_grpo.main(tiny_run(**LEARNS, use_peft=second, overwrite_run="true")) == 0
     names = {path.name for path in Path("run").iterdir()}
     adapter = {"adapter_model.safetensors", "adapter_config.json"}
     assert adapter <= names if second == "true" else not adapter & names

@@ -1,0 +1,159 @@
+"""The settings as they were asked for: HYPERPARAMETERS (inline) < recipe (YAML) < flags of the command line.
+
+One parser reads all three, so that a value is checked alike wherever it stands.
+"""
+
+import argparse
+import difflib
+import functools
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from trl import GRPOConfig, ModelConfig, TrlParser
+
+from grpo.config.validate import refuse_secrets
+from grpo.core.errors import UserError
+from grpo.core.parsing import from_yaml
+from grpo.core.settings import ScriptArguments
+from grpo.rewarding import stages
+
+
+class Arguments(NamedTuple):
+    """Every setting by name, and the names of those that the command line itself gives."""
+
+    settings: dict[str, Any]
+    typed: set[str]
+
+
+class Parser(TrlParser):
+    """TRL's parser, without abbreviated flags and with one-line errors."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            [ScriptArguments, GRPOConfig, ModelConfig],  # type: ignore[list-item]  # dataclasses, all of them
+            allow_abbrev=False,
+            usage="python train_grpo.py [--config recipes/X.yaml] [--flag value ...]",
+            description="Settings: HYPERPARAMETERS (inline) < --config recipe < --flag value.",
+        )
+        self.add_argument("--config", action="append", metavar="RECIPE.yaml", help="A recipe; at most one.")
+        self.keys: dict[str, argparse.Action] = {
+            action.dest: action for action in reversed(self._actions) if action.dest not in ("help", "config")
+        }
+        self.keys["stages"].type = stages.from_json
+        self.keys["liger_kernel_config"].type = str  # JSON, like others; dict("{}") would raise
+
+    def error(self, message: str) -> NoReturn:
+        found = re.match(r"argument (--\w+)\S*: (.*)", message, re.DOTALL)
+        if found is None:
+            raise UserError(message)
+        key, problem = found[1][2:].replace("-", "_"), found[2]
+        if wrong := re.match(r"invalid (int|float) value: (.*)", problem, re.DOTALL):
+            problem = f"{wrong[2]} is not a {'whole ' if wrong[1] == 'int' else ''}number"
+        elif wrong := re.match(r"Truthy value expected: got (.*) but expected", problem, re.DOTALL):
+            problem = f"{wrong[1]!r} is neither true nor false"
+        elif problem.startswith("expected "):  # one argument, or at least one
+            problem = "no value follows it; add one"
+        raise UserError(f"{key}: {problem}")
+
+    def words(self, key: str, value: Any) -> list[str]:
+        """A setting of the inline block or a recipe as words of a command line."""
+        action = self.keys[key]
+        if isinstance(value, list):
+            if action.nargs != "+":
+                raise UserError(f"{key}: one value is needed, not the list {value}")
+            return [f"--{key}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in value)]
+        if isinstance(value, dict):
+            return [f"--{key}={json.dumps(value)}"]
+        if isinstance(value, bool) and (action.type is str or action.choices is not None):
+            return [f"--{key}={'yes' if value else 'no'}"]  # YAML reads a bare `no` as false
+        return [f"--{key}={value}"]
+
+    def did_you_mean(self, key: str) -> str:
+        close = difflib.get_close_matches(key, self.keys, n=1, cutoff=0.75)
+        close = close or [name for name in self.keys if key and name.startswith(f"{key}_")][:4]
+        close = close or difflib.get_close_matches(key, self.keys, n=1)
+        return f"; did you mean {' or '.join(close)}?" if close else "; `python train_grpo.py --help` lists them all"
+
+
+_parser = functools.cache(Parser)  # a tenth of a second, and nothing below changes it
+
+
+def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
+    """The settings as this project's and TRL's own objects; UserError for what TRL refuses."""
+    try:
+        script, training, model = _parser().parse_dict(settings)
+    except (ValueError, TypeError, ImportError, OSError) as error:
+        known = any(key in str(error) for key in settings)
+        raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
+    return script, training, model
+
+
+def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
+    """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
+    if "--help" in argv or "-h" in argv:
+        parser = Parser()
+        parser.set_defaults(**hyperparameters)
+        parser.parse_args(["--help"])
+    parser, argv = _parser(), _with_values(argv)
+    recipes = [word.partition("=")[2] for word in argv if word.startswith("--config=")]
+    recipes += [value for word, value in pairwise([*argv, ""]) if word == "--config"]
+    if len(recipes) > 1:
+        raise UserError(f"config: given {len(recipes)} times ({', '.join(recipes)}); use one recipe, and flags")
+    for key in hyperparameters:
+        if key not in parser.keys:
+            raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){parser.did_you_mean(key)}")
+    merged = {**hyperparameters, **(_read_recipe(recipes[0], parser) if recipes else {})}
+    # A command line cannot say None or the empty list
+    unset = {key: value for key, value in merged.items() if value is None or value == []}
+    for key in unset:
+        if parser.keys[key].default is not None or key == "model_name_or_path":
+            raise UserError(f"{key}: a value is needed")
+    words = [word for key, value in merged.items() if key not in unset for word in parser.words(key, value)]
+    namespace, unknown = parser.parse_known_args(words + argv, argparse.Namespace(**unset))
+    if unknown and not unknown[0].startswith("-"):
+        raise UserError(f"{unknown[0]!r} follows no flag that takes it; write settings as --flag value")
+    if unknown:
+        key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+        refuse_secrets({key: ""})
+        raise UserError(f"{unknown[0]}: no such flag{parser.did_you_mean(key)}")
+    flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+    typed = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
+    return Arguments({key: getattr(namespace, key) for key in parser.keys}, typed)
+
+
+def _with_values(argv: list[str]) -> list[str]:
+    """`--beta -1e-6` as one word: argparse takes such a number for a flag, and would miss the value."""
+    words: list[str] = []
+    for word in argv:
+        if words and re.fullmatch(r"--\w+", words[-1]) and re.fullmatch(r"-([\d.]+e[+-]?\d+|inf|nan)", word):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
+
+
+def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
+    if not path.strip() or path.startswith("--"):
+        raise UserError("config: no recipe is named; use one of recipes/*.yaml")
+    try:
+        recipe = from_yaml(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"config: cannot read {path!r} ({error.strerror}); recipes are in recipes/*.yaml") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"config: {path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"config: {path} is not valid YAML ({error}); write `key: value` lines") from None
+    if not isinstance(recipe, dict):
+        found = "is empty" if recipe is None else f"is a {type(recipe).__name__}"
+        raise UserError(f"config: {path} {found}; write `key: value` lines")
+    for key in recipe:
+        if key == "env":
+            raise UserError(f"env: {path} may not set environment variables; export them in the shell instead")
+        if key not in parser.keys:
+            raise UserError(f"{key}: no such setting (in {path}){parser.did_you_mean(str(key))}")
+    if recipe.get("stages") and "reward_funcs" in recipe:
+        raise UserError(f"reward_funcs: {path} contains stages, too, which have their own; drop one of them")
+    return recipe

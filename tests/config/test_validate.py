@@ -1,0 +1,69 @@
+"""grpo/config/validate.py: a flag that was typed has an effect, or is named with what it needs."""
+
+import re
+
+import pytest
+from helpers_runs import ROOT
+
+import train_grpo
+from grpo.config.resolve import merge
+from grpo.config.validate import NEEDS
+from grpo.core.errors import UserError
+
+CPU = ["--use_cpu", "true", "--report_to", "none"]
+
+
+def merged(*words):
+    return merge(train_grpo.HYPERPARAMETERS, [*CPU, *words], world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [
+        ("--config recipes/demo.yaml --save_steps 3", "save_strategy is no"),
+        ("--config recipes/demo.yaml --num_train_epochs 2", "max_steps is 120"),
+        ("--eval_steps 5", "eval_strategy is no"),
+        ("--eval_delay 5", "eval_strategy is no"),
+        ("--lora_r 8", "use_peft is false"),
+        ("--lora_target_modules q_proj", "use_peft is false"),
+        ("--bnb_4bit_quant_type fp4", "load_in_4bit is false"),
+        ("--vllm_gpu_memory_utilization 0.5", "use_vllm is false"),
+        ("--use_vllm true --vllm_server_port 8001", "vllm_mode is colocate"),
+        ("--filter_num_samples 4", "filter_pass_rate is unset"),
+        ("--adaptive_bounds 0.5 2", "adaptive_rewards is unset"),
+        ("--ref_model_sync_steps 9", "sync_ref_model is false"),
+        ("--sapo_temperature_neg 2", "loss_type is dapo"),
+        ("--packed false --pack_tokens 512", "packed is false"),
+        ('--gradient_checkpointing false --gradient_checkpointing_kwargs {"use_reentrant":true}', "gradient_checkpo"),
+        ("--log_completions false --num_completions_to_print 3", "log_completions is false"),
+        ("--hub_model_id a/b", "push_to_hub is false"),
+    ],
+)
+def test_a_typed_flag_without_effect_is_refused(words, needs, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    key = words.rpartition("--")[2].split()[0]
+    with pytest.raises(UserError, match=f"{key}: it has no effect while {re.escape(needs)}.*drop it, or add --"):
+        merged(*words.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--config recipes/low_memory_24gb.yaml --use_peft false --optim adamw_torch",  # lora_* in the recipe
+        "--save_strategy no",  # save_steps in the inline block
+        "--use_peft true --lora_r 8",
+        "--save_strategy steps --save_steps 3",
+        "--curriculum true --filter_num_samples 4",
+        "--max_steps -1 --num_train_epochs 2",
+        "--eval_strategy steps --eval_steps 5",
+    ],
+)
+def test_flags_with_an_effect_and_settings_of_recipes_pass(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    merged(*words.split())
+
+
+def test_every_setting_that_a_flag_needs_exists():
+    settings = merged().settings
+    assert all(name in settings for _, names, _ in NEEDS for name in names)
+    assert all(any(re.fullmatch(flags, key) for key in settings) for flags, _, _ in NEEDS)
