@@ -1,10 +1,10 @@
 """How the completions of a rollout are sampled: TRL's own ways, or `lean`, a batch that shrinks as completions end."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from transformers import CompileConfig
+from transformers import CompileConfig, GenerationConfig
+from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
 from grpo.core.errors import UserError
@@ -12,7 +12,7 @@ from grpo.core.processes import say
 from grpo.policy import engines, sharding
 from grpo.policy.generation import Sampling, complete_in_full_batch, obstacle
 
-# What TRL's generation settings may say for `lean` to follow them; anything else is left to `generate`.
+# The generation settings that `lean` follows; any other is left to `generate`
 FOLLOWED = {
     "max_new_tokens", "max_length", "do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "pad_token_id", "bos_token_id", "eos_token_id", "disable_compile", "use_cache", "transformers_version",
@@ -27,14 +27,16 @@ class Lean:
     and checkpoints hold it), with the model in evaluation mode: as with vLLM, dropout takes no part in sampling.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: GRPOTrainer) -> None:
         config = _asked(trainer)
         self.ends, self.max_new_tokens = trainer.eos_token_ids, config.max_new_tokens
         self.sampling = Sampling(
             config.temperature, config.top_p, config.top_k, config.min_p, config.repetition_penalty, seed=None
         )
 
-    def __call__(self, trainer: Any, prompt_ids: Sequence[Sequence[int]], rows: int | None = None) -> list[list[int]]:
+    def __call__(
+        self, trainer: GRPOTrainer, prompt_ids: Sequence[Sequence[int]], rows: int | None = None
+    ) -> list[list[int]]:
         """Completions in the order of the prompts, each with the end token that it ended with, if it did.
 
         Args:
@@ -56,24 +58,24 @@ class Lean:
         return [completions[job] for job, _ in jobs]
 
 
-def _asked(trainer: Any) -> Any:
-    """TRL's generation settings, with what the model's own say where TRL's say nothing."""
+def _asked(trainer: GRPOTrainer) -> GenerationConfig:
+    """TRL's generation settings, completed by the model's own."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     return model._prepare_generation_config(trainer.generation_config)[0]
 
 
-def choose(trainer: Any, generation: str = "auto") -> Lean | None:
+def choose(trainer: GRPOTrainer, generation: str = "auto") -> Lean | None:
     """The engine of this trainer's rollouts, called as `engine(trainer, prompt_ids)`; None: TRL's own path.
 
     `auto` is the fastest (benchmarks/bench_generation.py): `lean` on a CPU, where a step costs what its rows cost.
-    On a GPU, where nothing has been measured yet, it is `hf`. A fallback is said in one line.
+    On a GPU, where nothing has been measured yet, it is `hf`. A fallback prints one line.
 
     Args:
         trainer: a GRPOTrainer at the end of its constructor.
         generation: auto, lean, hf, compiled, continuous or vllm.
 
     Raises:
-        UserError: TRL's settings say otherwise, or vLLM or continuous batching would have had to be set before.
+        UserError: TRL's settings contradict it, or it needs a switch of GRPOConfig (vLLM, continuous batching).
     """
     args = trainer.args
     settings = {key: getattr(args, key) for key in engines.SWITCHES} | {"generation": generation}
@@ -83,10 +85,9 @@ def choose(trainer: Any, generation: str = "auto") -> Lean | None:
         if not (trainer.use_vllm if chosen == "vllm" else trainer.use_transformers_continuous_batching):
             raise UserError(f"generation: {chosen} needs {engines.SWITCH_OF[chosen]}=True in the GRPOConfig")
         if chosen == "continuous" and trainer._dist.is_fsdp:
-            raise UserError("generation: continuous would convert weights that FSDP has divided; give lean or hf")
+            raise UserError("generation: continuous would convert weights that FSDP has sharded; use lean or hf")
         return None
-    automatic = chosen == "auto"
-    if automatic:
+    if chosen == "auto":
         chosen = "lean" if args.device.type == "cpu" else "hf"
     if chosen == "hf":
         return None
@@ -98,7 +99,7 @@ def choose(trainer: Any, generation: str = "auto") -> Lean | None:
     return Lean(trainer) if chosen == "lean" and not why_not else None
 
 
-def _why_not_lean(trainer: Any) -> str | None:
+def _why_not_lean(trainer: GRPOTrainer) -> str | None:
     asked = _asked(trainer)
     usual = asked._get_default_generation_params()
     others = [
@@ -111,7 +112,7 @@ def _why_not_lean(trainer: Any) -> str | None:
     return obstacle(trainer.accelerator.unwrap_model(trainer.model))
 
 
-def _why_not_compiled(trainer: Any) -> str | None:
+def _why_not_compiled(trainer: GRPOTrainer) -> str | None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     attention = model.config._attn_implementation
     if attention not in ("sdpa", "eager"):
@@ -119,10 +120,10 @@ def _why_not_compiled(trainer: Any) -> str | None:
     return "the weights are sharded" if trainer._dist.is_fsdp or trainer._dist.is_zero3 else None
 
 
-def compile_decoding(trainer: Any) -> None:
+def compile_decoding(trainer: GRPOTrainer) -> None:
     """Let `generate` decode with compiled code on a cache of fixed size, which TRL turns off (`disable_compile`)."""
     config = trainer.generation_config
     config.cache_implementation, config.disable_compile = "static", False
-    if trainer.args.device.type == "cpu":  # generate compiles on accelerators only, unless told
+    if trainer.args.device.type == "cpu":  # by default, generate compiles on accelerators only
         config.compile_config = CompileConfig()
         config.compile_config._compile_all_devices = True
