@@ -8,8 +8,6 @@ import argparse
 import math
 import runpy
 import sys
-import timeit
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -49,18 +47,15 @@ GPUS = {
     "RTX 5070": (12, 0.67, 62), "RTX 5080": (16, 0.96, 113), "RTX 5090": (32, 1.79, 210),
 }  # fmt: skip
 
-# Layers, hidden, intermediate, heads, key-value heads, vocabulary, tied: as in their config.json, which is not needed
-_QWEN = {
-    "0.5B": (24, 896, 4864, 14, 2, 151936, True),
-    "1.5B": (28, 1536, 8960, 12, 2, 151936, True),
-    "3B": (36, 2048, 11008, 16, 2, 151936, True),
-    "7B": (28, 3584, 18944, 28, 4, 152064, False),
+# Layers, hidden, intermediate, heads, key-value heads, vocabulary, tied: as in the config.json, which is not needed
+MODELS = {
+    "Qwen2.5-0.5B-Instruct": (24, 896, 4864, 14, 2, 151936, True),
+    "Qwen2.5-1.5B-Instruct": (28, 1536, 8960, 12, 2, 151936, True),
+    "Qwen2.5-3B-Instruct": (36, 2048, 11008, 16, 2, 151936, True),
+    "Qwen2.5-7B-Instruct": (28, 3584, 18944, 28, 4, 152064, False),
+    "SmolLM2-135M-Instruct": (30, 576, 1536, 9, 3, 49152, True),
+    "Llama-3.2-1B-Instruct": (16, 2048, 8192, 32, 8, 128256, True),
 }
-_LLAMA = {
-    "SmolLM2-135M": (30, 576, 1536, 9, 3, 49152, True),
-    "Llama-3.2-1B": (16, 2048, 8192, 32, 8, 128256, True),
-}
-MODELS = _QWEN | _LLAMA
 
 # GSM8K: rows of its splits; mean tokens of a prompt by the tokenizer and chat template of SmolLM2-135M-Instruct, which
 # splits numbers into digits as Qwen2.5's does. One training prompt has more than 256 tokens.
@@ -86,30 +81,15 @@ def find_gpu(name: str) -> Device:
     return Device(best, gigabytes * 1e9, terabytes * 1e12, teraflops * 1e12)
 
 
-def measure_cpu() -> Device:
-    """This machine's CPU in float32, by the best of some matrix products and copies: about a second."""
-    import psutil
-    import torch
-
-    def seconds(work: Callable[[], object]) -> float:
-        return min(timeit.repeat(work, number=1, repeat=8))
-
-    matrix, numbers, copy = torch.ones(1024, 1024), torch.ones(2**24), torch.ones(2**24)
-    return Device(
-        f"this CPU, {torch.get_num_threads()} threads",
-        memory=float(psutil.virtual_memory().total),
-        bandwidth=8 * 2**24 / seconds(lambda: copy.copy_(numbers)),
-        rate=2 * 1024**3 / seconds(lambda: matrix @ matrix),
-        source="measured just now",
-    )
-
-
 def model_config(name: str) -> "PretrainedConfig":
-    """The transformers configuration of a name in MODELS, without a network; KeyError for others."""
-    from transformers import LlamaConfig, Qwen2Config
+    """The configuration of a model: of MODELS without a network, or of a directory or a Hub id."""
+    from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
-    layers, hidden, intermediate, heads, key_value, vocabulary, tied = MODELS[name]
-    return (Qwen2Config if name in _QWEN else LlamaConfig)(
+    path = Path(name).expanduser()
+    if path.is_dir() or path.name not in MODELS:
+        return AutoConfig.from_pretrained(path if path.is_dir() else name, trust_remote_code=False)
+    layers, hidden, intermediate, heads, key_value, vocabulary, tied = MODELS[path.name]
+    return (Qwen2Config if path.name.startswith("Qwen") else LlamaConfig)(
         num_hidden_layers=layers,
         hidden_size=hidden,
         intermediate_size=intermediate,
@@ -120,33 +100,23 @@ def model_config(name: str) -> "PretrainedConfig":
     )
 
 
-def read_shape(key: str, name: str, settings: SimpleNamespace) -> memory.Shape:
-    """The shape of a model: a name in MODELS (`Qwen2.5-1.5B-Instruct`, too), a directory or a Hub id."""
-    from transformers import AutoConfig
+def read_shape(settings: SimpleNamespace) -> memory.Shape:
+    """The shape of the model that these settings train; UserError where it is not known."""
+    from peft import LoraConfig
 
-    path = Path(name).expanduser()
-    short = path.name.removesuffix("-Instruct").removeprefix("Qwen2.5-").lower()
-    known = None if path.is_dir() else next((known for known in MODELS if known.lower() == short), None)
-    adapter = None
+    name, adapter = settings.model_name_or_path, None
     if settings.use_peft:
-        from peft import LoraConfig
-
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
     try:
-        config = (
-            model_config(known)
-            if known
-            else AutoConfig.from_pretrained(path if path.is_dir() else name, trust_remote_code=False)
-        )
-        shape = memory.shape(config, adapter)
+        shape = memory.shape(model_config(name), adapter)
     except (OSError, ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"{key}: {name!r} cannot be planned ({reason}); use a model's directory or Hub id, or --model_size with "
-            f"one of {', '.join(MODELS)}"
+            f"model_name_or_path: {name!r} cannot be planned ({reason}); use a model's directory or Hub id, or one of "
+            f"{', '.join(MODELS)}"
         ) from None
     if not shape.layers:
-        raise UserError(f"{key}: the config.json of {name!r} does not contain its layers' sizes; use another model")
+        raise UserError(f"model_name_or_path: the config.json of {name!r} lacks its layers' sizes; use another model")
     return shape
 
 
@@ -154,7 +124,6 @@ def read_shape(key: str, name: str, settings: SimpleNamespace) -> memory.Shape:
 
 SPREAD = 0.728  # of the logarithm of completions' lengths: with a median of 200, 3 % are longer than 786
 CONTEXT, FRAGMENTATION = 0.8e9, 1.1  # bytes of CUDA and its libraries; what an allocator holds beyond live tensors
-LIBRARIES = 0.8e9  # bytes of a process on a CPU beside model and tensors, measured in the demo
 
 
 class Pace(NamedTuple):
@@ -199,8 +168,6 @@ class Work:
     shares_prompts: bool
     rows: int  # training questions
     completion: float  # mean tokens
-    prompt: float  # mean tokens
-    live: float  # share of completions whose group has a signal
     sharding: str
 
     @property
@@ -219,10 +186,9 @@ class Work:
         """Tokens that a device computes for an optimizer step."""
         s, completions = self.settings, self.geometry.per_step / self.geometry.world_size
         if not self.pack_tokens:
-            return completions * (1.4 * self.prompt + self.longest(s.per_device_train_batch_size))
+            return completions * (1.4 * PROMPT + self.longest(s.per_device_train_batch_size))
         prompts = completions / s.num_generations if self.shares_prompts else completions
-        live = self.live if s.beta == 0 else 1.0
-        return live * (prompts * (self.prompt - 1) + completions * self.completion)
+        return prompts * (PROMPT - 1) + completions * self.completion
 
     def training_operations(self) -> float:
         """Floating-point operations of forward and backward for a token: of the weights, and of attention."""
@@ -235,14 +201,14 @@ class Work:
         resampled = s.gradient_accumulation_steps % accumulated != 0
         resampled |= bool(s.use_vllm and s.vllm_importance_sampling_correction)
         others = (1 if s.beta else 0) + (1 / s.num_iterations if resampled else 0)
-        attention = 4 * shape.layers * shape.query * (self.prompt + self.completion / 2)
+        attention = 4 * shape.layers * shape.query * (PROMPT + self.completion / 2)
         return 2 * weights * (passes + others) + attention * (3 + again + others)
 
     def decoding_bytes(self, rows: float) -> float:
         """Bytes of weights and cache that a decoding step reads."""
         s, shape = self.settings, self.shape
         number = 2 if s.bf16 or s.fp16 else memory.BYTES.get(str(s.dtype), 4)
-        cache = rows * (self.prompt + self.completion / 2) * shape.layers * 2 * shape.key_value * number
+        cache = rows * (PROMPT + self.completion / 2) * shape.layers * 2 * shape.key_value * number
         return shape.parameters * memory.BYTES.get(str(s.dtype), 4) + cache
 
     def decoding(self, device: Device, rows: float, pace: Pace) -> float:
@@ -267,7 +233,7 @@ class Work:
         rows = self.geometry.rollout // self.geometry.world_size
         rollouts = self.steps * self.geometry.per_step / self.geometry.rollout / s.num_iterations
         read = rows / s.num_generations if s.generation == "lean" else rows  # prompts; lean reads equal ones once
-        prefill = read * self.prompt * 2 * self.shape.parameters / rate
+        prefill = read * PROMPT * 2 * self.shape.parameters / rate
         at_once = s.per_device_eval_batch_size
         answers = 1 + s.eval_num_samples * (s.eval_num_samples > 1)  # greedy, and the samples besides
         questions = (s.eval_samples or TEST_ROWS) * answers / self.geometry.world_size
@@ -286,14 +252,12 @@ class Work:
             s,
             s,
             geometry.rollout // geometry.world_size,
-            s.max_prompt_length or round(2.5 * self.prompt),
+            s.max_prompt_length or round(2.5 * PROMPT),
             self.pack_tokens,
             devices=geometry.world_size,
             sharding=self.sharding,
             device_memory=device.memory,
         )
-        if s.use_cpu:
-            return parts | {"libraries": LIBRARIES}
         live = sum(size for part, size in parts.items() if part != "vLLM")
         return parts | {"allocator": (FRAGMENTATION - 1) * live, "CUDA context": CONTEXT}
 
@@ -321,10 +285,7 @@ def _parser() -> _Parser:
     add("--devices", type=int, default=1, help="number of GPUs (default 1)")
     add("--sharding", choices=list(memory.SHARED), default="none", help="what several GPUs divide (docs/scaling.md)")
     add("--price", type=float, default=2.5, help="of a GPU and hour (default 2.5)")
-    add("--model_size", metavar="SIZE", help=f"in place of model_name_or_path: {', '.join(MODELS)}")
     add("--mean_completion_length", type=float, default=200.0, metavar="TOKENS", help="(default 200)")
-    add("--mean_prompt_length", type=float, default=PROMPT, metavar="TOKENS", help="(default 105, GSM8K's)")
-    add("--live_groups", type=float, default=1.0, metavar="SHARE", help="groups with a signal (default 1)")
     add("--why", action="store_true", help="show the arithmetic, and what is assumed")
     return parser
 
@@ -338,31 +299,23 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Work, Device]:
 
     ours, others = _parser().parse_known_args(argv)
     for key, value in vars(ours).items():
-        most = 1 if key == "live_groups" else 1e9
-        if isinstance(value, int | float) and key != "why" and not 0 < value <= most:
-            raise UserError(f"{key}: {value:g} is out of range; use a number above 0 and at most {most:g}")
+        if isinstance(value, int | float) and key != "why" and not 0 < value < 1e9:
+            raise UserError(f"{key}: {value:g} is out of range; use a number above 0")
     merged = resolve.merge(runpy.run_path(str(SCRIPT))["HYPERPARAMETERS"], others, ours.devices)
     settings = SimpleNamespace(**merged.settings)
     settings.optim = SimpleNamespace(value=settings.optim)  # as GRPOConfig has it
     if settings.use_cpu:
-        settings.bf16 = settings.fp16 = False
-        settings.dtype, settings.attn_implementation = "float32", "sdpa"
-    if settings.generation == "auto":
-        settings.generation = "lean" if settings.use_cpu else "hf"
-    key = "model_size" if ours.model_size else "model_name_or_path"
-    shape = read_shape(key, ours.model_size or settings.model_name_or_path, settings)
-    kind = torch.device("cpu" if settings.use_cpu else "cuda")
-    backend = attention.choose(settings.attn_implementation, kind) if settings.packed else None
+        raise UserError("use_cpu: a plan is about GPUs; drop it (--dry_run true estimates the memory of a CPU)")
+    settings.generation = "hf" if settings.generation == "auto" else settings.generation
+    backend = attention.choose(settings.attn_implementation, torch.device("cuda")) if settings.packed else None
     work = Work(
         settings=settings,
         geometry=merged.geometry,
-        shape=shape,
+        shape=read_shape(settings),
         pack_tokens=(settings.pack_tokens or backend.pack_tokens) if backend else None,
         shares_prompts=bool(backend and backend.shares_prompts),
         rows=min(settings.max_samples or ROWS, ROWS),
         completion=min(ours.mean_completion_length, settings.max_completion_length),
-        prompt=ours.mean_prompt_length,
-        live=ours.live_groups,
         sharding=ours.sharding,
     )
     return ours, work, _device(ours, settings)
@@ -372,11 +325,7 @@ def _device(ours: argparse.Namespace, settings: SimpleNamespace) -> Device:
     import torch
 
     half = settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16")
-    if settings.use_cpu:
-        if ours.gpu:
-            raise UserError(f"gpu: {ours.gpu} contradicts use_cpu; drop one of them")
-        found = measure_cpu()
-    elif ours.memory and ours.bandwidth and ours.tflops:
+    if ours.memory and ours.bandwidth and ours.tflops:
         found = Device(ours.gpu or "a GPU", 0, 0, 0)
     else:
         here = torch.cuda.get_device_name() if torch.cuda.device_count() else "H100"
@@ -416,31 +365,19 @@ def answer(ours: argparse.Namespace, work: Work, device: Device) -> list[str]:
     )
     total = between(sum(best) / seconds, sum(worst) / seconds)
     cost = between(*(sum(each) / 3600 * ours.devices * ours.price for each in (best, worst)))
+    phase = max(Seconds._fields, key=lambda name: getattr(best, name))
+    limit = f"{phase}, {getattr(best, phase) / sum(best):.0%} of the time"
+    if peak > device.memory:
+        limit = "memory; --use_peft true takes less"
+    elif phase == "generation" and work.settings.generation == "hf":
+        limit += "; vLLM samples faster (recipes/fast_80gb.yaml)"
     many = f"each of {ours.devices} × " if ours.devices > 1 else ""
     return [
         f"memory  about {digits(peak / 1e9)} GB of {device.memory / 1e9:,.0f} GB on {many}{device.name}: {fits}",
         f"time    {total} {unit} for {work.steps:,} optimizer steps: {phases}",
         f"cost    {cost} at {ours.price:g} a device and hour (--price)",
-        f"limit   {_limit(work, device, peak, best)}",
+        f"limit   {limit}",
     ]
-
-
-def _limit(work: Work, device: Device, peak: float, best: Seconds) -> str:
-    """What a faster or smaller run has to change first."""
-    if peak > device.memory:
-        parts = work.memory(device)
-        return f"memory, most of it for {max(parts, key=lambda part: parts[part])}; --use_peft true takes less"
-    phase = max(Seconds._fields, key=lambda name: getattr(best, name))
-    share = f"{phase}, {getattr(best, phase) / sum(best):.0%} of the time"
-    if phase == "training":
-        return f"{share}: matrix products"
-    engine = EVALUATION if phase == "evaluation" else work.settings.generation
-    pace, _ = paces(engine)
-    if pace.launch * work.shape.layers < work.decoding_bytes(work.decoded) / (device.bandwidth * pace.reading):
-        return f"{share}: each decoding step reads all weights and the cache"
-    slow = phase == "generation" and engine not in ("vllm", "compiled") and not work.settings.use_cpu
-    faster = "; recipes/fast_80gb.yaml (vLLM) takes less" if slow else ""
-    return f"{share}: each decoding step launches the kernels of {work.shape.layers} layers{faster}"
 
 
 def why(work: Work, device: Device) -> list[str]:
@@ -468,8 +405,7 @@ def why(work: Work, device: Device) -> list[str]:
         f"training    {tokens:,.0f} tokens a step and device: {operations} × 10^12 operations / ({rate} × 10^12 a "
         f"second × {between(best.training, worst.training)}) = {between(one, other)} s",
         f"assumed     completions of {work.completion:.0f} tokens on average (--mean_completion_length), prompts of "
-        f"{work.prompt:.0f} (--mean_prompt_length), {work.live:.0%} of the groups with a signal (--live_groups); "
-        f"decoding at {between(best.reading, worst.reading)} of the bandwidth, in {launches} ms at least",
+        f"{PROMPT:.0f}; decoding at {between(best.reading, worst.reading)} of the bandwidth, at least {launches} ms",
         "left out    start-up, rewards, optimizer steps, checkpoints, what devices send each other",
     ]
 
