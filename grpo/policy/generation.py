@@ -161,7 +161,7 @@ def obstacle(model: Any) -> str | None:
         return "it is spread over several devices"
     if forgets(model):  # rows cannot be moved between such caches
         return "its cache is not of the plain kind"
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     accepted = signature(type(base).forward).parameters
     # the ALiBi of these counts from the attention mask, so that they need no positions
     counts = "position_ids" in accepted or base.config.model_type in ("bloom", "mpt")
