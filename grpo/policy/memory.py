@@ -178,15 +178,12 @@ def memory(
     step = training_step(shape, training, model, tokens, packed=bool(pack_tokens)) + gathered
     in_place = any(name in _optimizer(training) for name in ("8bit", "4bit", "fused", "stable_adamw"))
     update = 0.0 if in_place else gradients / of_state  # torch's foreach takes all square roots at once
+    sampling = _generation(shape, training, model, rollout_per_device, prompt_length)
     moments: list[dict[str, float]] = [
         {**beside, "weights before sharding": weights if of_weights > 1 else 0.0},
         {**trained, "training step": step},
         {**trained, "optimizer step": update},
-        {
-            **resident,
-            "weights gathered": whole,
-            "generation": _generation(shape, training, model, rollout_per_device, prompt_length),
-        },
+        {**resident, "weights gathered": whole, "generation": sampling},
     ]
     return max(moments, key=lambda parts: sum(parts.values()))
 
@@ -213,11 +210,8 @@ def training_step(shape: Shape, training: "Training", model: "Model", tokens: in
     head: float = min(tokens, 4096) * min(shape.vocabulary, 32768) * (a + 20 if training.use_cpu else a)
     head += 0.0 if shape.adapter else shape.embedding * (4.0 if w == 4 else 4.0 + w)
     head += 2.0 * (shape.parameters - shape.heads * shape.embedding) if autocast else 0.0
-    in_layer = (
-        layer
-        + tokens * shape.intermediate * (12 if shape.adapter else 2 * a)
-        + (0.0 if shape.adapter else shape.embedding * w)
-    )
+    in_layer = layer + tokens * shape.intermediate * (12 if shape.adapter else 2 * a)
+    in_layer += 0.0 if shape.adapter else shape.embedding * w  # the head's gradient waits for the embedding's
     in_embedding = 0.0 if shape.adapter else shape.embedding * w * (3.0 if shape.heads == 1 else 2.0)
     return max(kept + head, kept + in_layer if checkpointing else 0.0, in_embedding)
 
