@@ -174,7 +174,8 @@ def check_optimizer(training: Any) -> None:
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
             Trainer.get_optimizer_cls_and_kwargs(training)
     except (ImportError, ValueError) as error:
-        raise UserError(f"optim: {training.optim.value} cannot be used: {error}") from None
+        given = f" with optim_args: {training.optim_args!r} (name=value,name=value)" if training.optim_args else ""
+        raise UserError(f"optim: {training.optim.value} cannot be used{given}: {error}") from None
 
 
 def check_schedule(training: Any) -> None:
