@@ -202,7 +202,7 @@ def about_surroundings(config: Any) -> Iterator[Check]:
                 f"{', '.join(map(short_name, adaptive))}: weights follow their success, {low:g} to {high:g} times"
             )
             yield Check("ok", "adaptive", f"{finding} their own")
-        yield Check("ok", "tracker", trackers.describe(config.training, config.notes))
+        yield Check("ok", "tracker", trackers.describe(config.training))
         if config.training.use_vllm and config.training.vllm_mode == "server" and is_first_process():
             name = config.model.model_name_or_path
             yield vllm.about_server(config.training, name, wait=not config.script.dry_run)
