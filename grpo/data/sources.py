@@ -1,6 +1,5 @@
 """Where rows come from: a file, a saved dataset or the Hub, and slices of their splits."""
 
-import csv
 import io
 import json
 from collections.abc import Callable
@@ -66,13 +65,18 @@ def _load_saved(path: Path) -> dict[str, Dataset]:
     return dict(saved) if isinstance(saved, DatasetDict) else {"train": saved}
 
 
-def _read_text(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes().decode("utf-8-sig")  # not read_text(), which would turn \r into \n
+        return path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"dataset {str(path)!r} cannot be read: {error.strerror}; give another path, or make this one readable"
+            f"dataset {str(path)!r} cannot be read: {error.strerror}; use another path, or make this one readable"
         ) from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return _read_bytes(path).decode("utf-8-sig")  # not read_text(), which would turn \r into \n
     except UnicodeDecodeError as error:
         raise UserError(f"dataset {str(path)!r} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
 
@@ -96,39 +100,30 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_csv(path: Path) -> list[dict[str, Any]]:
-    """Everything as text: a column of answers must not turn 18 into 18.0."""
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
-    csv.field_size_limit(2**31 - 1)  # of 131,072 characters by default
-    rows: list[dict[str, Any]] = []
+    """Everything as text, so that a column of answers does not turn 18 into 18.0."""
     try:
-        header = next(reader, [])
-        if twice := [name for name in header if header.count(name) > 1]:
-            raise UserError(f"dataset {str(path)!r}: two columns are called {twice[0]!r}; rename one")
-        for fields in reader:
-            if len(fields) > len(header):
-                raise UserError(
-                    f"dataset {str(path)!r}, line {reader.line_num}: {len(fields)} fields under a header of "
-                    f'{len(header)}; put a field that holds a comma into "…"'
-                )
-            if fields:
-                rows.append(dict(zip(header, fields, strict=False)))  # a short row lacks its last columns
-    except csv.Error as error:
+        # The header is read as a row: pandas would rename a column that is there twice, and shift ragged rows
+        rows = pd.read_csv(io.StringIO(_read_text(path)), header=None, dtype=str, keep_default_na=False).to_numpy()
+    except pd.errors.EmptyDataError:
+        return []
+    except pd.errors.ParserError as error:
+        reason = str(error).rpartition("C error: ")[2].strip()
         raise UserError(
-            f"dataset {str(path)!r}, line {reader.line_num}: no valid CSV ({error}); mend its quotes"
+            f'dataset {str(path)!r} is not valid CSV: {reason}; put a field that contains a comma into "…", and close '
+            "every quote"
         ) from None
-    return rows
+    header = [str(name) for name in rows[0]]
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise UserError(f"dataset {str(path)!r}: two columns are called {twice[0]!r}; rename one")
+    return [dict(zip(header, row, strict=True)) for row in rows[1:].tolist()]
 
 
 def _read_parquet(path: Path) -> Dataset:
     try:
-        return Dataset.from_pandas(pd.read_parquet(path), preserve_index=False)
-    except FileNotFoundError:
-        raise UserError(
-            f"dataset {str(path)!r} cannot be read: No such file or directory; give another path"
-        ) from None
+        return Dataset.from_pandas(pd.read_parquet(io.BytesIO(_read_bytes(path))), preserve_index=False)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"dataset {str(path)!r} is no valid Parquet file ({error}); write it anew, or give .jsonl or .csv"
+            f"dataset {str(path)!r} is not a valid Parquet file ({error}); write it again, or use .jsonl or .csv"
         ) from None
 
 
@@ -142,26 +137,17 @@ def _from_rows(rows: list[dict[str, Any]], name: str) -> Dataset:
         large = any(type(value) is int and abs(value) >= 2**63 for value in values)  # than a column of numbers holds
         if large or (str in kinds and kinds <= {str, int, float}):  # answers that are numbers in some rows
             columns[key] = [value if value is None else str(value) for value in values]
-    try:
-        return Dataset.from_dict(columns)
-    except (ValueError, TypeError, OverflowError) as error:  # pyarrow's errors are among these; none names the column
-        for key, values in columns.items():
-            _refuse_mixed(name, key, values)
-        raise UserError(f"dataset {name!r} makes no table ({error}); give each column values of one type") from None
-
-
-def _refuse_mixed(name: str, key: str, values: list[Any]) -> None:
-    try:
-        Dataset.from_dict({key: values})
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"dataset {name!r}: column {key!r} holds half a character ({error.object[error.start]!r}); write "
-            "the whole of it, or leave it out"
-        ) from None
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UserError(
-            f"dataset {name!r} mixes types within a column: {key} ({error}); give it text alone, or numbers alone"
-        ) from None
+    for key, values in columns.items():  # one after the other: pyarrow's errors do not name the column
+        try:
+            Dataset.from_dict({key: values})
+        except UnicodeEncodeError as error:
+            broken = error.object[error.start]
+            raise UserError(f"dataset {name!r}: column {key!r} holds half a character ({broken!r})") from None
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UserError(
+                f"dataset {name!r} mixes types within a column: {key} ({error}); use text alone, or numbers alone"
+            ) from None
+    return Dataset.from_dict(columns)
 
 
 _READERS: dict[str, Callable[[Path], Any]] = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
