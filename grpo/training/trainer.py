@@ -5,11 +5,13 @@ trains on completions whose advantage is zero. Here completions with a non-zero 
 (packing.py), each prompt once, and TRL's own loss is computed for each pack. It is computed a second time, without
 gradient, for each of TRL's micro-batches, so that what is logged is what stock TRL logs.
 
-Exact means: of the model as it was sampled. Models with learned positions, or others that a row's padding on the left
-shifts (GPT-2, OPT, XGLM, CTRL, HunYuan, Ministral-3), are trained by stock TRL at positions that count the padding;
-here each row begins at position 0, as `generate` sampled it.
+Some models get another gradient than from stock TRL, the right one: TRL passes no positions, so that many models
+count the padding on a prompt's left as positions. Rotary positions are relative and do not change with it; learned
+ones do (GPT-2, GPT-BigCode, BioGPT, XGLM, BERT's family), and so do added sinusoids (CTRL), a norm after the rotation
+(HunYuan) and queries scaled by position (Ministral-3, beyond its original length). Here each row begins at position 0,
+as `generate` sampled it.
 
-docs and README, "The training step", list what differs and what falls back to TRL's own step.
+README, "The training step", lists what differs and what falls back to TRL's own step.
 """
 
 import contextlib
