@@ -27,7 +27,7 @@ COLORS = {
     "rule": "#e4e0d8",
     "bad": "#ab3a28",
 }
-STYLE = {
+STYLE: Any = {  # matplotlib names each key's type
     "svg.fonttype": "none",  # text that can be selected, in the page's font
     "svg.hashsalt": "grpo",  # the same file for the same run
     "font.size": 9,
@@ -84,10 +84,11 @@ def read_curves(metrics: list[dict[str, Any]]) -> dict[str, Curve]:
             if key == "completions/mean_length":
                 low, high = (numbers.get(f"completions/{end}_length", value) for end in ("min", "max"))
             points.setdefault(key, []).append((line["step"], value, low, high))
-    return {
-        key: Curve(*map(list, zip(*found, strict=True)), top=100 if key in PER_CENT else 0)  # type: ignore[arg-type]
-        for key, found in points.items()
-    }
+    curves = {}
+    for key, found in points.items():
+        steps, values, lows, highs = (list(column) for column in zip(*found, strict=True))
+        curves[key] = Curve([int(step) for step in steps], values, lows, highs, top=100 if key in PER_CENT else 0)
+    return curves
 
 
 def number(value: float) -> str:
@@ -106,7 +107,8 @@ def draw(
 
     left, right = curve.steps[0], max(curve.steps[-1], curve.steps[0] + 1)
     bottom, top = min(0, *curve.lows), max(curve.top, *curve.highs)
-    ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(bottom, top if top > bottom else 1).tolist()
+    locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
+    ticks = [float(tick) for tick in locator.tick_values(bottom, top if top > bottom else 1)]
     axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
     ticks = [tick for tick in ticks if tick >= bottom]
     axes.set_yticks(ticks, [f"{number(tick / 1000)}k" if tick >= 10000 else number(tick) for tick in ticks])
@@ -201,7 +203,8 @@ def draw_curves(
     rows = math.ceil(len(singles) / 3)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 2.8 + 1.2 * rows), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(3, 2), wspace=0.04)
+        halves: Any = figure.subfigures(1, 2, width_ratios=(3, 2), wspace=0.04)
+        left, right = halves
         grid = left.add_gridspec(1 + rows, 3, height_ratios=(2, *[1] * rows))
         places = [("reward", "Reward, all together", grid[0, :])] if "reward" in curves else []
         places += [(key, short_name(key[8:-5]), grid[1 + at // 3, at % 3]) for at, key in enumerate(singles)]

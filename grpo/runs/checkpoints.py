@@ -145,7 +145,7 @@ def problem_with(directory: Path) -> str | None:
 
 def newest(run: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that a run can resume from, and for each newer one a line with its problem."""
-    skipped = []
+    skipped: list[str] = []
     for path in all_of(run):
         reason = problem_with(path)
         if reason is None:

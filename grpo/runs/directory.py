@@ -30,7 +30,7 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
     """
     path = Path(model_name_or_path)
     base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
-    family = re.match(r"[A-Za-z]*", base)[0]
+    family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
     # a run that goes on from another one is called like it
     name = (

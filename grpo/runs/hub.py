@@ -1,15 +1,18 @@
 """Whether the Hub takes the model, asked before training, and how the model gets there afterwards."""
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo.core.check import Check
 from grpo.core.errors import readable
 
+if TYPE_CHECKING:
+    from trl import GRPOConfig, GRPOTrainer
+
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
 
 
-def check(training: Any) -> Check:
+def check(training: "GRPOConfig") -> Check:
     """A line of preflight's table: who pushes where; UserError where the Hub cannot be asked."""
     from huggingface_hub import HfApi
 
@@ -21,7 +24,7 @@ def check(training: Any) -> Check:
     return Check("ok", "push_to_hub", finding)
 
 
-def push(trainer: Any) -> None:
+def push(trainer: "GRPOTrainer") -> None:
     """Upload the run directory without its checkpoints; the model card is ours (`create_model_card`)."""
     output = trainer.args.output_dir
     command = shlex.join(["hf", "upload", str(trainer.hub_model_id), output, "--exclude", "checkpoint-*/*"])

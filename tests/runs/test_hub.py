@@ -1,4 +1,4 @@
-"""grpo/hub.py: a model is pushed with our card and without checkpoints, and what the Hub refuses is known before."""
+"""grpo/runs/hub.py: a model is pushed with our card and no checkpoints; what the Hub refuses is found before."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ def error_line(capfd):
     return line
 
 
-def test_the_whole_run_is_pushed_once_at_its_end_with_our_card_and_no_checkpoint(tiny_run, uploads, capfd):
+def test_the_run_is_pushed_with_our_card_and_no_checkpoint(tiny_run, uploads, capfd):
     assert train_grpo.main(tiny_run(**PUSHES, save_steps="1", hub_strategy="end")) == 0
     assert "me/x, as me" in " ".join(capfd.readouterr().out.split())
     ((repository, _, sent, ignored),) = uploads
@@ -44,7 +44,7 @@ def test_the_whole_run_is_pushed_once_at_its_end_with_our_card_and_no_checkpoint
     assert {"model.safetensors", "tokenizer.json", "report.html", "comparison.json", "run.json"} <= set(sent)
 
 
-def test_by_default_every_checkpoint_updates_the_model_on_the_hub(tiny_run, uploads):
+def test_by_default_every_checkpoint_updates_the_hub(tiny_run, uploads):
     assert train_grpo.main(tiny_run(**PUSHES, save_steps="1")) == 0
     assert [message for _, message, _, _ in uploads] == [
         "Training in progress, step 1",
@@ -56,9 +56,7 @@ def test_by_default_every_checkpoint_updates_the_model_on_the_hub(tiny_run, uplo
 
 @pytest.mark.parametrize("dry_run", ["true", "false"])
 @pytest.mark.parametrize(("token", "reason"), [("hf_planted", "offline mode is enabled"), ("", "Token is required")])
-def test_without_network_or_token_it_is_one_line_and_nothing_is_left_behind(
-    token, reason, dry_run, tiny_run, monkeypatch, capfd
-):
+def test_without_network_or_token_nothing_is_left_behind(token, reason, dry_run, tiny_run, monkeypatch, capfd):
     monkeypatch.setattr("huggingface_hub.hf_api.get_token", lambda: token or None)
     before = sorted(Path.cwd().rglob("*"))
     assert train_grpo.main(tiny_run(**PUSHES, dry_run=dry_run)) == 2  # the tests are offline
@@ -79,7 +77,7 @@ def refused(*_, **__):
     raise huggingface_hub.errors.HTTPError("403 Forbidden\nmore of it")
 
 
-def test_a_repository_that_cannot_be_made_is_one_line_before_training(tiny_run, uploads, monkeypatch, capfd):
+def test_a_refused_repository_is_one_line_before_training(tiny_run, uploads, monkeypatch, capfd):
     monkeypatch.setattr(HfApi, "create_repo", refused)
     before = sorted(Path.cwd().rglob("*"))
     assert train_grpo.main(tiny_run(**PUSHES)) == 2

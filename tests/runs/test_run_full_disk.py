@@ -42,9 +42,7 @@ def full_from(monkeypatch, write, number):
         pytest.param((records, "append_line"), 3, 2, id="at a log", marks=pytest.mark.slow),
     ],
 )
-def test_the_last_checkpoint_stays_and_the_run_goes_on_when_there_is_room(
-    tiny_run, monkeypatch, capfd, write, number, left
-):
+def test_a_full_disk_keeps_the_last_checkpoint_to_resume(tiny_run, monkeypatch, capfd, write, number, left):
     flags = tiny_run(**SAVING)
     with monkeypatch.context() as patched:
         if write[0] is records:  # where the callback looks it up
