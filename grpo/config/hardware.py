@@ -5,13 +5,16 @@ import importlib.util
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo.core import processes
 from grpo.core.errors import UserError
 from grpo.policy import engines
 from grpo.runs import trackers
 from grpo.runs.record import command_line
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 NO_GPU = """\
 no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
@@ -166,23 +169,25 @@ def _check_attention(name: str | None) -> None:
         )
 
 
-def check_optimizer(training: Any) -> None:
+def check_optimizer(training: "GRPOConfig") -> None:
     """UserError where the optimizer's package is missing; transformers would say so in the middle of train()."""
     from transformers import Trainer
+    from transformers.training_args import OptimizerNames
 
     try:
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
             Trainer.get_optimizer_cls_and_kwargs(training)
     except (ImportError, ValueError) as error:
         given = f" with optim_args: {training.optim_args!r} (name=value,name=value)" if training.optim_args else ""
-        raise UserError(f"optim: {training.optim.value} cannot be used{given}: {error}") from None
+        raise UserError(f"optim: {OptimizerNames(training.optim).value} cannot be used{given}: {error}") from None
 
 
-def check_schedule(training: Any) -> None:
+def check_schedule(training: "GRPOConfig") -> None:
     """UserError where the learning-rate schedule cannot be made; train() would raise, after the first evaluation."""
     import torch
-    from transformers import get_scheduler
+    from transformers import SchedulerType, get_scheduler
 
+    kwargs = training.lr_scheduler_kwargs
     optimizer = torch.optim.SGD([torch.zeros(1)])
     try:
         get_scheduler(
@@ -190,10 +195,10 @@ def check_schedule(training: Any) -> None:
             optimizer,
             1,
             10,
-            scheduler_specific_kwargs=dict(training.lr_scheduler_kwargs or {}),
+            scheduler_specific_kwargs=kwargs if isinstance(kwargs, dict) else {},
         )
     except (TypeError, ValueError) as error:
-        name = training.lr_scheduler_type.value
+        name = SchedulerType(training.lr_scheduler_type).value
         raise UserError(
             f"lr_scheduler_kwargs: {training.lr_scheduler_kwargs} does not do for {name} ({error}); give the "
             "arguments of this schedule, or another lr_scheduler_type"

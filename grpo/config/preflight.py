@@ -3,14 +3,12 @@
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
-from transformers import PreTrainedTokenizerBase
 
 from grpo.core.check import Check, check_if, in_words, stop_at_errors
 from grpo.core.errors import UserError
@@ -26,6 +24,11 @@ from grpo.runs import hub, trackers
 from grpo.training import attention
 from rewards import short_name
 
+if TYPE_CHECKING:
+    import torch
+    from peft import PeftConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
 # --- Data ---------------------------------------------------------------------------------------------------------
 
 
@@ -34,7 +37,7 @@ def _spread(lengths: Sequence[int]) -> str:
     return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {max(lengths)} tokens"
 
 
-def about_data(config: Any, data: Data) -> Iterator[Check]:
+def about_data(config: Config, data: Data) -> Iterator[Check]:
     script, rows = config.script, len(data.train)
     remedy = f"{script.question_column} and {script.answer_column} are needed in every row"
     finding = f"columns {script.question_column} and {script.answer_column}"
@@ -66,7 +69,7 @@ def about_data(config: Any, data: Data) -> Iterator[Check]:
     yield check_if(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
 
 
-def about_prompts(config: Any, data: Data) -> Iterator[Check]:
+def about_prompts(config: Config, data: Data) -> Iterator[Check]:
     kind = "chat messages" if data.prompt_format.chat else "plain text"
     fields = ("system_prompt", "question_template", "completion_template")
     own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
@@ -77,7 +80,7 @@ def about_prompts(config: Any, data: Data) -> Iterator[Check]:
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield check_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
     try:
-        trained = inference.prompting(config.model.model_name_or_path)
+        trained = inference.prompting(config.model_name)
     except UserError as error:
         yield Check("warning", "saved run", str(error), "its prompt format is not known")
         trained = None
@@ -93,7 +96,7 @@ def about_prompts(config: Any, data: Data) -> Iterator[Check]:
     yield Check("ok", "difficulty", finding)
 
 
-def about_lengths(config: Any, data: Data, count: Callable[[str], int]) -> Iterator[Check]:
+def about_lengths(config: Config, data: Data, count: Callable[[str], int]) -> Iterator[Check]:
     finding = _spread(data.lengths)
     if config.script.max_prompt_length and not config.script.eval_only:
         finding += f"; limit {config.script.max_prompt_length}"
@@ -102,7 +105,7 @@ def about_lengths(config: Any, data: Data, count: Callable[[str], int]) -> Itera
     many = data.too_long > 0.05 * len(data.lengths)
     yield check_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
     if data.solutions:
-        limit = config.training.max_completion_length
+        limit = config.completion_limit
         # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
         plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
         lengths = [count(data.prompt_format.answered(why, gold)) for why, gold in plain]
@@ -116,7 +119,13 @@ def about_lengths(config: Any, data: Data, count: Callable[[str], int]) -> Itera
 # --- Model and machine --------------------------------------------------------------------------------------------
 
 
-def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, largest_id: int) -> Iterator[Check]:
+def about_model(
+    config: Config,
+    model_config: "PretrainedConfig",
+    peft_config: "PeftConfig | None",
+    data: Data,
+    largest_id: int,
+) -> Iterator[Check]:
     name, training, model = config.model.model_name_or_path, config.training, config.model
     try:
         shape = memory.shape(model_config, peft_config, training.trust_remote_code)
@@ -141,7 +150,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     longest = max(data.lengths)
     if not config.script.eval_only:
         longest = min(longest, config.script.max_prompt_length or longest)
-    needed = longest + training.max_completion_length
+    needed = longest + config.completion_limit
     if shape.positions and needed > shape.positions:
         finding = f"prompt and completion take up to {needed} tokens, the model was made for {shape.positions}"
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
@@ -151,7 +160,7 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    at_once = attention.budget(config.script, model.attn_implementation, training.device)
+    at_once = attention.budget(config.script, model.attn_implementation or "sdpa", training.device)
     parts = memory.memory(shape, training, model, per_device, longest, at_once)
     free, where = _free_memory(training.device)
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
@@ -161,9 +170,9 @@ def about_model(config: Any, model_config: Any, peft_config: Any, data: Data, la
     yield about_disk(config, shape)
 
 
-def about_disk(config: Any, shape: memory.Shape) -> Check:
+def about_disk(config: Config, shape: memory.Shape) -> Check:
     """Whether checkpoints and model have room, as a line of preflight's table."""
-    training, output = config.training, Path(config.training.output_dir)
+    training, output = config.training, config.output
     checkpoint, final = memory.disk(shape, training, config.model)
     kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
     needed = kept * checkpoint + final
@@ -178,7 +187,7 @@ def about_disk(config: Any, shape: memory.Shape) -> Check:
     return check_if(free < needed, "disk", f"{finding}{in_words(free)} free in {existing}", remedy, status)
 
 
-def _free_memory(device: Any) -> tuple[float, str]:
+def _free_memory(device: "torch.device") -> tuple[float, str]:
     if device.type == "cuda":
         import torch
 
@@ -188,7 +197,7 @@ def _free_memory(device: Any) -> tuple[float, str]:
     return psutil.virtual_memory().available, "this machine"
 
 
-def about_surroundings(config: Any) -> Iterator[Check]:
+def about_surroundings(config: Config) -> Iterator[Check]:
     for note in config.notes:
         finding, _, remedy = note.removeprefix("note: ").partition("; ")
         yield Check("warning", "machine", finding, remedy)
@@ -204,8 +213,7 @@ def about_surroundings(config: Any) -> Iterator[Check]:
             yield Check("ok", "adaptive", f"{finding} their own")
         yield Check("ok", "tracker", trackers.describe(config.training))
         if config.training.use_vllm and config.training.vllm_mode == "server" and is_first_process():
-            name = config.model.model_name_or_path
-            yield vllm.about_server(config.training, name, wait=not config.script.dry_run)
+            yield vllm.about_server(config.training, config.model_name, wait=not config.script.dry_run)
         if config.training.push_to_hub:
             yield hub.check(config.training)
     resume = config.training.resume_from_checkpoint
@@ -218,8 +226,8 @@ def about_surroundings(config: Any) -> Iterator[Check]:
 
 def run(
     config: Config,
-    tokenizer: PreTrainedTokenizerBase,
-    architecture: tuple[Any, Any],
+    tokenizer: "PreTrainedTokenizerBase",
+    architecture: "tuple[PretrainedConfig, PeftConfig | None]",
     data: Data,
     rewards: Rewards,
 ) -> None:
@@ -240,10 +248,10 @@ def run(
 
 
 def check(
-    config: Any,
-    tokenizer: Any,
-    model_config: Any,
-    peft_config: Any,
+    config: Config,
+    tokenizer: "PreTrainedTokenizerBase",
+    model_config: "PretrainedConfig",
+    peft_config: "PeftConfig | None",
     data: Data,
     rewards: Rewards,
 ) -> list[Check]:
@@ -273,13 +281,14 @@ def check(
     return checks
 
 
-def example(config: Any, tokenizer: Any, data: Data) -> str:
+def example(config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data) -> str:
     """The first held-out prompt as text, with the special tokens of the chat template."""
-    kwargs = config.training.chat_template_kwargs or {}
     prompt = data.held_out[0]["prompt"]
     if not data.prompt_format.chat:
         return prompt
-    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **kwargs)
+    return str(
+        tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **config.template_kwargs)
+    )
 
 
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}

@@ -86,7 +86,8 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> C
     hardware.check_optimizer(training)
     hardware.check_schedule(training)
     if model.model_revision != "main":  # TRL loads the reference model with these
-        training.model_init_kwargs = {"revision": model.model_revision, **(training.model_init_kwargs or {})}
+        given = training.model_init_kwargs
+        training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}
     config = Config(
         script=script,
         training=training,

@@ -248,6 +248,17 @@ class Config:
         """The run's directory."""
         return Path(self.training.output_dir or "")
 
+    @property
+    def completion_limit(self) -> int:
+        """Tokens of a completion at most."""
+        return self.training.max_completion_length or 0
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """Arguments of the chat template."""
+        found = self.training.chat_template_kwargs
+        return found if isinstance(found, dict) else {}
+
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""
         ours = {**dataclasses.asdict(self.script), **dataclasses.asdict(self.model)}

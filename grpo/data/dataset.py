@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError
-from grpo.core.settings import Config
+from grpo.core.settings import Config, ScriptArguments
 from grpo.data import prompts
 from grpo.data.gold import gold_answers
 from grpo.data.prompts import Prompt, PromptFormat, Shot
@@ -53,7 +53,7 @@ class Data:
 def build(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
-    style: PromptFormat,
+    prompt_format: PromptFormat,
     exemplars: Sequence[Shot],
     rows: pd.DataFrame | Dataset | None = None,
 ) -> Data:
@@ -72,16 +72,15 @@ def build(
         name = script.dataset_name if rows is None else rows
         source = {} if alone else load_source(name, script.dataset_config)
         eval_source = load_source(other, script.dataset_config) if other else None
-    kwargs = config.training.chat_template_kwargs
-    tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=kwargs)
+    tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.template_kwargs)
     shots = exemplars[: script.num_shots]
-    return prepare(source, eval_source, script, style, shots, tokenize, config.training.seed)
+    return prepare(source, eval_source, script, prompt_format, shots, tokenize, config.training.seed)
 
 
 def prepare(
     source: dict[str, Dataset],
     eval_source: dict[str, Dataset] | None,
-    script: Any,
+    script: ScriptArguments,
     prompt_format: PromptFormat,
     shots: Sequence[Shot],
     tokenize: Callable[[Sequence[Prompt]], list[list[int]]],

@@ -5,10 +5,14 @@ A chat model gets messages, a model without a chat template the same as one text
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo.core.errors import UserError
+from grpo.core.settings import ScriptArguments
 from rewards import THINK_FORMAT, extract_xml_answer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, str]
 Prompt = list[Message] | str
@@ -55,7 +59,7 @@ THINK = PromptFormat(
 )
 
 
-def choose(formats: dict[str, PromptFormat], script: Any) -> PromptFormat:
+def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptFormat:
     """The format that `prompt_format` names, with the fields that the settings replace."""
     if script.prompt_format not in formats:
         raise UserError(f"prompt_format: {script.prompt_format!r} is unknown; give {' or '.join(formats)}")
@@ -84,13 +88,17 @@ def _check_template(key: str, template: str, *fields: str) -> None:
         raise UserError(f"{key}: {template!r} holds other braces than {known}; leave them out")
 
 
-def tokenize(prompts: Sequence[Prompt], tokenizer: Any, kwargs: dict | None = None) -> list[list[int]]:
+def tokenize(
+    prompts: Sequence[Prompt], tokenizer: "PreTrainedTokenizerBase", kwargs: dict | None = None
+) -> list[list[int]]:
     """Token ids of prompts, of chats up to where the assistant begins: the same ids that TRL generates from.
 
     `kwargs` are GRPOConfig's `chat_template_kwargs`.
     """
     if isinstance(prompts[0], str):
-        return tokenizer(text=list(prompts))["input_ids"]
-    return tokenizer.apply_chat_template(
-        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(kwargs or {})
-    )["input_ids"]
+        encoded: Any = tokenizer(text=list(prompts))
+    else:
+        chats: Any = list(prompts)
+        options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+        encoded = tokenizer.apply_chat_template(chats, **options, **(kwargs or {}))
+    return encoded["input_ids"]

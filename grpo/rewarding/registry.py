@@ -89,7 +89,7 @@ def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
     return {parameter.name: parameter for parameter in found if parameter.kind is parameter.KEYWORD_ONLY}
 
 
-def refuse_collisions(rewards: Mapping[str, RewardFunc], column_names: Iterable[str]) -> None:
+def refuse_collisions(rewards: Mapping[str, Callable[..., Any]], column_names: Iterable[str]) -> None:
     """UserError where a column of the dataset has a parameter's name: TRL passes it by keyword, so it would win."""
     columns = set(column_names) - NOT_PASSED
     for name, reward in rewards.items():

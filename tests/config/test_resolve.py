@@ -126,7 +126,7 @@ def test_names_follow_the_model(model, data, names):
         (["--steps_per_generation", "4", "--generation_batch_size", "64"], ["say the same thing twice"]),
         (["--load_in_4bit", "true"], ["load_in_4bit: True contradicts use_cpu"]),
         (["--auto_find_batch_size", "true"], ["auto_find_batch_size"]),
-        (["--resume_from_checkpoint", "nowhere"], ["resume_from_checkpoint: 'nowhere'", "auto"]),
+        (["--resume_from_checkpoint", "nowhere"], ["resume_from_checkpoint: ", "'nowhere'"]),
         (["--resume_from_checkpoint", "auto"], ["resume_from_checkpoint", "holds no checkpoint"]),
     ],
 )
