@@ -343,4 +343,5 @@ REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
         debug_reward_func,
     )
 }
+PENALTIES = {"overlong_reward_func", "repetition_reward_func", "style_reward_func"}  # never above 0
 GIST_REWARDS = list(REWARD_FUNCS)[:5]  # the five of the recipe, its default

@@ -15,6 +15,7 @@ from typing import Any
 from grpo.core import parsing, processes
 from grpo.core.errors import UserError
 from grpo.core.redaction import holds_key, is_secret_name
+from rewards import PENALTIES
 
 MOST = 2**31 - 1  # no setting means more, and what counts to more overflows somewhere
 ABOVE_ZERO, BELOW_ONE, SMALLEST = 1e-12, 1 - 1e-12, math.ulp(0.0)
@@ -95,6 +96,11 @@ def check_adaptive(settings: dict[str, Any]) -> None:
             raise UserError(
                 f"adaptive_rewards: {name!r} is none of the run's rewards; give all, or some of "
                 f"{', '.join(settings['reward_funcs'])}"
+            )
+        if name in PENALTIES and settings["adaptive_threshold"] >= 0:
+            raise UserError(
+                f"adaptive_rewards: {name} is never above 0, so it would never succeed; drop it, or use an "
+                "adaptive_threshold below 0"
             )
     if len(bounds) != 2 or not bounds[0] <= 1 <= bounds[1]:
         raise UserError(f"adaptive_bounds: {bounds} is no range around 1; give two multiples of the weight: 0.25 4")

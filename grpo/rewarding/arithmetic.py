@@ -151,7 +151,8 @@ def _reasoning(text: str, template: str | None) -> str:
     Without a template, and with those of rewards.py, it is what the first `<think>` or `<reasoning>` holds.
     """
     if template in (None, XML_COT_FORMAT, THINK_FORMAT):
-        template = THINK_FORMAT if re.search("<think>|<reasoning>|$", text)[0] == "<think>" else XML_COT_FORMAT
+        first = re.search("<think>|<reasoning>", text)
+        template = THINK_FORMAT if first and first[0] == "<think>" else XML_COT_FORMAT
     head, middle, _ = template_parts(template)
     # the tags next to it are enough: <answer> may be missing, or what else the template has before the reasoning
     opening = (re.findall(r"</?\w+>", head) or [head.strip()])[-1]

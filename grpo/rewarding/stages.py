@@ -1,8 +1,8 @@
 """Training in stages, each with its own rewards: format first, then correctness.
 
-One trainer runs through all of them. What changes at a stage's first step is what each reward weighs (weights.py), so
-that a stage starts from the weights and the optimizer's state that the last one left, one learning-rate schedule spans
-them all, and a run that is resumed finds its stage by its step.
+One trainer runs through all of them. At a stage's first step only the rewards' weights change (weighting.py): a stage
+starts from the weights and the optimizer state that the last one left, one learning-rate schedule spans them all, and
+a resumed run finds its stage by its step.
 """
 
 import argparse
@@ -18,12 +18,12 @@ EXAMPLE = '{"name": "format", "reward_funcs": ["xmlcount_reward_func"], "max_ste
 
 
 def from_json(text: str) -> Any:
-    """One stage as a word of the command line; argparse says for which flag it will not do."""
+    """One stage, given as a word of the command line; argparse adds the flag to the error."""
     try:
         return parsing.from_json(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no JSON ({error}); give one mapping for each stage: '{EXAMPLE}'"
+            f"{text!r} is not JSON ({error}); write one mapping for each stage: '{EXAMPLE}'"
         ) from None
 
 
@@ -42,15 +42,15 @@ def whole_run(stages: list[Stage]) -> dict[str, Any]:
 
 
 def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> tuple[list[Stage], list[str]]:
-    """The stages of these settings (none where there are none), and a line where they take other steps than asked.
+    """The stages of these settings, and a note if they take other numbers of steps than asked for.
 
-    A `max_steps` beside the stages stretches or shortens them in proportion. Weights can only change where completions
-    are sampled anew, so a stage begins at the nearest step where that happens.
+    `max_steps` in addition to the stages lengthens or shortens them in proportion, so that a recipe can be tried in a
+    few steps. Weights can only change where completions are sampled anew, so a stage begins at the nearest such step.
 
     Args:
-        settings: every setting by name; `stages` holds a mapping for each.
-        given: the names of those that the command line gave.
-        steps_per_rollout: optimizer steps after which a rollout begins with a step, at least 1.
+        settings: every setting by name; `stages` is a list with a mapping for each, or None.
+        given: the names of the settings on the command line.
+        steps_per_rollout: optimizer steps from one step that begins with a rollout to the next, at least 1.
     """
     asked = settings["stages"]
     if asked is None:
@@ -58,13 +58,15 @@ def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> t
     if len(asked) == 1 and isinstance(asked[0], list):  # all of them as one word of the command line
         asked = asked[0]
     if not asked:
-        raise UserError(f"stages: the list is empty; give one mapping for each stage, like {EXAMPLE}, or leave it out")
+        raise UserError(f"stages: the list is empty; write one mapping for each stage, like {EXAMPLE}, or remove it")
     for key in ("reward_funcs", "reward_weights"):
         if key in given or (key == "reward_weights" and settings[key] is not None):
-            raise UserError(f"{key}: {settings[key]} beside stages, which have their own; drop it, or --stages")
+            raise UserError(
+                f"{key}: {settings[key]} cannot be combined with stages, which have their own; drop one of them"
+            )
     labels = [_check(number, stage) for number, stage in enumerate(asked, 1)]
     if twice := [label for label in labels if labels.count(label) > 1]:
-        raise UserError(f"stages: {twice[0]!r} is the name of {labels.count(twice[0])} stages; give each its own")
+        raise UserError(f"stages: {twice[0]!r} is the name of {labels.count(twice[0])} stages; each needs its own")
     steps = [stage["max_steps"] for stage in asked]
     total = sum(steps) if settings["max_steps"] == -1 else settings["max_steps"]
     lasts = _last_steps(steps, total, steps_per_rollout)
@@ -90,39 +92,39 @@ def _last_steps(steps: list[int], total: int, unit: int) -> list[int]:
         latest = ((total - 1) // unit - (len(steps) - 1 - index)) * unit  # leaves the later ones something
         if latest < earliest:
             least = (len(steps) - 1) * unit + 1
-            raise UserError(f"max_steps: {total} is too few for {len(steps)} stages; give at least {least}")
+            raise UserError(f"max_steps: {total} is too few for {len(steps)} stages; use at least {least}")
         nearest = math.floor(total * sum(steps[:index]) / sum(steps) / unit + 0.5) * unit
         lasts.append(min(max(nearest, earliest), latest))
     return [*lasts, total]
 
 
 def _check(number: int, stage: Any) -> str:
-    """The stage's name; UserError, naming stage and key, for what is wrong with it."""
+    """The stage's name; UserError, naming stage and key, if something is wrong with it."""
     if not isinstance(stage, dict):
-        raise UserError(f"stages: stage {number} is {stage!r}; give a mapping like {EXAMPLE}")
+        raise UserError(f"stages: stage {number} is {stage!r}; write a mapping like {EXAMPLE}")
     name = stage.get("name")
     where = f"stages: {name if isinstance(name, str) and name else f'stage {number}'}"
     for key in stage:
         if key not in KEYS:
-            raise UserError(f"{where}: {key}: no such key; a stage has {', '.join(KEYS)}")
+            raise UserError(f"{where}: {key}: unknown key; a stage has {', '.join(KEYS)}")
     if not isinstance(name, str) or not name.strip():
-        raise UserError(f"{where}: name: {name!r} is no name; give one, such as format")
+        raise UserError(f"{where}: name: {name!r} is not a name; use one such as format")
     names, weights, steps = stage.get("reward_funcs"), stage.get("reward_weights"), stage.get("max_steps")
     if not isinstance(names, list) or not names or not all(isinstance(item, str) for item in names):
-        raise UserError(f"{where}: reward_funcs: {names!r} names no rewards; give a list of one or more")
+        raise UserError(f"{where}: reward_funcs: {names!r} is not a list of one or more rewards")
     if twice := [item for item in names if names.count(item) > 1]:
-        raise UserError(f"{where}: reward_funcs: {twice[0]!r} is given twice; give it once, with a weight")
+        raise UserError(f"{where}: reward_funcs: {twice[0]!r} is listed twice; list it once, with a weight")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise UserError(f"{where}: max_steps: {steps!r} is no number of optimizer steps; give at least 1")
+        raise UserError(f"{where}: max_steps: {steps!r} is not a number of optimizer steps; use at least 1")
     if weights is None:
         return name
     if not isinstance(weights, list) or len(weights) != len(names):
         raise UserError(
-            f"{where}: reward_weights: {weights!r} for {len(names)} reward_funcs; give a list with one each"
+            f"{where}: reward_weights: {weights!r} for {len(names)} reward_funcs; write one weight for each"
         )
     for weight in weights:
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise UserError(f"{where}: reward_weights: {weight!r} is out of range; give a finite number")
+            raise UserError(f"{where}: reward_weights: {weight!r} is out of range; use a finite number")
     if not any(weights):
-        raise UserError(f"{where}: reward_weights: every weight is 0, so nothing can be learned; give one above 0")
+        raise UserError(f"{where}: reward_weights: every weight is 0, so nothing can be learned; use one above 0")
     return name

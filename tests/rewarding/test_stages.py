@@ -1,4 +1,4 @@
-"""grpo/stages.py: settings → stages, and one readable line for every mistake."""
+"""Settings → stages, and one readable line for every mistake."""
 
 import itertools
 import json
@@ -92,7 +92,7 @@ def test_the_note_says_what_the_stages_take_and_why():
         ([[]], {}, ["stages: the list is empty"]),
         ([{**FORMAT, "name": None}], {}, ["stages: stage 1: name: None"]),
         ([{**FORMAT, "name": " "}], {}, ["name: ' '"]),
-        ([{**FORMAT, "steps": 4}], {}, ["stages: format: steps: no such key", "name, reward_funcs"]),
+        ([{**FORMAT, "steps": 4}], {}, ["stages: format: steps: unknown key", "name, reward_funcs"]),
         ([{**FORMAT, "max_steps": None}], {}, ["stages: format: max_steps: None", "at least 1"]),
         ([{key: FORMAT[key] for key in ("name", "reward_funcs")}], {}, ["stages: format: max_steps: None"]),
         ([{**FORMAT, "max_steps": 0}], {}, ["stages: format: max_steps: 0"]),
@@ -100,7 +100,7 @@ def test_the_note_says_what_the_stages_take_and_why():
         ([{**FORMAT, "max_steps": 2.5}], {}, ["stages: format: max_steps: 2.5"]),
         ([{**FORMAT, "reward_funcs": []}], {}, ["stages: format: reward_funcs: []", "one or more"]),
         ([{**FORMAT, "reward_funcs": "int_reward_func"}], {}, ["stages: format: reward_funcs: 'int_reward_func'"]),
-        ([{**FORMAT, "reward_funcs": ["a", "a"]}], {}, ["stages: format: reward_funcs: 'a' is given twice"]),
+        ([{**FORMAT, "reward_funcs": ["a", "a"]}], {}, ["stages: format: reward_funcs: 'a' is listed twice"]),
         ([ANSWERS, {**FORMAT, "reward_weights": [1.0]}], {}, ["stages: format: reward_weights: [1.0] for 2"]),
         ([{**FORMAT, "reward_weights": 2.0}], {}, ["stages: format: reward_weights: 2.0 for 2"]),
         ([{**FORMAT, "reward_weights": [1.0, "a"]}], {}, ["stages: format: reward_weights: 'a'"]),
@@ -109,8 +109,8 @@ def test_the_note_says_what_the_stages_take_and_why():
         ([FORMAT, FORMAT], {}, ["stages: 'format' is the name of 2 stages"]),
         ([FORMAT, ANSWERS], {"max_steps": 1}, ["max_steps: 1 is too few for 2 stages", "at least 2"]),
         ([FORMAT, ANSWERS], {"max_steps": 4, "unit": 4}, ["max_steps: 4 is too few for 2 stages", "at least 5"]),
-        ([FORMAT], {"given": ["reward_funcs"]}, ["reward_funcs:", "beside stages"]),
-        ([FORMAT], {"reward_weights": [1.0]}, ["reward_weights: [1.0] beside stages"]),
+        ([FORMAT], {"given": ["reward_funcs"]}, ["reward_funcs:", "combined with stages"]),
+        ([FORMAT], {"reward_weights": [1.0]}, ["reward_weights: [1.0]"]),
     ],
 )
 def test_mistakes_name_the_stage_and_the_key(asked, extra, expected):
@@ -146,11 +146,15 @@ def test_stages_change_where_a_rollout_ends():
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--stages", "{format"], ["stages: '{format' is no JSON", '"max_steps"']),
+        (["--stages", "{format"], ["stages: '{format' is not JSON", '"max_steps"']),
         (["--stages", "3"], ["stages: stage 1 is 3"]),
-        (["--stages", json.dumps(FORMAT), "--reward_funcs", "int_reward_func"], ["reward_funcs:", "beside stages"]),
-        (["--stages", json.dumps(FORMAT), "--reward_weights", "1"], ["reward_weights: [1.0] beside stages"]),
+        (
+            ["--stages", json.dumps(FORMAT), "--reward_funcs", "int_reward_func"],
+            ["reward_funcs:", "combined with stages"],
+        ),
+        (["--stages", json.dumps(FORMAT), "--reward_weights", "1"], ["reward_weights: [1.0]"]),
         (["--adaptive_rewards", "int"], ["adaptive_rewards: 'int'", "int_reward_func"]),
+        (["--adaptive_rewards", "style_reward_func", "--reward_funcs", "style_reward_func"], ["never above 0"]),
         (["--adaptive_bounds", "2"], ["adaptive_bounds: [2.0]", "0.25 4"]),
         (["--adaptive_bounds", "2", "4"], ["adaptive_bounds: [2.0, 4.0]"]),
         (["--adaptive_bounds", "0", "4"], ["adaptive_bounds: 0", "above 0"]),
@@ -202,7 +206,7 @@ def test_stages_fill_the_run_in_proportion_at_whole_rollouts(steps, unit, total)
     try:
         found, notes = stages.read(settings, set(), unit)
     except UserError as error:
-        least = int(re.search(r"give at least (\d+)", str(error))[1])
+        least = int(re.search(r"use at least (\d+)", str(error))[1])
         assert total < least and stages.read(settings | {"max_steps": least}, set(), unit)
         return
     taken = [stage.last_step - stage.first_step + 1 for stage in found]

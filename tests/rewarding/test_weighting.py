@@ -1,4 +1,4 @@
-"""grpo/weights.py: what each reward weighs, by stage and by success, also after a resume and on two processes."""
+"""What each reward weighs, by stage and by success, also after a resume and on two processes."""
 
 import json
 import math
@@ -16,8 +16,8 @@ from helpers_runs import DEMO, ROOT
 from transformers import TrainerState
 
 import train_grpo
-from grpo.rewarding.stages import Stage
-from grpo.rewarding.weighting import RewardWeights, adapted, is_penalty
+from grpo.core.settings import Stage
+from grpo.rewarding.weighting import RewardWeights, adapted
 
 ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
@@ -50,22 +50,6 @@ def test_the_factor_stays_within_its_bounds():
 def test_success_is_a_value_above_the_threshold():
     assert adapted(1.0, [0.5] * 4, 0.5, (0.25, 4.0)) == 1.2 and adapted(1.0, [0.5] * 4, 0.4, (0.25, 4.0)) == 0.9
     assert adapted(1.0, [-0.1] * 4, -0.5, (0.25, 4.0)) == 0.9
-
-
-@pytest.mark.parametrize(
-    ("values", "threshold", "expected"),
-    [
-        ([-1.0, 0.0], 0.0, True),  # takes away, or leaves alone
-        ([-2.0, -1.0], 0.0, True),
-        ([-1.0, -1.0], 0.0, False),  # all wrong
-        ([0.0, 0.0], 0.0, False),  # never earned so far
-        ([-1.0, 1.0], 0.0, False),
-        ([0.0, 0.5], 1.0, False),  # earned in part
-        ([-1.0, 0.0], -0.5, False),  # the threshold says what a success is
-    ],
-)
-def test_a_reward_that_only_takes_away_is_a_penalty(values, threshold, expected):
-    assert is_penalty(min(values), max(values), threshold) is expected
 
 
 # --- The callback, on a stand-in for the trainer
@@ -122,7 +106,7 @@ def test_the_rule_applies_once_a_rollout_in_any_geometry(accumulation, per_rollo
     callback = RewardWeights(trainer, script(adaptive=["first"], bounds=(0.25, 1e9)))
     trainer.train(callback, state, 12, wrong)
     assert len(trainer.rollouts) == rollouts
-    assert state.stateful_callbacks["reward_weights"]["first"]["factor"] == pytest.approx(1.2**rollouts)
+    assert state.stateful_callbacks["reward_weights"]["first"] == pytest.approx(1.2**rollouts)
     assert all(second == 1.0 for _, second in trainer.rollouts)
     if accumulation <= per_rollout:  # else several rollouts belong to one step, and one set of weights to them
         assert [first for first, _ in trainer.rollouts] == pytest.approx([1.2**n for n in range(rollouts)])
@@ -151,15 +135,11 @@ def test_missing_values_do_not_count():
     )
 
 
-def test_a_penalty_keeps_its_own_weight_and_is_named_once(capsys):
-    def rewards(rollout):
-        return {"first": [0.0] * 4 if rollout < 3 else [0.0, -1.0, 0.0, 0.0], "second": [-1.0] * 4}
-
-    trainer = Trainer(weights=(0.5, 1.0))
-    trainer.train(RewardWeights(trainer, script(adaptive=["all"])), started(), 6, rewards)
-    assert [first for first, _ in trainer.rollouts] == pytest.approx([0.5, 0.6, 0.72, 0.5, 0.5, 0.5])
-    assert trainer.rollouts[5][1] == pytest.approx(1.2**5)  # all wrong at -1 each is no penalty
-    assert " ".join(capsys.readouterr().out.split()).count("first has been below 0 and never above it") == 1
+@pytest.mark.parametrize(("threshold", "factor"), [(0.0, 1.0), (-0.5, 0.9)])
+def test_all_leaves_penalties_alone_unless_they_can_succeed(threshold, factor):
+    trainer, settings = Trainer(), script(("first", "style_reward_func"), ["all"], threshold)
+    trainer.train(RewardWeights(trainer, settings), started(), 2, lambda _: {"first": [-1.0] * 4, "second": [0.0] * 4})
+    assert trainer.rollouts[1] == pytest.approx([1.2, factor])
 
 
 def test_a_reward_with_a_weight_of_0_or_below_is_not_scaled():
@@ -188,7 +168,7 @@ def test_factors_span_stages_and_rest_while_their_reward_is_off():
     trainer, off = Trainer(), [STAGES[0], Stage("two", 3, 6, ["second"], [1.0])]
     state = started()
     trainer.train(RewardWeights(trainer, script(adaptive=["all"]), off), state, 6, wrong)
-    assert state.stateful_callbacks["reward_weights"]["first"]["factor"] == pytest.approx(1.44)
+    assert state.stateful_callbacks["reward_weights"]["first"] == pytest.approx(1.44)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
@@ -205,7 +185,7 @@ def test_a_saved_state_goes_on_with_the_same_weights(tmp_path, stop):
 
 def test_other_settings_on_resuming_hold_at_once():
     state = started()
-    state.stateful_callbacks["reward_weights"] = {"first": {"factor": 3.0, "lowest": 0.0, "highest": 0.0}}
+    state.stateful_callbacks["reward_weights"] = {"first": 3.0}
     trainer = Trainer()
     trainer.train(RewardWeights(trainer, script(adaptive=["first"], bounds=(0.5, 2.0))), state, 1, wrong)
     assert trainer.rollouts == [[2.0, 1.0]]
@@ -307,13 +287,13 @@ def test_a_killed_run_goes_on_in_its_second_stage(tiny_run):
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
 import train_grpo
-from grpo.monitoring import MetricsFile
+from grpo.training.callbacks import MetricsFile
 class Kill(MetricsFile):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-from grpo import monitoring
-monitoring.MetricsFile = Kill
+from grpo.training import callbacks
+callbacks.MetricsFile = Kill
 train_grpo.main({argv!r})
 """
     done = subprocess.run([sys.executable, "-c", killed], capture_output=True, timeout=280)  # as many threads as here
@@ -353,14 +333,14 @@ def test_a_run_without_stages_or_scaling_logs_no_weights(tiny_run):
 RANKS = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from grpo import weights
-on_step_end, seen = weights.RewardWeights.on_step_end, []
+from grpo.rewarding import weighting
+on_step_end, seen = weighting.RewardWeights.on_step_end, []
 def note(self, args, state, control, **kwargs):
     on_step_end(self, args, state, control, **kwargs)
-    seen.append([self.trainer.reward_weights.tolist(), self.kept])
+    seen.append([self.trainer.reward_weights.tolist(), self.factors])
     with open(f"rank{{os.environ['RANK']}}.json", "w") as file:
         json.dump(seen, file)
-weights.RewardWeights.on_step_end = note
+weighting.RewardWeights.on_step_end = note
 import train_grpo
 sys.exit(train_grpo.main())
 """
