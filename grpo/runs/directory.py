@@ -32,7 +32,7 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
     base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
-    # a run that goes on from another one is called like it
+    # a run that starts from another one's model keeps its name
     name = (
         f"{family}-{size[0].upper()}-GRPO" if family and size else re.sub(r"(-GRPO(-\d+)?)?$", "-GRPO", base, count=1)
     )

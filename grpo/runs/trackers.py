@@ -82,7 +82,7 @@ def mode(name: str) -> str:
 def describe(training: "GRPOConfig") -> str:
     """The trackers and where they write, in one line."""
     places = []
-    for name in training.report_to:
+    for name in training.report_to or []:
         if name in SERVERS:
             places.append(f"{name} ({mode(name)})")
         elif name == "tensorboard":
@@ -112,11 +112,12 @@ def start(training: "GRPOConfig") -> None:
 
     if not PartialState().is_main_process:
         return
-    for name in [name for name in training.report_to if name in SERVERS]:
+    names = training.report_to or []
+    for name in [name for name in names if name in SERVERS]:
         if (how := mode(name)) == "offline":
             os.environ[SERVERS[name].mode] = how
     resuming = training.resume_from_checkpoint is not None
-    if "wandb" in training.report_to:
+    if "wandb" in names:
         import wandb
 
         try:
@@ -124,7 +125,7 @@ def start(training: "GRPOConfig") -> None:
             wandb.init(project=project, name=training.run_name, reinit="finish_previous")
         except wandb.errors.Error as error:
             raise _refused("wandb", error) from None
-    if "swanlab" in training.report_to:
+    if "swanlab" in names:
         import swanlab
         from swanlab.exceptions import ApiError, AuthenticationError
 
@@ -139,7 +140,7 @@ def start(training: "GRPOConfig") -> None:
             )
         except (ApiError, AuthenticationError, ValueError) as error:  # ValueError: a variable of its own is wrong
             raise _refused("swanlab", error) from None
-    if "trackio" in training.report_to and not resuming:
+    if "trackio" in names and not resuming:
         _rename_for_trackio(training)
 
 
