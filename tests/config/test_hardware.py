@@ -64,7 +64,7 @@ def gpus(monkeypatch):
     return visible
 
 
-def test_without_a_gpu_the_default_run_stops_and_points_to_the_demo():
+def test_without_a_gpu_the_default_run_points_to_the_demo():
     with pytest.raises(UserError) as caught:
         resolve(train_grpo.HYPERPARAMETERS, [])
     message = str(caught.value)
@@ -85,13 +85,13 @@ def test_eager_attention_may_be_asked_for_on_a_cpu():
     assert values["attn_implementation"] == "eager"
 
 
-def test_an_eight_bit_optimizer_from_a_recipe_is_replaced_on_a_cpu_in_one_line():
+def test_a_recipes_8_bit_optimizer_is_replaced_on_a_cpu():
     values = settings(use_cpu=True, optim="adamw_8bit")
     (note,) = hardware.fit_to_machine(values, typed={"use_cpu"})
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note
 
 
-def test_flash_attention_falls_back_to_sdpa_in_one_line_that_names_the_remedies(gpus):
+def test_flash_attention_falls_back_to_sdpa_with_a_line(gpus):
     gpus(1, flash=False)
     values = settings()
     (note,) = hardware.fit_to_machine(values, typed=set())

@@ -101,7 +101,7 @@ def test_fewer_rows_than_a_rollout_are_an_error(table):
     assert found.status == "error" and "64 prompts of one rollout" in found.finding
 
 
-def test_the_length_of_gold_solutions_leaves_their_calculator_marks_out(table):
+def test_gold_lengths_do_not_count_calculator_marks(table):
     rows = [{"question": f"{n}?", "answer": f"1 + 1 = <<{'1+' * 40}1=2>>2\n#### 2"} for n in range(40)]
     assert table(rows=rows)["completion length"].status == "ok"
 
@@ -122,7 +122,7 @@ def test_the_share_that_is_trained_is_shown(table):
     assert "of 1.7 million" in table(use_peft="true")["model"].finding
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_knows_is_an_error(table):
+def test_a_tokenizer_with_unknown_tokens_is_an_error(table):
     config = AutoConfig.from_pretrained(DEMO / "model")
     config.vocab_size = 300
     assert table(model_config=config)["vocabulary"].status == "error"
@@ -155,7 +155,7 @@ def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
     assert found.status == "warning" and "adamw_8bit needs CUDA" in found.finding
 
 
-def test_an_evaluation_alone_is_not_held_to_the_rules_of_training(table):
+def test_an_evaluation_alone_skips_the_rules_of_training(table):
     checks = table(eval_only="true", per_device_train_batch_size="1024")
     assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
     assert checks["dataset"].finding == "4 held-out questions" and "limit" not in checks["prompt length"].finding
@@ -201,7 +201,7 @@ def test_what_is_no_causal_language_model_is_an_error(table):
     assert found.status == "error" and "no causal language model" in found.finding
 
 
-def test_a_model_that_does_not_tell_its_sizes_does_not_stop_a_run(table, monkeypatch):
+def test_a_model_of_unknown_size_does_not_stop_a_run(table, monkeypatch):
     shape = memory.shape(MambaConfig(num_hidden_layers=2, hidden_size=32, vocab_size=512))
     assert shape.parameters > 0
     monkeypatch.setattr(memory, "shape", lambda *_: dataclasses.replace(shape, layers=0))

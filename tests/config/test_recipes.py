@@ -14,7 +14,7 @@ from grpo.core.errors import UserError
 RECIPES = sorted((ROOT / "recipes").iterdir())
 
 
-def test_the_folder_holds_recipes_only_and_the_ones_that_are_promised():
+def test_the_folder_holds_the_promised_recipes_only():
     assert all(path.suffix == ".yaml" for path in RECIPES)
     promised = (
         "demo demo_think smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb notebook_gpt2 a100_x2 "
@@ -24,7 +24,7 @@ def test_the_folder_holds_recipes_only_and_the_ones_that_are_promised():
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_is_a_configuration_that_says_what_it_differs_in(path):
+def test_every_recipe_resolves_and_lists_its_differences(path):
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert path.read_text(encoding="utf-8").startswith("# ")
     argv = ["--config", str(path), "--use_cpu", "true"]
@@ -99,7 +99,7 @@ CPU_CAPABLE = [path for path in RECIPES if path.stem not in NEEDS]
 
 
 @pytest.mark.parametrize("path", CPU_CAPABLE, ids=lambda path: path.stem)
-def test_every_recipe_can_be_tried_dry_with_another_model_and_data(path, capfd, monkeypatch):
+def test_every_recipe_runs_dry_on_another_model_and_data(path, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)  # where a user is
     there = set((ROOT / "outputs").iterdir())
     assert train_grpo.main(["--config", str(path), "--dry_run", "true", *DEMO_FLAGS]) == 0

@@ -226,7 +226,7 @@ def test_what_differs_from_the_inline_block_is_known(tmp_path):
     assert {"learning_rate", "output_dir", "weight_decay"}.isdisjoint(config.changed)
 
 
-def test_a_setting_that_only_newer_versions_of_transformers_have_may_be_missing():
+def test_a_setting_of_newer_transformers_may_be_missing():
     """activation_checkpointing_kwargs, which 5.17 does not have."""
     settings = {"model_init_kwargs": '{"device_map": null}'}
     validate.read_dictionaries(settings)

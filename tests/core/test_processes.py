@@ -2,22 +2,20 @@
 
 import json
 import os
-import random
 import re
 import shlex
 import socket
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import helpers_trainer
 import pytest
 import torch
+from helpers_gradients import CASES, gradients
 from helpers_resume import assert_same, state_of
 from helpers_runs import LEARNS, LONG, ROOT
-from peft import LoraConfig
 from trl import GRPOTrainer
 
 import train_grpo
@@ -296,14 +294,13 @@ def test_a_run_that_torchrun_starts_again_resumes(tiny_run):
 
 # --- Gradients
 
-CASES = {"dapo": {}, "grpo": {"loss_type": "grpo"}, "lora": {"peft": True}}
 GRADIENTS = """
 import os, sys
-sys.path[:0] = [{root!r}, {tests!r}, *__import__("glob").glob({tests!r} + "/*/")]
+sys.path[:0] = [{root!r}, {tests!r} + "/helpers"]
 from pathlib import Path
 import torch
 from grpo.core import processes
-from test_processes import CASES, gradients
+from helpers_gradients import CASES, gradients
 from helpers_trainer import GRPOTrainer, LeanGRPOTrainer
 found = {{}}
 for name in CASES:
@@ -314,38 +311,6 @@ if os.environ["RANK"] == "0":
 del trainer
 processes.end_process_group()
 """
-
-
-def by_prompt():
-    """Replaces sampling: completions that follow from their prompt and how often it was asked, wherever."""
-    asked = Counter()
-
-    def sample(prompt_ids, *args, **kwargs):
-        completions = []
-        for prompt in map(tuple, prompt_ids):
-            asked[prompt] += 1
-            chance = random.Random(f"{prompt} {asked[prompt]}")
-            length = min(helpers_trainer.LENGTH, max(1, int(chance.lognormvariate(1.8, 0.9))))
-            completions.append([chance.randrange(5, 500) for _ in range(length)])
-            if 1 < length < helpers_trainer.LENGTH:
-                completions[-1][-1] = 2
-        return completions, None
-
-    return sample
-
-
-def gradients(trainer_class, case, model, batch, out):
-    """Of a step with `batch` completions in a micro-batch of each process, and its trainer."""
-    settings = dict(CASES[case])
-    if settings.get("peft"):
-        targets = ["q_proj", "down_proj"]
-        settings["peft"] = LoraConfig(r=4, lora_alpha=8, target_modules=targets, init_lora_weights=False)
-        torch.manual_seed(0)
-    own = {"pack_tokens": 60} if trainer_class is LeanGRPOTrainer else {}
-    steps, _, trainer = helpers_trainer.trained(
-        trainer_class, model, out, lengths=by_prompt(), own=own, per_device_train_batch_size=batch, **settings
-    )
-    return steps, trainer
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_the_question_may_stand_in_a_column_named_prompt():
     assert made["prompt"][0][-1]["content"] == "2 + 2?" and len(made) == 1
 
 
-def test_a_column_that_would_collide_with_a_rewards_arguments_is_refused():
+def test_a_column_named_like_a_rewards_argument_is_refused():
     rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], "completions": ["x"]})
     with pytest.raises(UserError, match=r"'completions'.*rename it"):
         dataset.make_prompts(rows, make_prompt)
@@ -90,7 +90,7 @@ def test_any_other_column_name_will_do():
     assert (made["new question"][:], made["new prompt"][:], made["level"][:]) == ([1], [2], [3])
 
 
-def test_missing_columns_and_no_usable_row_are_errors_that_say_what_there_is():
+def test_missing_columns_and_no_usable_rows_are_errors():
     with pytest.raises(UserError, match=r"question_column.*'question'.*it has text"):
         dataset.make_prompts(Dataset.from_dict({"text": ["a"]}), make_prompt)
     with pytest.raises(UserError, match="none of the 2 rows"):
@@ -108,7 +108,7 @@ def test_long_prompts_are_dropped_whole_and_counted(tokenizer):
         dataset.drop_long(made, lengths, 5)
 
 
-def test_a_held_out_slice_is_seeded_at_most_a_tenth_and_removed_from_training():
+def test_a_held_out_slice_is_seeded_small_and_not_trained_on():
     rows = Dataset.from_list(ROWS)
     training, held_out = dataset.split_held_out(rows, 200, seed=1)
     assert (len(training), len(held_out)) == (36, 4)

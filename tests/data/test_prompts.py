@@ -39,7 +39,7 @@ def test_the_default_prompt_is_the_gists():
     ]
 
 
-def test_shots_are_turns_in_the_format_and_the_first_asks_for_the_largest_single_digit_prime():
+def test_shots_are_turns_and_the_first_asks_for_the_prime():
     one = XML.prompt("2 + 2?", EXEMPLARS[:1])
     assert [message["role"] for message in one] == ["system", "user", "assistant", "user"]
     assert "largest single-digit prime" in one[1]["content"] and one[2]["content"].endswith("<answer>\n7\n</answer>\n")
@@ -131,7 +131,7 @@ def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected
     assert expected in str(caught.value) and next(iter(settings)) in str(caught.value)
 
 
-def test_the_fields_of_a_format_can_stand_in_a_recipe_and_on_the_command_line(tmp_path):
+def test_a_formats_fields_can_be_set_by_recipe_or_flag(tmp_path):
     (tmp_path / "own.yaml").write_text("system_prompt: |\n  Be brief.\nquestion_template: '<q>{question}</q>'\n")
     argv = ["--use_cpu", "true", "--report_to", "none", "--config", "own.yaml", "--prompt_format", "think"]
     chosen = prompts.choose(PROMPT_FORMATS, resolve(train_grpo.HYPERPARAMETERS, argv).script)

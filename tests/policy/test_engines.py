@@ -89,7 +89,7 @@ def on_gpu(**overrides):
     return {**settings(), **base, **overrides}
 
 
-def test_compiled_decoding_takes_flash_attention_away_and_says_so():
+def test_compiled_decoding_replaces_flash_attention():
     notes = engines.fit_to_gpu(found := on_gpu(generation="compiled"), set())
     assert found["attn_implementation"] == "sdpa" and "sdpa" in notes[0]
     with pytest.raises(UserError, match="give sdpa"):
@@ -106,7 +106,7 @@ def test_compiled_decoding_takes_flash_attention_away_and_says_so():
         ({}, False),
     ],
 )
-def test_continuous_batching_may_not_round_float32_weights_for_good(overrides, refused):
+def test_continuous_batching_keeps_float32_weights(overrides, refused):
     found = on_gpu(generation="continuous", **overrides)
     if not refused:
         assert engines.fit_to_gpu(found, set()) == []
@@ -121,7 +121,7 @@ def test_unsloth_decodes_in_its_own_way(engine):
         engines.fit_to_gpu(on_gpu(generation=engine, use_unsloth=True), set())
 
 
-def test_vllm_reserves_no_more_than_the_longest_sequence_of_the_run(monkeypatch):
+def test_vllm_reserves_only_the_longest_sequence(monkeypatch):
     monkeypatch.setattr(engines, "check_installed", lambda: None)
     for overrides, expected in [
         ({}, 1042),

@@ -49,7 +49,7 @@ def stopping_at(monkeypatch, step, name, event="on_step_begin"):
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
-def test_a_signal_ends_the_step_saves_reports_and_says_how_to_go_on(tiny_run, monkeypatch, capfd, name):
+def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd, name):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patched:
         stopping_at(patched, 1, name)
@@ -80,7 +80,7 @@ def test_amid_a_rollout_it_goes_on_to_where_the_rollout_ends(tiny_run, monkeypat
 
 
 @pytest.mark.slow
-def test_checkpoints_that_are_due_amid_a_rollout_come_at_its_end_and_a_line_says_so(tiny_run, capfd):
+def test_checkpoints_due_amid_a_rollout_come_at_its_end(tiny_run, capfd):
     flags = {**LEARNS, "max_steps": "8", "steps_per_generation": "3", "save_steps": "2", "max_samples": "60"}
     assert train_grpo.main(tiny_run(**flags, save_total_limit="9")) == 0
     # due at 2, 4, 6 and 8; the last one is the run's end
@@ -119,7 +119,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_last_checkpoint_is_written_ends_the_run_too(tiny_run, monkeypatch, capfd):
+def test_a_signal_during_the_last_save_ends_the_run_too(tiny_run, monkeypatch, capfd):
     """After the last step's end nobody asks any more, and the evaluation that follows may take long."""
     with monkeypatch.context() as patched:
         stopping_at(patched, 2, "SIGTERM", event="on_save")
@@ -131,7 +131,7 @@ def test_a_signal_while_the_last_checkpoint_is_written_ends_the_run_too(tiny_run
     assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-2"]
 
 
-def test_a_signal_after_the_last_step_of_a_run_without_checkpoints_writes_one(tiny_run, monkeypatch, capfd):
+def test_a_signal_after_the_last_step_writes_a_checkpoint(tiny_run, monkeypatch, capfd):
     stopping_at(monkeypatch, 2, "SIGTERM", event="on_epoch_end")
     assert train_grpo.main(tiny_run(**LEARNS, save_strategy="no")) == 143
     assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-2"), [])
@@ -156,7 +156,7 @@ def test_weights_without_a_checkpoint_are_not_called_nothing(tiny_run, monkeypat
     assert Path("run/model.safetensors").read_bytes() == trained
 
 
-def test_checkpoints_that_nothing_can_go_on_from_are_not_recommended(tiny_run, monkeypatch, capfd):
+def test_unusable_checkpoints_are_not_recommended(tiny_run, monkeypatch, capfd):
     stopping_at(monkeypatch, 0, "SIGTERM")
     assert train_grpo.main(tiny_run(**LEARNS, save_only_model="true")) == 143
     out = " ".join(capfd.readouterr().out.split())
@@ -204,7 +204,7 @@ def test_the_first_reason_counts(tmp_path):
     assert (ending.reason, ending.status) == ("faulty rewards", 3) and asked.should_training_stop and asked.should_save
 
 
-def test_a_reason_without_a_checkpoint_takes_back_the_one_that_is_due(tmp_path):
+def test_a_reason_without_a_checkpoint_cancels_the_due_one(tmp_path):
     (ending, stop), asked = stopping(tmp_path), control()
     asked.should_save = True
     ending.ask("weights that are not finite", save=False)
@@ -248,7 +248,7 @@ def test_where_torchrun_may_not_wait_long_enough_a_line_says_so(tmp_path, monkey
     assert (f"the last step took {took} s, and torchrun kills" in capfd.readouterr().err) == told
 
 
-def test_outside_of_training_a_signal_raises_and_says_how_to_go_on(tmp_path):
+def test_outside_of_training_a_signal_raises(tmp_path):
     ending = run(tmp_path, "--output_dir", str(tmp_path))
     with pytest.raises(Interrupted, match="Nothing was trained yet") as caught, ending._noted(), ending._signals():
         os.kill(os.getpid(), signal.SIGINT)
@@ -276,7 +276,7 @@ def test_a_signal_that_was_ignored_stays_so(tmp_path):
         signal.signal(signal.SIGINT, before)
 
 
-def test_what_a_reward_has_forked_ends_by_terminate_and_survives_the_terminals_ctrl_c(tmp_path, capfd):
+def test_a_rewards_child_ends_by_sigterm_but_not_by_ctrl_c(tmp_path, capfd):
     ending, stop = stopping(tmp_path)
     context = multiprocessing.get_context("fork")
     with ending._signals():
@@ -292,7 +292,7 @@ def test_what_a_reward_has_forked_ends_by_terminate_and_survives_the_terminals_c
     assert capfd.readouterr().err == ""
 
 
-def test_torchruns_echo_of_a_signal_that_all_processes_have_got_is_no_second_one(tmp_path, monkeypatch):
+def test_torchruns_echo_of_a_signal_is_no_second_one(tmp_path, monkeypatch):
     """As Slurm sends it: torchrun gets one, too, and passes it on."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     ending, stop = stopping(tmp_path)
@@ -344,7 +344,7 @@ def test_a_second_signal_stops_at_once(tiny_run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["torchrun", "one process"])
-def test_under_torchrun_all_processes_stop_within_its_30_seconds_with_a_checkpoint(tiny_run, to):
+def test_under_torchrun_all_processes_save_and_stop_in_time(tiny_run, to):
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "train_grpo.py")]
     process = begun([*launch, *tiny_run(**{**LONG, "per_device_train_batch_size": "8"})], Path("run"))
     start = time.monotonic()
