@@ -39,7 +39,8 @@ def run(flags: list[str]) -> dict[str, float]:
     """Seconds of a run by what takes them, and tokens per completion."""
     output = Path(tempfile.mkdtemp()) / "run"
     start, used = time.perf_counter(), processor_seconds()
-    command = [sys.executable, str(ROOT / "train_grpo.py"), *sys.argv[1:], *flags, "--output_dir", str(output)]
+    own = [*flags, "--logging_steps", "1", "--output_dir", str(output)]  # every step, however short the run
+    command = [sys.executable, str(ROOT / "train_grpo.py"), *sys.argv[1:], *own]
     subprocess.run(command, check=True, stdout=sys.stderr)
     total, used = time.perf_counter() - start, processor_seconds() - used
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
