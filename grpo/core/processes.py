@@ -184,9 +184,9 @@ def end_process_group() -> None:
         return
     from accelerate import PartialState
 
+    gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
     with readable(left="Here the run had come to its end, and what it has saved is complete"):
         PartialState().wait_for_everyone()
     group = torch.distributed.group.WORLD
-    gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
     torch.distributed.destroy_process_group()
     del group
