@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import torch
@@ -19,13 +19,17 @@ from accelerate.utils import broadcast_object_list
 from grpo.core.errors import UserError
 from grpo.core.out_of_memory import EVALUATION, phase
 from grpo.core.processes import say
+from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.generation import Sampling, generate, training_autocast
 from rewards import is_right
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def fingerprint(model: Any, *facts: Any) -> str:
+
+def fingerprint(model: "PreTrainedModel", *facts: Any) -> str:
     """A name for what the pass rates depend on: a few weights of every parameter, and `facts` (JSON)."""
     digest = hashlib.sha256(json.dumps(facts).encode())
     for name, weight in model.named_parameters():
@@ -35,14 +39,14 @@ def fingerprint(model: Any, *facts: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def pass_rates(config: Any, model: Any, tokenizer: Any, data: Data) -> list[float]:
+def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> list[float]:
     """Of each training question, the share of `filter_num_samples` samples that is right, drawn as rollouts are.
 
     Right is what `rewards.is_right` says, however it is written. Cached beside datasets' own files, under the
     weights, the prompts and the settings.
     """
     training, k = config.training, config.script.filter_num_samples
-    prompts = tokenize(data.train["prompt"], tokenizer, training.chat_template_kwargs)
+    prompts = tokenize(data.train["prompt"], tokenizer, training.chat_template_kwargs)  # type: ignore[arg-type]
     sampling, limit = Sampling.like(training), training.max_completion_length
     golds = data.train["answer"][:]
     facts = [prompts, golds, dataclasses.asdict(sampling), limit, k]
@@ -76,7 +80,7 @@ def select(data: Data, rates: Sequence[float], bounds: Sequence[float] | None, e
     return dataclasses.replace(data, train=data.train.select(kept), too_hard=harder, too_easy=easier)
 
 
-def apply(config: Any, model: Any, tokenizer: Any, data: Data) -> Data:
+def apply(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> Data:
     """`filter_pass_rate` and `curriculum`, if they are set; UserError where too few questions are left."""
     bounds, easy_first = config.script.filter_pass_rate, config.script.curriculum
     if bounds is None and not easy_first:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import comb
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
@@ -23,6 +23,8 @@ from rich.table import Table
 from grpo.core.out_of_memory import EVALUATION, phase
 from grpo.core.processes import say
 from grpo.core.redaction import for_rich
+from grpo.core.settings import Config
+from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.generation import Sampling, generate, training_autocast
 from grpo.runs.resume import unchanged
@@ -34,6 +36,9 @@ from rewards import (
     is_right,
     last_number,
 )
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Evaluation = tuple[dict[str, Any], list[dict[str, Any]]]  # the summary, and a record of each question
 SHARES = {  # key in eval_*.json: its column in the records
@@ -87,7 +92,7 @@ def majority(texts: Sequence[str]) -> str | None:
     return texts[next(index for index, vote in votes.items() if vote == winner)]
 
 
-def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
+def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> Evaluation:
     """`evaluate` on a run's held-out questions, in its training's number format; samples are drawn like rollouts."""
     training = config.training
     with phase(EVALUATION), training_autocast(training, model):
@@ -95,16 +100,16 @@ def measure(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
             model,
             tokenizer,
             data.held_out,
-            max_new_tokens=training.max_completion_length,
+            max_new_tokens=training.max_completion_length,  # type: ignore[arg-type]
             batch_size=training.per_device_eval_batch_size,
-            chat_template_kwargs=training.chat_template_kwargs,
+            chat_template_kwargs=training.chat_template_kwargs,  # type: ignore[arg-type]
             num_samples=config.script.eval_num_samples,
             sampling=Sampling.like(training),
             template=data.prompt_format.completion,
         )
 
 
-def measure_before(config: Any, model: Any, tokenizer: Any, data: Any) -> Evaluation:
+def measure_before(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> Evaluation:
     """`measure` on the model that training starts from; a run that is gone on with has done so already.
 
     What it has found is taken where no setting that matters was changed; on the main process alone.
@@ -134,7 +139,7 @@ def _kept(directory: Path, rows: Dataset, num_samples: int) -> Evaluation | None
 
 
 def evaluate(
-    model: Any,
+    model: "PreTrainedModel",
     tokenizer: Any,
     rows: Dataset,
     max_new_tokens: int,

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer
 
@@ -17,6 +17,9 @@ from grpo.policy.generation import generate, training_autocast
 from grpo.policy.loading import load, load_tokenizer, read_adapter, read_model_config
 from grpo.runs import hub
 from rewards import extract_xml_answer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
@@ -38,7 +41,13 @@ def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
         raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
 
 
-def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: Sequence[Shot]) -> str:
+def answer(
+    config: Config,
+    model: "PreTrainedModel",
+    tokenizer: Any,
+    style: PromptFormat,
+    shots: Sequence[Shot],
+) -> str:
     """The greedy completion of the question that `--ask` gives, and the answer read out of it."""
     training = config.training
     prompts = tokenize([style.prompt(config.script.ask, shots)], tokenizer, training.chat_template_kwargs)
@@ -50,7 +59,7 @@ def answer(config: Any, model: Any, tokenizer: Any, style: PromptFormat, shots: 
     return printable(f"{text.rstrip()}\n\nAnswer: {read}{end}")
 
 
-def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
+def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
     """Write `merged/` into an adapter's directory: its model with the adapter added to the weights, and the tokenizer.
 
     The base model is loaded anew, unquantized, so that an adapter trained on 4-bit weights merges too. The merged
@@ -68,10 +77,10 @@ def merge(config: Any, directory: str | Path, replace: bool = False) -> Path:
     partial = merged.with_name("merged.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
     source = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
-    read_model_config(adapter.base_model_name_or_path, **source)
+    read_model_config(adapter.base_model_name_or_path, **source)  # type: ignore[arg-type]
     with readable("loading", name=str(directory)):
         base = AutoModelForCausalLM.from_pretrained(
-            adapter.base_model_name_or_path,
+            adapter.base_model_name_or_path,  # type: ignore[arg-type]
             dtype="auto",
             **source,
         )
@@ -91,7 +100,7 @@ def share(config: Config, trainer: Trainer) -> None:
     if config.script.merge_lora and is_first_process():
         say(f"The adapter, merged into its model: {merge(config, config.output, replace=True)}")
     if config.training.push_to_hub:
-        hub.push(trainer)
+        hub.push(trainer)  # type: ignore[arg-type]
 
 
 def use_saved(config: Config, prompt_format: PromptFormat, exemplars: Sequence[Shot]) -> int:

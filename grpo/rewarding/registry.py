@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core.errors import UserError
+from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat
 from rewards import REWARD_FUNCS
 
@@ -70,7 +71,7 @@ def choose(
     return chosen
 
 
-def of_run(config: Any, style: PromptFormat) -> Rewards:
+def of_run(config: Config, style: PromptFormat) -> Rewards:
     """The rewards that a run's settings choose; they follow its completion template and its longest completion."""
     script, training = config.script, config.training
     follow = {"template": style.completion, "max_completion_length": training.max_completion_length}
@@ -179,7 +180,7 @@ def _with_parameters(
     if not values and hasattr(reward, "__name__"):
         return reward
     reward = functools.partial(reward, **values)
-    reward.__name__ = name
+    reward.__name__ = name  # type: ignore[attr-defined]  # by which TRL logs it
     return reward
 
 
