@@ -136,7 +136,7 @@ MISTAKES = {
     "own kind": (dict(args={"my_reward": {"scale": "2"}}), "scale is '2'; give a finite number, such as 1.0"),
     "range": (
         dict(names=["length_reward_func"], args={"length_reward_func": {"low": 900}}),
-        "reward_args: length_reward_func: low 900, high 400, margin 100: give 0 <= low <= high and margin >= 0",
+        "reward_args: length_reward_func: low 900, high 400, margin 100: 0 <= low <= high and margin >= 0 are required",
     ),
     "range by the run": (
         dict(
@@ -144,7 +144,7 @@ MISTAKES = {
             args={"overlong_reward_func": {"cache": 65}},
             run={"max_completion_length": 64},
         ),
-        "cache 65: give 1 to max_completion_length (64)",
+        "cache 65: must be 1 to max_completion_length (64)",
     ),
 }
 
@@ -165,15 +165,15 @@ def test_mistakes_are_one_sentence(kind):
         ("length", "low", 3.5, "give a whole number"),
         ("length", "low", True, "give a whole number"),
         ("step_verified", "line_value", float("nan"), "give a finite number, such as 0.2"),
-        ("step_verified", "max_lines", -1, "max_lines -1: give at least 0"),
+        ("step_verified", "max_lines", -1, "max_lines -1: must be at least 0"),
         ("overlong", "cache", "x", "give a whole number or null"),
         ("style", "phrases", "certainly", "give a list, each item a text"),
         ("style", "phrases", ["a", 3], "give a list, each item a text"),
         ("incremental_format", "template", 3, "give a text or null"),
-        ("soft_format", "template", "no places", "give it {reasoning}, a tag or more"),
+        ("soft_format", "template", "no places", "needs {reasoning}, one or more tags"),
         ("incremental_format", "template", "no tags", "holds no tags"),
-        ("debug", "every", 0, "give every >= 1"),
-        ("repetition", "ngram_size", 0, "give at least 1"),
+        ("debug", "every", 0, "every >= 1"),
+        ("repetition", "ngram_size", 0, "must be at least 1"),
     ],
 )
 def test_values_that_a_parameter_cannot_take(reward, parameter, value, message):
