@@ -136,7 +136,7 @@ MISTAKES = {
     "own kind": (dict(args={"my_reward": {"scale": "2"}}), "scale is '2'; give a finite number, such as 1.0"),
     "range": (
         dict(names=["length_reward_func"], args={"length_reward_func": {"low": 900}}),
-        "reward_args: length_reward_func: low 900, high 400, margin 100: 0 <= low <= high and margin >= 0 are required",
+        "reward_args: length_reward_func: low 900, high 400, margin 100: 0 <= low <= high and margin >= 0",
     ),
     "range by the run": (
         dict(
