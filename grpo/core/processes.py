@@ -61,7 +61,7 @@ def _accelerate_launch() -> str:
     import psutil
 
     try:
-        words = psutil.Process().parent().cmdline()  # type: ignore[union-attr]
+        words = psutil.Process().parent().cmdline()  # type: ignore[union-attr]  # caught below
         start = next(at for at, word in enumerate(words) if LAUNCHER.search(word))
         options = words[start + 1 : words.index(sys.argv[0])]
     except (psutil.Error, AttributeError, StopIteration, ValueError):

@@ -46,8 +46,8 @@ def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: D
     weights, the prompts and the settings.
     """
     training, k = config.training, config.script.filter_num_samples
-    prompts = tokenize(data.train["prompt"], tokenizer, training.chat_template_kwargs)  # type: ignore[arg-type]
-    sampling, limit = Sampling.like(training), training.max_completion_length
+    prompts = tokenize(data.train["prompt"], tokenizer, config.template_kwargs)
+    sampling, limit = Sampling.like(training), config.completion_limit
     golds = data.train["answer"][:]
     facts = [prompts, golds, dataclasses.asdict(sampling), limit, k]
     directory = Path(datasets.config.HF_DATASETS_CACHE) / "grpo_pass_rates"

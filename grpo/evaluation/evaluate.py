@@ -100,9 +100,9 @@ def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data
             model,
             tokenizer,
             data.held_out,
-            max_new_tokens=training.max_completion_length,  # type: ignore[arg-type]
+            max_new_tokens=config.completion_limit,
             batch_size=training.per_device_eval_batch_size,
-            chat_template_kwargs=training.chat_template_kwargs,  # type: ignore[arg-type]
+            chat_template_kwargs=config.template_kwargs,
             num_samples=config.script.eval_num_samples,
             sampling=Sampling.like(training),
             template=data.prompt_format.completion,
@@ -114,10 +114,10 @@ def measure_before(config: Config, model: "PreTrainedModel", tokenizer: Any, dat
 
     What it has found is taken where no setting that matters was changed; on the main process alone.
     """
-    training = config.training
+    checkpoint = config.training.resume_from_checkpoint or ""
     found: list[Evaluation | None] = [None]
-    if PartialState().is_main_process and unchanged(training.resume_from_checkpoint, config.settings()):
-        found = [_kept(Path(training.resume_from_checkpoint).parent, data.held_out, config.script.eval_num_samples)]
+    if PartialState().is_main_process and unchanged(checkpoint, config.settings()):
+        found = [_kept(Path(checkpoint).parent, data.held_out, config.script.eval_num_samples)]
     known = broadcast_object_list([found[0] is not None])[0]
     if not known:
         return measure(config, model, tokenizer, data)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import Trainer
-
 from grpo.core.errors import UserError, readable
 from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import printable
@@ -20,6 +18,7 @@ from rewards import extract_xml_answer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from trl import GRPOTrainer
 
 
 def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
@@ -50,11 +49,11 @@ def answer(
 ) -> str:
     """The greedy completion of the question that `--ask` gives, and the answer read out of it."""
     training = config.training
-    prompts = tokenize([style.prompt(config.script.ask, shots)], tokenizer, training.chat_template_kwargs)
+    prompts = tokenize([style.prompt(config.script.ask or "", shots)], tokenizer, config.template_kwargs)
     with training_autocast(training, model):
-        ((ids, cut),) = generate(model, tokenizer, prompts, training.max_completion_length, batch_size=1)
+        ((ids, cut),) = generate(model, tokenizer, prompts, config.completion_limit, batch_size=1)
     text = tokenizer.decode(ids, skip_special_tokens=True)
-    end = f" (cut off at {training.max_completion_length} tokens)" if cut else ""
+    end = f" (cut off at {config.completion_limit} tokens)" if cut else ""
     read = (extract_xml_answer(text) or "empty") if "<answer>" in text else "no answer tag"
     return printable(f"{text.rstrip()}\n\nAnswer: {read}{end}")
 
@@ -76,11 +75,12 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
         raise UserError(f"merge_only: {str(merged)!r} exists; move it away to merge again")
     partial = merged.with_name("merged.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
-    source = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
-    read_model_config(adapter.base_model_name_or_path, **source)  # type: ignore[arg-type]
+    source: dict[str, Any] = dict(revision=adapter.revision, trust_remote_code=config.training.trust_remote_code)
+    base_name = adapter.base_model_name_or_path or ""  # read_adapter has seen that it is there
+    read_model_config(base_name, **source)
     with readable("loading", name=str(directory)):
         base = AutoModelForCausalLM.from_pretrained(
-            adapter.base_model_name_or_path,  # type: ignore[arg-type]
+            base_name,
             dtype="auto",
             **source,
         )
@@ -95,12 +95,12 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
     return merged
 
 
-def share(config: Config, trainer: Trainer) -> None:
+def share(config: Config, trainer: "GRPOTrainer") -> None:
     """What is done with a trained run besides: `merge_lora` merges its adapter, `push_to_hub` uploads it."""
     if config.script.merge_lora and is_first_process():
         say(f"The adapter, merged into its model: {merge(config, config.output, replace=True)}")
     if config.training.push_to_hub:
-        hub.push(trainer)  # type: ignore[arg-type]
+        hub.push(trainer)
 
 
 def use_saved(config: Config, prompt_format: PromptFormat, exemplars: Sequence[Shot]) -> int:

@@ -178,7 +178,7 @@ def print_tables(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) 
     for column in zip(*lines, strict=True):
         width = max(len(part) for cell in column for part in cell.split("\n"))
         table.add_column(column[0], justify="right", vertical="bottom", width=width)
-    taken = sum(column.width + 1 for column in table.columns)  # type: ignore[misc, operator]
+    taken = sum(column.width + 1 for column in table.columns)  # type: ignore[misc, operator]  # each has a width
     console.width = max(console.width, taken + 12)  # too wide rather than a number cut
     table.add_column("extracted", vertical="bottom")
     for line, row in zip(lines[1:-2], rows, strict=True):

@@ -11,9 +11,9 @@ from grpo.core.check import Check, check_if
 from grpo.core.errors import UserError
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.guard import numbers_of
+from grpo.rewarding.registry import Rewards
 from rewards import last_number, short_name
 
-Rewards = dict[str, Callable[..., list[float | None]]]
 Tried = dict[str, dict[str, float | None] | BaseException]
 
 

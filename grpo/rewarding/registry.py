@@ -75,9 +75,8 @@ def of_run(config: Config, style: PromptFormat) -> Rewards:
     """The rewards that a run's settings choose; they follow its completion template and its longest completion."""
     script, training = config.script, config.training
     follow = {"template": style.completion, "max_completion_length": training.max_completion_length}
-    return choose(
-        script.reward_funcs, training.reward_weights, script.reward_args, follow, script.allow_custom_rewards
-    )
+    args = script.reward_args if isinstance(script.reward_args, dict) else None  # read from JSON by now
+    return choose(script.reward_funcs, training.reward_weights, args, follow, script.allow_custom_rewards)
 
 
 def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:

@@ -68,7 +68,7 @@ class RewardWeights(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # those in the checkpoint that is resumed; what is set in it from here on is saved with the next checkpoint
-        self.factors = state.stateful_callbacks.setdefault("reward_weights", {})  # type: ignore[union-attr]
+        self.factors = state.stateful_callbacks.setdefault("reward_weights", {})  # type: ignore[union-attr]  # a dict
         self._weigh(state)
 
     def on_step_begin(
@@ -97,7 +97,7 @@ class RewardWeights(TrainerCallback):
     @property
     def _rollout_every(self) -> int:
         """Micro-batches from one rollout to the next."""
-        return self.trainer.args.steps_per_generation * self.trainer.num_iterations  # type: ignore[attr-defined]
+        return self.trainer.args.steps_per_generation * self.trainer.num_iterations  # type: ignore[attr-defined]  # GRPOConfig
 
     def _weigh(self, state: TrainerState) -> None:
         own = self.own
@@ -121,7 +121,7 @@ class RewardWeights(TrainerCallback):
         """After the micro-batch that a rollout was sampled for, and after no other, follow what it has earned."""
         if (self.trainer._step - 1) % self._rollout_every:
             return
-        logged: dict[str, Any] = self.trainer._logs["rewards"]  # type: ignore[assignment]
+        logged: dict[str, Any] = self.trainer._logs["rewards"]  # type: ignore[assignment]  # by name
         columns = zip(self.names, logged.values(), self.trainer.reward_weights.tolist(), strict=True)
         for name, column, weight in columns:
             values = [value for value in column if not math.isnan(value)]

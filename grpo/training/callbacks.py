@@ -131,7 +131,7 @@ class Watch(TrainerCallback):
         stop: Callable[..., None] | None = None,
     ) -> None:
         self.trainer, self.path, self.skip, self.stop = trainer, directory / "alarms.jsonl", skip, stop
-        prompt = trainer.train_dataset[0]["prompt"]  # type: ignore[index]
+        prompt = trainer.train_dataset[0]["prompt"]  # type: ignore[index]  # a Dataset
         template = getattr(trainer.processing_class, "chat_template", None)
         self._facts: dict[str, Any] = {
             "scaled_by_group": trainer.scale_rewards == "group",
