@@ -32,11 +32,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from grpo.config import check_cases
 from grpo.core import out_of_memory
 from grpo.core.errors import OutOfMemory, UserError
+from grpo.core.parsing import ArgumentParser
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 150.0  # seconds of a case; the first compilations take up to that
@@ -416,24 +417,19 @@ def save(found: dict[str, Any], path: Path) -> None:
     path.with_suffix(".yaml").write_text(found["recipe"], encoding="utf-8")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message.removeprefix("argument "))
-
-
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m grpo check", description=(__doc__ or "").split("\n")[0])
+    parser = ArgumentParser(prog="python -m grpo check", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--minutes", type=float, help="all of it; unset: 8, and 2 without a GPU")
     parser.add_argument("--model", help="a local directory; unset: a random Qwen2 of 1.5B parameters (CPU: 2M)")
     parser.add_argument("--output", type=Path, default=Path("outputs/check.json"), help="outputs/check.json")
     given = parser.parse_args(argv)
     if given.model and not (Path(given.model) / "config.json").is_file():
-        raise UserError(f"--model: {given.model} holds no config.json; use the directory of a model, or drop it")
+        raise UserError(f"model: {given.model} holds no config.json; use the directory of a model, or drop it")
     if given.minutes is not None and not 0 < given.minutes < 1e4:
-        raise UserError(f"--minutes: {given.minutes:g} is out of range; use a number above 0")
+        raise UserError(f"minutes: {given.minutes:g} is out of range; use a number above 0")
     if given.output.suffix != ".json":
         raise UserError(
-            f"--output: {given.output} does not end in .json; the recipe (.yaml) and the log are beside it"
+            f"output: {given.output} does not end in .json; the recipe (.yaml) and the log are beside it"
         )
     return given
 
@@ -449,7 +445,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: --output: {given.output} cannot be written ({error.strerror}); use another", file=sys.stderr)
+        print(f"error: output: {given.output} cannot be written ({error.strerror}); use another", file=sys.stderr)
         return 2
     from rich.console import Console
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from grpo.core.errors import UserError
+from grpo.core.parsing import ArgumentParser
 from grpo.core.settings import Geometry
 from grpo.policy import memory
 
@@ -265,15 +266,9 @@ class Work:
 # --- The command --------------------------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message.replace("argument --", ""))
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="python -m grpo plan",
-        allow_abbrev=False,
         description="Memory, time and cost of a run, by arithmetic alone: nothing is trained, loaded or downloaded. "
         "Takes every flag of train_grpo.py besides, such as --config recipes/fast_80gb.yaml.",
     )

@@ -16,7 +16,7 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; {self.format_usage().strip()}")
+        raise UserError(f"{message.removeprefix('argument --')}; see {self.prog} --help")
 
 
 def from_json(text: str) -> Any:

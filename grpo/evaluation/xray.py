@@ -8,7 +8,6 @@ five rewards of the recipe score it, or, in a run's directory, the run's rewards
 Exit status: 0 every line was scored · 1 some could not be and are named on stderr · 2 there was nothing to score.
 """
 
-import argparse
 import inspect
 import json
 import math
@@ -17,10 +16,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NoReturn
+from typing import Any
 
 import rewards
 from grpo.core.errors import UserError
+from grpo.core.parsing import ArgumentParser
 from grpo.data.gold import gold_answer
 from grpo.rewarding import registry
 from rewards import REWARD_FUNCS, count_xml, extract_xml_answer, has_soft_format, has_strict_format, last_number
@@ -195,13 +195,8 @@ def print_tables(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) 
             console.print(Text(f"{start}'{shown(row['extracted'], console.width - len(start) - 2)}'"), soft_wrap=True)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; {self.format_usage().strip()}")
-
-
 def main(argv: list[str] | None = None) -> int:
-    parser = _Parser(prog="python -m grpo xray", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ArgumentParser(prog="python -m grpo xray", description=__doc__.split("\n")[0])
     parser.add_argument("file", metavar="FILE.jsonl", help="the completions; - reads standard input")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")

@@ -249,11 +249,11 @@ def test_lengths_for_vllm_are_those_of_the_other_engines():
 @pytest.mark.parametrize(
     ("argv", "key"),
     [
-        (["--model", "nowhere"], "--model"),
-        (["--minutes", "0"], "--minutes"),
-        (["--minutes", "x"], "--minutes"),
-        (["--output", "x.yaml"], "--output"),
-        (["--output", "file/x.json"], "--output"),
+        (["--model", "nowhere"], "model"),
+        (["--minutes", "0"], "minutes"),
+        (["--minutes", "x"], "minutes"),
+        (["--output", "x.yaml"], "output"),
+        (["--output", "file/x.json"], "output"),
     ],
 )
 def test_a_mistake_is_one_line(argv, key, capsys):
