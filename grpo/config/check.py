@@ -428,9 +428,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     if given.minutes is not None and not 0 < given.minutes < 1e4:
         raise UserError(f"minutes: {given.minutes:g} is out of range; use a number above 0")
     if given.output.suffix != ".json":
-        raise UserError(
-            f"output: {given.output} does not end in .json; the recipe (.yaml) and the log are beside it"
-        )
+        raise UserError(f"output: {given.output} does not end in .json; the recipe (.yaml) and the log are beside it")
     return given
 
 
