@@ -145,16 +145,19 @@ EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer
 def experiment(config: "Config", rows: Any = None) -> int:
     """Data, rewards, trainer, train; the exit status. `rows` as `dataset` in `main`."""
     # What is heavy is imported here, so that --help and mistakes answer in seconds
-    from grpo.config import preflight
-    from grpo.data import dataset, prompts
+    from grpo.data import prompts
     from grpo.evaluation import inference
-    from grpo.policy import loading
-    from grpo.rewarding import registry
 
     # 1. The task: rows become prompts, and rewards say what a completion is worth
     prompt_format = prompts.choose(PROMPT_FORMATS, config.script)
     if config.script.ask or config.script.merge_only:  # a saved run is used, and none begins
         return inference.use_saved(config, prompt_format, EXEMPLARS)
+
+    from grpo.config import preflight
+    from grpo.data import dataset
+    from grpo.policy import loading
+    from grpo.rewarding import registry
+
     reward_funcs = registry.of_run(config, prompt_format)
     architecture = loading.read_configs(config)
     tokenizer, prompt_format = loading.load_tokenizer(config, prompt_format)
@@ -216,11 +219,9 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
 
     def run() -> int:
         unsloth.import_if_asked(HYPERPARAMETERS, words)  # before anything imports what it patches
-        from grpo.config import hardware
-        from grpo.config.resolve import merge, resolve
+        from grpo.config.resolve import configure
 
-        hardware.claim_devices(merge(HYPERPARAMETERS, words, hardware.world_size()).settings)  # before CUDA starts
-        return experiment(resolve(HYPERPARAMETERS, words), dataset)
+        return experiment(configure(HYPERPARAMETERS, words), dataset)
 
     return ending.status_of(run)
 

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import os
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 from grpo.core import processes
@@ -53,7 +52,7 @@ def world_size() -> int:
     return count
 
 
-def claim_devices(settings: dict[str, Any]) -> None:
+def claim_devices(settings: dict[str, Any], argv: list[str]) -> None:
     """What has to be done to this process before CUDA starts and before TRL constructs its configuration.
 
     Several visible GPUs and no launcher: the first one is used, and the line to start all of them is printed, because
@@ -69,7 +68,7 @@ def claim_devices(settings: dict[str, Any]) -> None:
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         if not (settings["ask"] or settings["merge_only"]):
-            launch = f"torchrun --nproc_per_node={count} {command_line(sys.argv[1:])}"
+            launch = f"torchrun --nproc_per_node={count} {command_line(argv)}"
             print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
 
 

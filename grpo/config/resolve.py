@@ -1,8 +1,8 @@
 """From what was asked for to one checked configuration.
 
 `merge` checks all that can be said of a run on any machine; `resolve` fits it to this one, chooses the run's directory
-and lets TRL construct its own objects. Neither writes, prints or changes this process: `hardware.claim_devices` does
-what has to be done to it in between.
+and lets TRL construct its own objects. Neither writes, prints or changes this process: `configure` does both, and
+lets `hardware.claim_devices` do so in between.
 """
 
 import os
@@ -58,15 +58,23 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     return Merged(settings, typed, geometry, in_stages, notes, rollout_given)
 
 
-def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None) -> Config:
+def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:
+    """`resolve`, and this process made ready for what it says: its GPU chosen, its group of processes joined."""
+    merged = merge(hyperparameters, argv, hardware.world_size())
+    hardware.claim_devices(merged.settings, argv)
+    return resolve(hyperparameters, argv, merged)
+
+
+def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merged: Merged | None = None) -> Config:
     """The configuration of this run; raises UserError for the first thing that is wrong.
 
     Args:
         hyperparameters: the inline block of train_grpo.py.
         argv: the command line without the program's name; None reads sys.argv.
+        merged: what `merge` makes of these two, where that is known.
     """
     argv = sys.argv[1:] if argv is None else argv
-    merged = merge(hyperparameters, argv, hardware.world_size())
+    merged = merged or merge(hyperparameters, argv, hardware.world_size())
     settings, notes = merged.settings, merged.notes
     notes += hardware.fit_to_machine(settings, merged.typed)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])

@@ -218,6 +218,7 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
 # Flags, as a regular expression, that do nothing unless one of these settings has one of these values
 NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("save_steps", ("save_strategy",), ("steps",)),
+    ("save_total_limit|save_only_model", ("save_strategy",), ("steps", "epoch", "best")),
     ("eval_steps", ("eval_strategy",), ("steps",)),
     ("eval_delay", ("eval_strategy",), ("steps", "epoch")),
     ("num_train_epochs", ("max_steps",), (-1,)),
@@ -245,11 +246,15 @@ def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
     for flags, names, values in NEEDS:
         if any(settings[name] in values or (values == (True,) and settings[name]) for name in names):
             continue
-        for key in sorted(key for key in typed if re.fullmatch(flags, key) and settings[key] not in (None, False)):
+        for key in sorted(key for key in typed if re.fullmatch(flags, key) and not _off(settings[key])):
             states = " and ".join(f"{name} is {_shown(settings[name])}" for name in names)
             wish = f"--{names[0]} {'0.1 0.9' if names[0] == 'filter_pass_rate' else _shown(values[0])}"
             wish = "--adaptive_rewards all" if names[0] == "adaptive_rewards" else wish
             raise UserError(f"{key}: it has no effect while {states}; drop it, or add {wish}")
+
+
+def _off(value: Any) -> bool:
+    return value is None or value is False
 
 
 def _shown(value: Any) -> str:

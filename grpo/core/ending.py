@@ -12,7 +12,7 @@ from grpo.core.processes import end_process_group, is_first_process, speaker
 def status_of(run: Callable[[], int]) -> int:
     """What `run` returns; the user's mistakes end in one line and status 2, Ctrl-C in one and 130."""
     try:
-        with readable(left="Nothing was trained in this session"):
+        with readable(left="nothing was trained in this session"):
             status = run()
         end_process_group()
         return status

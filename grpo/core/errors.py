@@ -134,7 +134,7 @@ TRANSLATIONS = (
         "",
         is_process_gone,
         "another process of this run is gone or does not answer ({reason}); what it printed, on whichever machine, "
-        "says why (if it was only slow, raise ddp_timeout). {left}. {way_on}",
+        "says why (if it was only slow, raise ddp_timeout); {left}. {way_on}",
         Gone,
     ),
     Translation(
@@ -156,7 +156,7 @@ TRANSLATIONS = (
         "push_to_hub: the Hub does not take the model ({reason}); {remedy}",
     ),
     Translation(  # of settings that contradict each other in a way only TRL knows
-        "the trainer", lambda error: isinstance(error, ValueError | NotImplementedError | ImportError), "{reason}"
+        "the trainer", lambda error: isinstance(error, ValueError | NotImplementedError | ImportError), "{whole}"
     ),
 )
 
@@ -168,11 +168,14 @@ def translate(error: BaseException, doing: str, facts: dict[str, Any]) -> UserEr
         facts: for the line; what is callable is called only where a line needs it.
     """
     for row in (row for row in TRANSLATIONS if row.doing in ("", doing)):
+        if not row.doing and "left" not in facts:
+            continue  # whoever knows what is left of the run is further out
         # a full disk and a process that is gone hide behind what the libraries on the way make of them
         for found in origins(error) if row.doing in ("", "the run") else (error,):
             if row.matches(found):
                 known = {key: value() if callable(value) else value for key, value in facts.items() if key in row.line}
-                return row.kind(row.line.format_map(_Facts(known, reason=reason_of(found))).strip(" ;."))
+                known |= {"reason": reason_of(found), "whole": str(found)}
+                return row.kind(row.line.format_map(_Facts(known)).strip(" ;."))
     return None
 
 

@@ -45,8 +45,8 @@ def measure_after(
 def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> int:
     """`--eval_only`: measure the model as it is; the exit status."""
     with open_run(config) as run:
-        run.begin(**data.facts())
         summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
+        run.begin(**data.facts())  # only now: it may replace a run (`overwrite_run`)
         if is_first_process():
             evaluate.save(config.output, "only", summary, answers)
             evaluate.print_evaluations({Path(config.model_name).name: summary})

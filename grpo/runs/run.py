@@ -95,6 +95,8 @@ class Run:
 
     def way_on(self) -> str:
         """What can be done with what there is of the run."""
+        if self.config.script.eval_only:
+            return "Nothing was measured or written"
         command = record.resume_command(self.output, self.config.argv)
         if checkpoints.newest(self.output)[0]:
             return f"To resume{processes.on_each()}: {command}"

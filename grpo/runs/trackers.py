@@ -67,7 +67,9 @@ def mode(name: str) -> str:
     if told := os.environ.get(SERVERS[name].mode):
         return told
     if name == "swanlab":
-        return "online" if os.environ.get("SWANLAB_API_KEY") else "offline"
+        import swanlab
+
+        return "online" if swanlab.Settings().api_key else "offline"  # of the environment, or of `swanlab login`
     import wandb
 
     try:

@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -94,7 +94,8 @@ class Observed:
         """From a checkpoint (`dataclasses.asdict`, through JSON); `facts` follow from the resumed run's settings."""
         rollouts = [Rollout(**rollout) for rollout in found["rollouts"]]
         totals = found["totals"] and tuple(found["totals"])
-        return cls(**{**found, "rollouts": rollouts, "totals": totals, **facts})
+        known = {field.name for field in fields(cls)} & found.keys()  # a checkpoint of another version has others
+        return cls(**{**{key: found[key] for key in known}, "rollouts": rollouts, "totals": totals, **facts})
 
     def note(self, key: str, value: float) -> None:
         """The mean of a metric in an optimizer step; of many steps the first and last ENTROPY_WINDOW are kept."""

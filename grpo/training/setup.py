@@ -34,7 +34,7 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
         arguments["peft_config"] = get_peft_config(config.model)
     with readable("the trainer"), readable("the Hub", remedy="set a hub_model_id that you may write"):
         trainer = trainer_class(config.script)(args=training, **arguments)
-        trackers.start(training)
+    trackers.start(training)
     trainer.checkpoint_facts = facts
     # the first reason to stop counts: a cause is asked about before the alarms that follow from it
     trainer.add_callback(callbacks.MetricsFile(run.output))

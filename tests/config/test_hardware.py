@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -122,8 +121,7 @@ def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
 
 def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):
     gpus(2)
-    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--beta", "0.1", "--hub_token", "hf_secret"])
-    hardware.claim_devices(settings())
+    hardware.claim_devices(settings(), ["--beta", "0.1", "--hub_token", "hf_secret"])
     (note,) = capsys.readouterr().out.splitlines()
     assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note and "hf_secret" not in note
     assert hardware.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
@@ -132,7 +130,7 @@ def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsy
 def test_a_launcher_keeps_all_gpus(gpus, monkeypatch, capsys):
     gpus(2)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    hardware.claim_devices(settings())
+    hardware.claim_devices(settings(), [])
     assert capsys.readouterr().out == "" and hardware.os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 

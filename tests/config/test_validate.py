@@ -37,6 +37,8 @@ def merged(*words):
         ('--gradient_checkpointing false --gradient_checkpointing_kwargs {"use_reentrant":true}', "gradient_checkpo"),
         ("--log_completions false --num_completions_to_print 3", "log_completions is false"),
         ("--hub_model_id a/b", "push_to_hub is false"),
+        ("--lora_dropout 0", "use_peft is false"),
+        ("--save_strategy no --save_total_limit 3", "save_strategy is no"),
     ],
 )
 def test_a_typed_flag_without_effect_is_refused(words, needs, monkeypatch):

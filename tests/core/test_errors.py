@@ -71,8 +71,8 @@ def test_other_errors_pass_as_they_are(second, error):
     ids=[*("reset", "closed", "time", "nccl", "store")],
 )
 def test_a_process_that_is_gone_is_one_line(second, monkeypatch, error, reason):
-    line = rf"gone or does not answer \({re.escape(reason)}.*Nothing was trained"
-    with pytest.raises(Gone, match=line) as raised, readable(left="Nothing was trained"):
+    line = rf"gone or does not answer \({re.escape(reason)}.*nothing was trained"
+    with pytest.raises(Gone, match=line) as raised, readable(left="nothing was trained"):
         raise error
     assert "/gloo/" not in str(raised.value)
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -91,6 +91,17 @@ def test_a_process_that_is_gone_is_one_line(second, monkeypatch, error, reason):
 )
 def test_what_only_looks_like_a_process_that_is_gone_passes(second, error):
     assert translate(error, "", {}) is None
+
+
+def test_who_knows_what_is_left_says_that_a_process_is_gone(second):
+    left = "nothing was trained"
+    with pytest.raises(Gone, match=left), readable(left=left), readable("the trainer"):
+        raise RuntimeError(f"{GLOO}Connection closed by peer")
+
+
+def test_what_trl_refuses_is_said_in_full():
+    with pytest.raises(UserError, match=r"`vllm_mode` is wrong\. Set it to colocate"), readable("the trainer"):
+        raise ValueError("`vllm_mode` is wrong.\nSet it to colocate")
 
 
 def test_what_hub_and_trl_say_counts_only_where_they_were_asked():

@@ -181,7 +181,7 @@ def fake(tmp_path, step=4, every=1, processes=1, gathered=None):
 
 
 def run(tmp_path, *argv):
-    return Run(SimpleNamespace(output=tmp_path, argv=list(argv), started=0.0))
+    return Run(SimpleNamespace(output=tmp_path, argv=list(argv), started=0.0, script=SimpleNamespace(eval_only=False)))
 
 
 def stopping(tmp_path, **settings):
