@@ -1,4 +1,4 @@
-"""grpo/geometry.py: what TRL will do with a batch, said before."""
+"""grpo/config/geometry.py: what TRL will do with a batch, said before."""
 
 import itertools
 

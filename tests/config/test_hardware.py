@@ -1,4 +1,4 @@
-"""grpo/machine.py: settings against the machine."""
+"""grpo/config/hardware.py: settings against the machine."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""grpo/config.py: inline < recipe < command line, and one readable line for every mistake."""
+"""grpo/config/resolve.py: inline < recipe < command line, and one readable line for every mistake."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""grpo/data.py: rows of any source become the same prompts; nothing is cut, everything dropped is counted."""
+"""grpo/data/dataset.py: rows of any source become the same prompts; nothing is cut, everything dropped is counted."""
 
 import functools
 from decimal import Decimal

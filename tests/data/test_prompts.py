@@ -1,4 +1,4 @@
-"""grpo/prompts.py: the formats, as chat messages and as plain text, and what a recipe may change in them."""
+"""grpo/data/prompts.py: the formats, as chat messages and as plain text, and what a recipe may change in them."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""grpo/sources.py: every source gives the same rows, and what cannot be read is named with its place."""
+"""grpo/data/sources.py: every source gives the same rows, and what cannot be read is named with its place."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""grpo/comparison.py: counts, exact p-values and intervals, and a sentence that says what was learned."""
+"""grpo/evaluation/comparison.py: counts, exact p-values and intervals, and a sentence that says what was learned."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""grpo/difficulty.py: questions are measured once, with the policy's own samples, and those without a signal leave."""
+"""grpo/evaluation/difficulty.py: questions are measured once, with the policy's own samples, and those without a signal leave."""
 
 import json
 import os

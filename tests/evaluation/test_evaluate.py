@@ -1,4 +1,4 @@
-"""grpo/evaluation.py: the numbers, and that batching changes no answer."""
+"""grpo/evaluation/evaluate.py: the numbers, and that batching changes no answer."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""grpo/saved.py: a saved run answers a question as it was trained to, and its adapter can be merged."""
+"""grpo/evaluation/inference.py: a saved run answers a question as it was trained to, and its adapter can be merged."""
 
 import json
 import shutil

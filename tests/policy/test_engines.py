@@ -1,4 +1,4 @@
-"""grpo/engines.py: the setting `generation` and TRL's switches say the same."""
+"""grpo/policy/engines.py: the setting `generation` and TRL's switches say the same."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""grpo/reward_trial.py: rewards as TRL calls them, on a perfect completion and on perturbed ones."""
+"""grpo/rewarding/probe.py: rewards as TRL calls them, on a perfect completion and on perturbed ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""grpo/reward_choice.py: names and parameters become functions, or one sentence that says what is wrong."""
+"""grpo/rewarding/registry.py: names and parameters become functions, or one sentence that says what is wrong."""
 
 import functools
 import pickle

@@ -1,4 +1,4 @@
-"""grpo/rollouts.py: completions as TRL's own path samples them, in another order of work."""
+"""grpo/training/rollouts.py: completions as TRL's own path samples them, in another order of work."""
 
 from collections import Counter
 

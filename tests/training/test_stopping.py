@@ -1,4 +1,4 @@
-"""grpo/stopping.py: a signal costs nothing but time."""
+"""grpo/training/stopping.py: a signal costs nothing but time."""
 
 import json
 import multiprocessing
