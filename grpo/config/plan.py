@@ -269,7 +269,7 @@ class Work:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python -m grpo plan",
-        description="Memory, time and cost of a run, by arithmetic alone: nothing is trained and no weights are loaded. "
+        description="Memory, time and cost of a run, by arithmetic alone: no weights are loaded. "
         "Takes every flag of train_grpo.py besides, such as --config recipes/fast_80gb.yaml.",
     )
     add = parser.add_argument

@@ -1,4 +1,4 @@
-"""grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy where it is not."""
+"""grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy where it."""
 
 import dataclasses
 import shutil

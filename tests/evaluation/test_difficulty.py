@@ -1,4 +1,4 @@
-"""grpo/evaluation/difficulty.py: questions are measured once, with the policy's own samples, and those without a signal leave."""
+"""grpo/evaluation/difficulty.py: questions are measured once, with the policy's own samples, and those without."""
 
 import json
 import os
