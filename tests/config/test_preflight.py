@@ -1,4 +1,4 @@
-"""grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy where it."""
+"""grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy."""
 
 import dataclasses
 import shutil

@@ -1,4 +1,4 @@
-"""grpo/evaluation/difficulty.py: questions are measured once, with the policy's own samples, and those without."""
+"""grpo/evaluation/difficulty.py: questions are measured once, with the policy's own samples."""
 
 import json
 import os
