@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo.config.check_cases import clock  # noqa: E402, F401
+from grpo.config.check_cases import clock, load_model, load_tokenizer  # noqa: E402, F401
 
 
 def device() -> str:
@@ -22,13 +22,7 @@ def device() -> str:
 
 def load(model: str) -> tuple[Any, Any]:
     """A float32 model, a local directory or a Hub id, and its tokenizer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa")
-    return policy.to(device()), tokenizer
+    return load_model(model, device(), "float32"), load_tokenizer(model)
 
 
 def prompt_ids(file: str, tokenizer: Any, count: int, num_shots: int) -> list[list[int]]:

@@ -1,12 +1,12 @@
-"""What `python -m grpo check` measures: this machine, one kind of training step, one way to sample a rollout.
+"""What `python -m grpo check` and the benchmarks measure: a machine, a training step, a way to sample a rollout.
 
 Each function runs in the calling process, on one device. Heavy libraries are imported where they are used.
 """
 
 import contextlib
-import ctypes
+import copy
+import functools
 import gc
-import importlib.metadata
 import math
 import os
 import random
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.core.errors import UserError
+from grpo.runs.record import versions
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from trl import GRPOConfig
 
 TOKENIZER = Path(__file__).resolve().parents[2] / "assets" / "demo" / "model"
-PACKAGES = ("torch", "transformers", "trl", "peft", "torch-optimi", "flash-attn", "vllm")
 # Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
 RANDOM = {"2M": (4, 192, 768, 6, 512), "9M": (5, 384, 1024, 6, 512), "1.5B": (28, 1536, 8960, 12, 151936)}
 
@@ -37,14 +37,15 @@ Gradients = Iterator[tuple[str, "torch.Tensor"]]
 
 
 def machine(model: str | None = None) -> dict[str, Any]:
-    """The device, versions, the model's shape, and the two rates that nothing here can exceed.
+    """What the device is, and the two rates that nothing here can exceed.
 
     Args:
-        model: a directory or a name in RANDOM; None: one that fits the device, `path`.
+        model: a directory or a name in RANDOM; None: one that fits the device.
 
     Returns:
-        `device` (name, type, bytes of memory), `versions`, `model`, `attention` that can be tried, and `limits`:
-        bytes a second of a copy (read plus written), operations a second of a matrix product by number format.
+        `device` (type, name, bytes of memory), `versions`, `attention` that can be tried, `model` (as given, its name
+        and number of parameters), and `limits`: bytes a second of a copy (read plus written), operations a second of
+        a matrix product by number format.
     """
     import psutil
     import torch
@@ -52,31 +53,25 @@ def machine(model: str | None = None) -> dict[str, Any]:
 
     from grpo.policy import memory
 
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    device: dict[str, Any] = {"type": kind, "name": f"CPU, {torch.get_num_threads()} thread(s)"}
-    device["memory"] = psutil.virtual_memory().total
     attention = ["sdpa"]
-    if kind == "cuda":
+    if torch.cuda.is_available():
         about = torch.cuda.get_device_properties(0)
-        device |= {"name": about.name, "memory": about.total_memory, "capability": f"{about.major}.{about.minor}"}
-        device |= {"cuda": torch.version.cuda, "bf16": torch.cuda.is_bf16_supported(including_emulation=False)}
+        kind, name, total = "cuda", about.name, about.total_memory
         attention += ["flex_attention"]
         attention += ["flash_attention_2"] if is_flash_attn_2_available() else []
         attention += ["flash_attention_3"] if is_flash_attn_3_available() else []
+    else:
+        kind, name, total = "cpu", f"CPU, {torch.get_num_threads()} thread(s)", psutil.virtual_memory().total
     model = model or ("1.5B" if kind == "cuda" else "2M")
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    shape = memory.shape(model_config(model))
-    sizes = {key: getattr(shape, key) for key in ("parameters", "layers", "hidden", "key_value", "vocabulary")}
-    name = f"a random Qwen2 of {model} parameters" if model in RANDOM else Path(model).resolve().name
+    called = f"a random Qwen2 of {model} parameters" if model in RANDOM else Path(model).resolve().name
     rates = {dtype: matrix_rate(kind, dtype) for dtype in ("bfloat16", "float32")}
-    limits = {"copy_bytes_per_second": copy_rate(kind), "matrix_flops_per_second": rates}
     return {
-        "device": device, "versions": versions, "attention": attention, "model": {"name": name, **sizes},
-        "limits": limits, "path": model,
-    }  # fmt: skip
+        "device": {"type": kind, "name": name, "memory": total},
+        "versions": versions(),
+        "attention": attention,
+        "model": {"given": model, "name": called, "parameters": memory.shape(model_config(model)).parameters},
+        "limits": {"copy_bytes_per_second": copy_rate(kind), "matrix_flops_per_second": rates},
+    }
 
 
 def matrix_rate(device: str, dtype: str) -> float:
@@ -108,29 +103,16 @@ def _fastest(function: Callable[[], Any], device: str) -> float:
 
 def clock(device: str) -> float:
     """Seconds: of the wall once a GPU has done what it was asked to; on a CPU of this process, summed over threads."""
-    if device == "cpu":
-        return time.process_time() / _threads()
     import torch
 
+    if device == "cpu":
+        return time.process_time() / torch.get_num_threads()
     torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
-
-
-def memory_now(device: str) -> int:
-    """Bytes that a later `peak` is to be compared with."""
-    import torch
-
-    return torch.cuda.memory_allocated() if device == "cuda" else peak(device)
-
-
 def peak(device: str) -> int:
-    """Peak memory of this process since `clean`, in bytes."""
+    """Bytes: the most that torch has held on the GPU since `clean`; on a CPU, that this process has."""
     import torch
 
     if device == "cuda":
@@ -147,8 +129,7 @@ def clean(device: str) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     else:
-        with contextlib.suppress(AttributeError, OSError):  # glibc on Linux; elsewhere the peak is the process'
-            ctypes.CDLL(None).malloc_trim(0)
+        with contextlib.suppress(OSError):  # Linux; elsewhere the peak stays that of the whole process
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     torch.ones(1, device=device).item()
 
@@ -175,15 +156,12 @@ def load_model(model: str, device: str, dtype: str, attention: str = "sdpa") -> 
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
+    own = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "trust_remote_code": False}
     if model not in RANDOM:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            model, dtype=dtype, attn_implementation=attention, trust_remote_code=False
-        )
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, **own)
         return loaded.to(device)
     with torch.device(device):  # drawn there, in its own type: 1.5B weights take minutes on a CPU
-        return AutoModelForCausalLM.from_config(
-            model_config(model), dtype=getattr(torch, dtype), attn_implementation=attention
-        )
+        return AutoModelForCausalLM.from_config(model_config(model), **own)
 
 
 def load_tokenizer(model: str) -> "PreTrainedTokenizerBase":
@@ -214,19 +192,14 @@ def trainer_config(device: str, directory: str, **settings: Any) -> "GRPOConfig"
 class Run:
     """A training run on made-up rollouts of `batch_size` × `accumulation` completions, one optimizer step each.
 
-    Attributes:
-        trainer: stock (TRL's GRPOTrainer) or lean.
-        model: a local directory, or a name in RANDOM.
-        dtype: of the weights; `autocast` computes in bfloat16 whatever they are.
-        group: completions of a prompt.
-        dead: share of groups whose rewards are all the same.
+    `trainer` is stock (TRL's GRPOTrainer) or lean, `model` a local directory or a name in RANDOM, `group` the rows of
+    a prompt, `dead` the share of groups whose rewards are all the same. Weights in bfloat16 imply autocast.
     """
 
     trainer: str
     model: str = "9M"
     device: str = "cpu"
     dtype: str = "float32"
-    autocast: bool = False
     attention: str = "sdpa"
     checkpointing: bool = False
     pack_tokens: int | None = None
@@ -245,17 +218,17 @@ class Run:
 
 
 def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None] | None = None) -> dict[str, Any]:
-    """Train on made-up completions, and say what it took; making them up is not counted.
+    """Train on made-up completions, and say what it took.
 
     Args:
         model: replaces run.model, which then names its tokenizer only.
         on_gradients: gets the names and gradients of all parameters before the first optimizer step.
 
     Returns:
-        By optimizer step: `seconds` of forward and backward (as `clock` counts them), and `tokens` of the rollout
-        (completions, and each distinct prompt once). In all: tokens `computed` and `useful` (live completions, and
-        their distinct prompts but the last token), `peak_bytes` above what was there before, `parameters`,
-        `pack_tokens`, and how packs are computed, `backend`.
+        By optimizer step: `seconds` of forward and backward without making completions up, and `tokens` of the rollout
+        (completions, and each distinct prompt once). In all: tokens `computed` and `useful` (those of live groups, but
+        their prompts' last ones), `peak_bytes` above what was there before, `parameters`, `pack_tokens`, and how packs
+        are computed, `backend`.
     """
     import torch
     from datasets import Dataset
@@ -265,22 +238,21 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from grpo.config.plan import SPREAD
     from grpo.training.trainer import LeanGRPOTrainer
 
-    before = memory_now(run.device)
+    before = peak(run.device)
     model = load_model(run.model, run.device, run.dtype, run.attention) if model is None else model
     tokenizer = load_tokenizer(run.model)
     dice, asked = random.Random(run.seed), random.Random(-1 - run.seed)  # the first rollout is that of a shorter run
     groups = run.batch_size * run.accumulation // run.group  # of a rollout
-    words = ["a", "with", "boxes", "of", "pears", "and", "eggs", "find", "many", "they"]
-    rows: list[dict[str, Any]] = [
-        {"prompt": " ".join(asked.choice(words) for _ in range(asked.randint(*run.prompt_words))), "number": number}
-        for number in range(groups * run.steps)
+    dead = run.group * math.ceil(run.dead * groups)  # completions of a rollout, its first ones
+    rows = [
+        {"prompt": f"{number}:" + " pears" * asked.randint(*run.prompt_words)} for number in range(groups * run.steps)
     ]
-    dead = {row["number"] for row in rows if row["number"] % groups < run.dead * groups}
     vocabulary = min(len(tokenizer), model.config.get_text_config().vocab_size)
-    rollouts: list[dict[str, Any]] = []
-    seconds: list[float] = []
     computed: list[int] = []
-    sampling = 0.0
+    tokens: list[int] = []
+    useful: list[int] = []
+    scoring: list[float] = []  # seconds of a rollout, one an optimizer step
+    stepping: list[float] = []  # seconds of a micro-batch, with the rollout's in the first
 
     def sample(prompt_ids: list, *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
         completions = []
@@ -289,16 +261,26 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
             completions.append([dice.randrange(5, vocabulary) for _ in range(length)])
             if length < run.max_completion_length:
                 completions[-1][-1] = tokenizer.eos_token_id
-        rollouts.append({"prompts": prompt_ids, "completions": completions})
+        distinct, live = (set(map(tuple, prompt_ids[first:])) for first in (0, dead))
+        tokens.append(sum(map(len, completions)) + sum(map(len, distinct)))
+        useful.append(sum(map(len, completions[dead:])) + sum(len(prompt) - 1 for prompt in live))
         return completions, None
 
-    def reward(completion_ids: list, number: list, **kwargs: Any) -> list[float]:
-        rollouts[-1]["live"] = [one not in dead for one in number]
-        return [0.0 if one in dead else float(sum(ids) % 997) for ids, one in zip(completion_ids, number, strict=True)]
+    def reward(completion_ids: list, **kwargs: Any) -> list[float]:
+        return [0.0] * dead + [float(sum(ids) % 997) for ids in completion_ids[dead:]]
 
     def count(module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
             computed.append(kwargs["input_ids"].numel())
+
+    def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = clock(run.device)
+            output = function(*args, **kwargs)
+            seconds.append(clock(run.device) - start)
+            return output
+
+        return call
 
     class FirstGradients(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -315,45 +297,24 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
                 run.device, directory, per_device_train_batch_size=run.batch_size, num_generations=run.group,
                 gradient_accumulation_steps=run.accumulation, max_completion_length=run.max_completion_length,
                 max_steps=run.steps, loss_type=run.loss_type, beta=run.beta, optim=run.optim, seed=run.seed,
-                gradient_checkpointing=run.checkpointing, bf16=run.autocast, shuffle_dataset=False,
+                gradient_checkpointing=run.checkpointing, bf16=run.dtype == "bfloat16", shuffle_dataset=False,
             ),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             callbacks=[FirstGradients()],
             **({"pack_tokens": run.pack_tokens} if run.trainer == "lean" else {}),
         )  # fmt: skip
-        trainer._generate_single_turn = sample
         model.register_forward_pre_hook(count, with_kwargs=True)
-        score, step = trainer._generate_and_score_completions, trainer.training_step
-
-        def timed_score(inputs: Any) -> Any:
-            nonlocal sampling
-            start = clock(run.device)
-            output = score(inputs)
-            sampling += clock(run.device) - start
-            return output
-
-        def timed_step(*args: Any, **kwargs: Any) -> Any:
-            nonlocal sampling
-            start, sampling = clock(run.device), 0.0
-            output = step(*args, **kwargs)
-            seconds.append(clock(run.device) - start - sampling)
-            return output
-
-        trainer._generate_and_score_completions, trainer.training_step = timed_score, timed_step
+        trainer._generate_single_turn = sample
+        trainer._generate_and_score_completions = timed(trainer._generate_and_score_completions, scoring)
+        trainer.training_step = timed(trainer.training_step, stepping)
         trainer.train()
-    tokens, useful = [], 0
-    for rollout in rollouts:
-        prompts = {tuple(prompt) for prompt in rollout["prompts"]}
-        tokens.append(sum(map(len, prompts)) + sum(map(len, rollout["completions"])))
-        live = [index for index, lives in enumerate(rollout["live"]) if lives]
-        useful += sum(len(rollout["completions"][index]) for index in live)
-        useful += sum(len(prompt) - 1 for prompt in {tuple(rollout["prompts"][index]) for index in live})
+    steps = (sum(stepping[at : at + run.accumulation]) for at in range(0, len(stepping), run.accumulation))
     return {
-        "seconds": [sum(seconds[at : at + run.accumulation]) for at in range(0, len(seconds), run.accumulation)],
+        "seconds": [step - rollout for step, rollout in zip(steps, scoring, strict=True)],
         "tokens": tokens,
         "computed": sum(computed),
-        "useful": useful,
+        "useful": sum(useful),
         "peak_bytes": peak(run.device) - before,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "pack_tokens": getattr(trainer, "pack_tokens", None),
@@ -361,34 +322,33 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     }
 
 
-_exact: dict[tuple[Any, ...], dict[str, "torch.Tensor"]] = {}  # gradients of the first step, by weights and rollout
-
-
 def train_and_compare(run: Run) -> dict[str, Any]:
-    """`train`, and `distance` from stock TRL's float32 gradient of the same weights and rollout.
-
-    It is the norm of the difference over all parameters in the first step, relative to the float32 gradient's norm.
-    """
-    import torch
-
-    plain = replace(run, trainer="stock", attention="sdpa", autocast=False, checkpointing=True, steps=1, optim="sgd")
-    key = (run.model, run.device, run.dtype, run.batch_size, run.accumulation, run.seed)
-    if key not in _exact:
-        model, exact = load_model(run.model, run.device, run.dtype).float(), dict[str, torch.Tensor]()
-        model.config.dtype = torch.float32
-        train(plain, model, lambda found: exact.update((name, grad.cpu().clone()) for name, grad in found))
-        _exact[key] = exact
-        del model
-        clean(run.device)
+    """`train`, and `distance`: of the first step's gradient from stock TRL's in float32, relative to its norm."""
+    exact = _exact_gradients(
+        replace(run, trainer="stock", attention="sdpa", checkpointing=True, steps=1, optim="sgd", pack_tokens=None)
+    )
+    clean(run.device)
     squares = [0.0, 0.0]
 
     def compare(found: Gradients) -> None:
         for name, gradient in found:
-            expected = _exact[key][name].to(gradient.device)
+            expected = exact[name].to(gradient.device)
             squares[0] += (gradient.float() - expected).square().sum().item()
             squares[1] += expected.square().sum().item()
 
     return train(run, on_gradients=compare) | {"distance": math.sqrt(squares[0] / squares[1])}
+
+
+@functools.lru_cache(maxsize=1)
+def _exact_gradients(run: Run) -> dict[str, "torch.Tensor"]:
+    """Of the first step, in float32, from weights that were rounded to `run.dtype`."""
+    import torch
+
+    model, exact = load_model(run.model, run.device, run.dtype).float(), dict[str, torch.Tensor]()
+    model.config.dtype = torch.float32
+    plain = replace(run, dtype="float32")
+    train(plain, model, lambda found: exact.update((name, gradient.cpu().clone()) for name, gradient in found))
+    return exact
 
 
 # --- The rollout --------------------------------------------------------------------------------------------------
@@ -420,8 +380,6 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 
 def end_vllm_by_chance(trainer: Any) -> None:
     """The same for vLLM's own copy of the model, which has no hooks: each request gets its length."""
-    import copy
-
     import torch
 
     llm = trainer.vllm_generation.llm
@@ -440,13 +398,13 @@ def end_vllm_by_chance(trainer: Any) -> None:
 def sample(
     engine: str, model: str, device: str, dtype: str, rows: int, mean_length: float, limit: int, prompt: int
 ) -> dict[str, Any]:
-    """Complete `rows` prompts of `prompt` tokens, in groups of 8, by the engine as the trainer would use it.
+    """Complete `rows` prompts of `prompt` tokens twice, in groups of 8, by the engine as the trainer would use it.
 
-    The first rollout compiles and starts what there is to start; it is not timed, and its completions end after a few
-    tokens. Lengths are geometric around `mean_length`, cut at `limit`, with every engine.
+    Lengths are geometric, cut at `limit`, with every engine: around 2 in the first rollout, which compiles and starts
+    what there is to start, then around `mean_length`.
 
     Returns:
-        `seconds`, generated `tokens`, `steps` of the longest completion, and `peak_bytes`.
+        By rollout: `seconds` and generated `tokens`. In all: `peak_bytes`.
 
     Raises:
         UserError: this engine does not run with this model here.
@@ -459,7 +417,7 @@ def sample(
     from grpo.policy.generation import eos_ids
 
     settings: dict[str, Any] = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
-    before, tokenizer, dice = memory_now(device), load_tokenizer(model), random.Random(0)
+    before, tokenizer, dice = peak(device), load_tokenizer(model), random.Random(0)
     with tempfile.TemporaryDirectory() as directory:
         policy = load_model(model, device, dtype)
         if engine == "vllm":  # reads its weights from a directory
@@ -487,13 +445,14 @@ def sample(
         complete = rollout_function(trainer, engine, 8)
         ids = [[dice.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(rows // 8)]
         prompts = [one for one in ids for _ in range(8)]
-        complete(prompts)
-        end_by_chance(policy, [], mean_length)
         torch.manual_seed(0)
-        start = clock(device)
-        lengths = [len(one) for one in complete(prompts)]
-        seconds = clock(device) - start
-    return {"seconds": seconds, "tokens": sum(lengths), "steps": max(lengths), "peak_bytes": peak(device) - before}
+        seconds, tokens = [], []
+        for mean in (2, mean_length):
+            end_by_chance(policy, [], mean)
+            start = clock(device)
+            tokens.append(sum(len(one) for one in complete(prompts)))
+            seconds.append(clock(device) - start)
+    return {"seconds": seconds, "tokens": tokens, "peak_bytes": peak(device) - before}
 
 
 def rollout_function(trainer: Any, engine: str, group: int) -> Callable[[list[list[int]]], list[list[int]]]:
