@@ -1,9 +1,6 @@
 """grpo/config/check.py: rows, the budget of minutes, cases that fail, the recipe, and a toy run."""
 
 import json
-import os
-import signal
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from child_on_demand import child
 from helpers_runs import DEMO, ROOT
 
 import train_grpo
@@ -45,20 +43,6 @@ def generation(engine, speed):
 
 
 # --- The worker
-
-
-def child(log, pipe):
-    """A worker's process that does to itself what it is asked to."""
-    check.enter(log)
-    while True:
-        what = pipe.recv()["kind"]
-        if what == "die":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if what == "leave":
-            sys.exit("CUDA error: an illegal memory access was encountered")
-        if what == "hang":
-            time.sleep(600)
-        pipe.send({"found": os.getpid()} | ({"lost": True} if what == "lose" else {}))
 
 
 @pytest.fixture
