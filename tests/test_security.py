@@ -26,7 +26,7 @@ from grpo.core.errors import UserError
 from grpo.evaluation import evaluate, inference, xray
 from grpo.policy import loading
 from grpo.rewarding import arithmetic
-from grpo.runs import checkpoints, report
+from grpo.runs import charts, checkpoints, report
 from grpo.training import console
 
 CPU = ["--use_cpu", "true", "--report_to", "none"]
@@ -81,7 +81,7 @@ EVALUATE = {"eval_only": "true", "eval_samples": "2"}
 ASK = {"ask": "What is 2 + 2?", "output_dir": "elsewhere"}
 
 
-@pytest.mark.parametrize(("kind", "how"), [("zip", {}), ("raw", {}), ("zip", EVALUATE), ("zip", ASK)])
+@pytest.mark.parametrize(("kind", "how"), [("zip", {}), ("raw", {}), ("zip", ASK)])
 def test_weights_that_hold_code_are_refused(kind, how, copy_model, tiny_run, capfd):
     model = copy_model(weights=False)
     plant(model / "pytorch_model.bin", kind)
@@ -123,29 +123,20 @@ def test_pickles_beside_a_model_are_not_opened(copy_model, tiny_run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "kind", "status"),
-    [
-        ("optimizer.pt", "zip", 2),
-        ("scheduler.pt", "raw", 2),
-        ("rng_state.pth", "zip", 2),
-        ("training_args.bin", "raw", 0),  # is not read
-    ],
-)
-def test_a_checkpoint_runs_no_code_at_a_resume(name, kind, status, tiny_run, learned, capfd):
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth"])
+def test_a_checkpoint_runs_no_code_at_a_resume(name, tiny_run, learned, capfd):
+    """Pickles that are no archives: tests/runs/test_checkpoints.py."""
     run = learned.copy()
     checkpoint = run / "checkpoint-1"
     shutil.rmtree(run / "checkpoint-2")
     assert (checkpoint / name).exists()
-    plant(checkpoint / name, kind)
+    plant(checkpoint / name)
     checkpoints.break_seal(checkpoint)
     checkpoints.seal(checkpoint, 1)  # by somebody who knows how
     resume = tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto", eval_samples="2")
-    assert train_grpo.main(resume) == status
-    assert not RAN.exists()
-    if status:
-        line = one_error(capfd)
-        assert "checkpoint-1" in line and "weights_only" not in line
+    assert train_grpo.main(resume) == 2
+    line = one_error(capfd)
+    assert not RAN.exists() and "checkpoint-1" in line and "weights_only" not in line
 
 
 def test_an_adapter_that_holds_code_is_refused(learned_adapter, tiny_run):
@@ -157,17 +148,6 @@ def test_an_adapter_that_holds_code_is_refused(learned_adapter, tiny_run):
     (run / "adapter_model.safetensors").unlink()
     for overrides in (ask, {"merge_only": "adapter"}, {"model_name_or_path": "adapter"}):
         assert train_grpo.main(tiny_run(**overrides)) == 2
-    assert not RAN.exists()
-
-
-def test_reports_and_the_x_ray_open_no_pickle(learned, capsys):
-    run = learned.copy()
-    for directory in (run, run / "checkpoint-2"):
-        for name in PICKLES:
-            plant(directory / name, "raw")
-    assert report.main([str(run)]) == 0
-    assert xray.main([str(run / "completions_after.jsonl")]) == 0
-    report.write_model_card(run)
     assert not RAN.exists()
 
 
@@ -293,12 +273,6 @@ def test_rewards_of_other_files_run_only_if_asked_for(tiny_run, capfd):
     assert RAN.exists()
 
 
-def test_a_recipe_builds_no_python_objects(tiny_run, capfd):
-    Path("evil.yaml").write_text(f"seed: !!python/object/apply:builtins.open ['{RAN.absolute()}', 'w']\n")
-    assert train_grpo.main(["--config", "evil.yaml", *tiny_run()]) == 2
-    assert "not valid YAML" in capfd.readouterr().err and not RAN.exists()
-
-
 def test_data_are_read_without_the_code_beside_them(tiny_run):
     """`datasets` once ran `<name>/<name>.py`."""
     Path("theirs").mkdir()
@@ -354,10 +328,7 @@ def test_a_models_configuration_asks_for_no_kernel(kernels, tiny_run, copy_model
 KEY = "hf_" + "aB3" * 12
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["hub_token", "api_key", "wandb_key", "my-secret", "db_password", "a.b.hf_token", "credentials"],
-)
+@pytest.mark.parametrize("key", ["hub_token", "api_key", "my-secret", "db_password", "a.b.hf_token", "credentials"])
 def test_a_setting_named_like_a_key_is_refused(key):
     for settings in ({key: "x" * 40}, {"a": {"f": [{key: "x" * 40}]}}, {"kwargs": json.dumps({key: "x" * 40})}):
         with pytest.raises(UserError, match="secrets are taken from the environment only") as caught:
@@ -423,25 +394,30 @@ HOSTILE = {
 }
 
 
-def counts(page):
-    return {name: sum(tag == name for tag, _ in page.elements) for name in page.names}
+@pytest.fixture(scope="module")
+def harmless(tmp_path_factory):
+    """A run whose every text is harmless, with its report and its card."""
+    run = write_run(tmp_path_factory.mktemp("harmless") / "run")
+    report.write(run)
+    report.write_model_card(run)
+    return run
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_report_has_the_same_elements_whatever_it_says(kind, tmp_path):
-    harmless = Page(report.write(write_run(tmp_path / "plain")))
+def test_the_report_has_the_same_elements_whatever_it_says(kind, harmless, tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "draw_curves", lambda *_: None)  # a picture, which takes a second
     page = Page(report.write(write_run(tmp_path / "hostile", HOSTILE[kind])))
-    assert counts(page) == counts(harmless)
     assert [(tag, sorted(attrs)) for tag, attrs in page.elements] == [
-        (tag, sorted(attrs)) for tag, attrs in harmless.elements
+        (tag, sorted(attrs)) for tag, attrs in Page(harmless / "report.html").elements
     ]
     names = {name for _, attrs in page.elements for name in attrs}
     assert not names & {"href", "src", "action", "formaction", "srcdoc"}  # where javascript: could be followed
+    assert kind != "script" or page.text.count(HOSTILE[kind]) > 20  # it is shown, as the text that it is
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_model_card_holds_no_markup_but_ours(kind, tmp_path):
-    plain = report.write_model_card(write_run(tmp_path / "plain")).read_text(encoding="utf-8")
+def test_the_model_card_holds_no_markup_but_ours(kind, harmless, tmp_path):
+    plain = (harmless / "README.md").read_text(encoding="utf-8")
     card = report.write_model_card(write_run(tmp_path / "hostile", HOSTILE[kind])).read_text(encoding="utf-8")
     outside = [re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE) for text in (plain, card)]
     for tag in ("<", "`", "](", "{{", "{%", "[x]"):

@@ -1,5 +1,6 @@
 """Whatever is wrong with what a user gives: one line that says what and what would do, status 2, nothing written.
 
+A case each of what a module finds; the module's own tests have the others.
 `MISTAKES` run through `main` in process and must be found before weights are loaded, save where a case says so, so that
 `--dry_run` finds them too; `COMMANDS` are real ones. `ODD` is input that only looks wrong, and must be read rightly.
 """
@@ -8,7 +9,6 @@
 
 import ctypes
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -42,7 +42,6 @@ class Case:
     files: dict[str, Content] = field(default_factory=dict)
     model: Callable[[Path], Any] | None = None  # spoils the copy of the model that is given
     environment: dict[str, str] = field(default_factory=dict)
-    patch: Callable[[pytest.MonkeyPatch], Any] | None = None
     loads: bool = False  # only the weights themselves show it
     marks: tuple[pytest.MarkDecorator, ...] = ()
 
@@ -127,55 +126,29 @@ def saved(*spoils):
     return write
 
 
-def not_installed(package):
-    found = importlib.util.find_spec
-    return lambda patch: patch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
-    )
-
-
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
 
 FILES = {
-    "empty": data("", "'given.jsonl'"),
-    "missing": Case("'gone.jsonl'", {"dataset_name": "gone.jsonl"}),
-    "missing csv": Case("'gone.csv'", {"dataset_name": "gone.csv"}),
-    "missing parquet": Case("'gone.parquet'", {"dataset_name": "gone.parquet"}),
     "missing evaluation file": Case("'gone.csv'", {"eval_dataset_name": "gone.csv"}),
     "directory as file": data(None, "'given.jsonl'"),
-    "UTF-16": data(lines(ROWS).encode("utf-16"), "'given.jsonl'"),
-    "other suffix": data("hello", "'given.txt'", name="given.txt"),
-    "broken JSON": data(ROW * 2 + '{"question": "a', "'given.jsonl', line 3"),
-    "pretty-printed JSON": data(json.dumps(ROWS[0], indent=1), "line 1"),
-    "JSON list in a file": data(json.dumps(ROWS), "line 1"),
     "key twice": data(ROW + '{"question": "a", "question": "b", "answer": "#### 1"}\n', "line 2"),
     "nested questions": data(lines([{"question": {"text": "a"}, "answer": "#### 1"}] * 9), "answer_column:"),
-    "null answers": data(lines([{"question": "a", "answer": None}] * 9), "answer_column:"),
-    "NaN answers": data('{"question": "a", "answer": NaN}\n' * 9, "answer_column:"),
     "wrong columns": data(lines([{"text": "a", "label": 1}]), "question_column:"),
     "wrong answer column": Case("answer_column:", {"answer_column": "gold"}),
-    "question as answer": Case("answer_column:", {"answer_column": "question"}),
-    "mixed types": data(ROW + lines([{"question": "a", "answer": {"b": 1}}]), "'given.jsonl'"),
-    "TRL's column": data(lines([{**row, "completions": 1} for row in ROWS]), "completions"),
     "CSV without a header": data("What is 1?,1\nWhat is 2?,2\n", "question_column:", name="given.csv"),
     "CSV with semicolons": data("question;answer\na;1\n", "question_column:", name="given.csv"),
-    "CSV ragged": data("question,answer\na,1\nb,2,3\n", "line 3", name="given.csv"),
-    "CSV ragged throughout": data("question,answer\n" + "a,1,7\n" * 9, "line 2", name="given.csv"),
     "CSV with an open quote": data('question,answer\n"a,1\n', "'given.csv'", name="given.csv"),
     "CSV column twice": data("question,answer,answer\na,1,2\n", "'given.csv'", name="given.csv"),
-    "Parquet that is none": data("hello", "'given.parquet'", name="given.parquet"),
     "directory of other files": data(lambda path: (path.mkdir(), put("x.jsonl", ROW)(path)), "'given'", name="given"),
     "saved dataset without its arrow file": data(saved(lambda place: next(place.glob("train/*.arrow")).unlink()), "'given'", name="given"),
-    "Hub out of reach": Case("'nobody/nothing'", {"dataset_name": "nobody/nothing"}),
     "one row": data(ROW, "dataset: 1 row"),
-    "one question": data(ROW * 40, "dataset:"),
     "fewer rows than a rollout": Case("dataset:", {"max_samples": "2"}),
     "prompts all too long": Case("max_prompt_length:", {"max_prompt_length": "5"}),
 }  # fmt: skip
 
 SPLITS = {
     f"split {spec!r}": Case("dataset_split:", {"dataset_split": spec})
-    for spec in ("validation", "train[", "train[a:b]", "train[:0]", "train[5000:]")
+    for spec in ("validation", "train[:0]")
 } | {
     "evaluation split of no rows": Case("eval_split:", {"eval_split": "train[:0]"}),
     "evaluation split missing": Case(
@@ -199,12 +172,13 @@ RECIPES = {
     "environment": recipe("env: {WANDB_API_KEY: x}", "env:"),
     "unknown key": recipe("lerning_rate: 1", "lerning_rate:"),
     "value missing": recipe("learning_rate:", "learning_rate:"),
+    "number with a fraction": recipe("num_generations: 8.5", "num_generations:"),
+    "text for a dictionary": recipe("chat_template_kwargs: abc", "chat_template_kwargs:"),
+    "null for a number": recipe("max_completion_length: null", "max_completion_length:"),
+    "another recipe": recipe("config: other.yaml", "config:"),
+    "number for a key": recipe("1: 2", "1: "),
     "list for a value": recipe("learning_rate: [1.0e-5]", "learning_rate:"),
     "word for a switch": recipe("bf16: perhaps", "bf16:"),
-    "rewards beside stages": recipe(
-        "reward_funcs: [int_reward_func]\nstages: [{name: a, reward_funcs: [int_reward_func], max_steps: 2}]",
-        "reward_funcs:",
-    ),
     "twice": Case("config:", words=("--config", "a.yaml", "--config=b.yaml")),
     "not named": given("--config", says="config:"),
 }  # fmt: skip
@@ -230,19 +204,20 @@ OUT_OF_RANGE = {
         ("loss_type", "grop"),
         ("lr_scheduler_type", "zigzag"),
         ("optim", "sgdd"),
-        ("generation", "fast"),
         ("prompt_format", "xlm"),
         ("attn_implementation", "flash"),
         ("cache_implementation", "large"),
-        ("report_to", "clipboard"),
         ("report_to", "none,tensorboard"),
         ("output_dir", ""),
         ("output_dir", " run"),
         ("question_template", "Q:"),
         ("completion_template", "{reasoning} {answer}"),
         ("filter_pass_rate", "0.5"),
+        ("eval_samples", "-3"),
+        ("vllm_gpu_memory_utilization", "1.5"),
+        ("tf32", "true"),  # on a CPU, as the next
+        ("dtype", "bfloat16"),
         ("merge_only", "gone"),
-        ("hub_token", "hf_planted"),
         ("optim_args", "fast"),
     ]
 }
@@ -250,17 +225,13 @@ OUT_OF_RANGE = {
 SETTINGS = {
     "unknown flag": given("--lerning_rate", "1", says="--lerning_rate:"),
     "abbreviated flag": given("--model", "x", says="--model:"),
+    "setting that GRPO cannot have": given("--auto_find_batch_size", "true", says="auto_find_batch_size"),
     "word without a flag": given("--report_to", "tensorboard", "wandb", says="'wandb'"),
     "flag without a value": given("--seed", says="seed:"),
-    "group that does not divide": given("--num_generations", "3", says="num_generations:"),
-    "rollout said twice": given("--steps_per_generation", "4", "--generation_batch_size", "64", says="generation_batch_size:"),
     "CPU and bf16": given("--bf16", "true", says="bf16:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),
-    "CPU and vLLM": given("--use_vllm", "true", says="use_vllm:"),
     "CPU and an optimizer of CUDA's": given("--optim", "adamw_8bit", says="optim:"),
     "optimizer not installed": given("--optim", "galore_adamw", says="optim:"),
-    "question and evaluation": given("--ask", "2 + 2?", "--eval_only", "true", says="ask:"),
-    "nothing to merge": given("--merge_lora", "true", says="merge_lora:"),
     "reference model without beta": given("--sync_ref_model", "true", says="sync_ref_model:"),
     "evaluation at the start of none": given("--eval_on_start", "true", says="eval_on_start:"),
     "best of no measure": given("--save_strategy", "best", says="save_strategy:"),
@@ -269,45 +240,26 @@ SETTINGS = {
     "shards of one process": given("--fsdp", "full_shard", says="fsdp:"),
     "dictionary that is none": given("--generation_kwargs", "{", says="generation_kwargs:"),
     "setting inside a dictionary": given("--model_init_kwargs", '{"dtype": "float16"}', says="model_init_kwargs:"),
-    "secret inside a dictionary": given("--model_init_kwargs", '{"token": "hf_planted"}', says="model_init_kwargs.token:"),
     "template's arguments": given("--chat_template_kwargs", '{"tools": 5}', says="chat"),
     "experts of none": given("--router_aux_loss_coef", "0.1", says="router_aux_loss_coef:"),
     "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="model: the adapter"),
     "adapter on lm_head": given("--use_peft", "true", "--lora_target_modules", "lm_head", says="lora_target_modules:"),
     "checkpoint missing": given("--resume_from_checkpoint", "gone", says="resume_from_checkpoint:"),
-    "checkpoint of no run": given("--resume_from_checkpoint", "auto", says="resume_from_checkpoint:"),
-    "stages that are no JSON": given("--stages", "format", says="stages:"),
-    "stage of an unknown reward": given("--stages", '{"name": "a", "reward_funcs": ["int"], "max_steps": 3}', says="reward_funcs:"),
 }  # fmt: skip
 
 REWARDS = {
-    "misspelt": given("--reward_funcs", "corectness_reward_func", says="reward_funcs:"),
-    "too few weights": given("--reward_weights", "1", "2", says="reward_weights:"),
     "weights of nothing": given("--reward_weights", "0", "0", "0", "0", "0", says="reward_weights"),
     "arguments that are no JSON": given("--reward_args", "{low: 5}", says="reward_args:"),
-    "arguments of another reward": given("--reward_args", '{"length_reward_func": {"low": 1}}', says="reward_args:"),
-    "unknown parameter": given("--reward_args", '{"int_reward_func": {"x": 1}}', says="reward_args:"),
-    "parameter of a wrong type": given("--reward_funcs", "length_reward_func", "--reward_args", '{"length_reward_func": {"low": "x"}}', says="reward_args:"),
-    "own, not allowed": given("--reward_funcs", "mine.f", says="reward_funcs:"),
-    "own, without a file": given("--reward_funcs", "gone.f", "--allow_custom_rewards", "true", says="reward_funcs:"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
-    "own, leaving when imported": own_reward("bad_exit", "raise SystemExit(0)\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
     "own, too short": own_reward("bad_short", "def f(completions, **kwargs):\n    return [1.0]\n", "reward f:"),
 }  # fmt: skip
 
 MODELS = {
-    "missing": Case("model_name_or_path:", {"model_name_or_path": "./gone"}),
     "neither here nor on the Hub": Case("model_name_or_path:", {"model_name_or_path": "nobody/nothing"}),
     "a file": Case("model_name_or_path:", {"model_name_or_path": "rows.jsonl"}),
     "an empty directory": Case("model_name_or_path:", {"model_name_or_path": "given"}, files={"given": None}),
-    "no configuration": Case("model_name_or_path:", model=lambda place: (place / "config.json").unlink()),
-    "configuration cut off": Case("model_name_or_path:", model=put("config.json", '{"model_type":')),
-    "unknown architecture": Case("model_name_or_path:", model=config(model_type="nonsense")),
-    "BERT": Case("model_name_or_path:", model=config(model_type="bert")),
     "T5": Case("model:", model=put("config.json", '{"model_type": "t5", "num_layers": 1}')),
-    "code of its own": Case("model_name_or_path:", model=config(model_type="mine", auto_map={"AutoConfig": "x.Y"})),
-    "no weights": Case("model_name_or_path:", model=lambda place: (place / "model.safetensors").unlink()),
     "weights cut off": Case("model_name_or_path:", model=cut("model.safetensors")),
     "weights as git-lfs has them": Case("model_name_or_path:", model=put("model.safetensors", "version https://git-lfs.github.com/spec/v1\n")),
     "shard missing": Case("model_name_or_path:", model=sharded),
@@ -317,27 +269,18 @@ MODELS = {
     "no tokenizer": Case("model_name_or_path:", model=lambda place: [(place / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")]),
     "tokenizer empty": Case("model_name_or_path:", model=put("tokenizer.json", "")),
     "no pad and no end token": Case("eos_token", model=put("tokenizer_config.json", '{"eos_token": null, "pad_token": null}')),
-    "another model's tokenizer": Case("vocabulary:", model=config(vocab_size=300)),
     "template with a syntax error": Case("chat_template", model=put("chat_template.jinja", "{% for %}")),
-    "template without a system role": Case("chat", model=put("chat_template.jinja", "{{ raise_exception('System role not supported') }}")),
-    "template without the question": Case("chat", model=put("chat_template.jinja", "Hello!")),
-    "template asked for and missing": Case("use_chat_template:", {"use_chat_template": "true"}, model=lambda place: (place / "chat_template.jinja").unlink()),
+    "another model's tokenizer": Case("vocabulary:", model=config(vocab_size=300)),
     "adapter without its model": Case("/no/model", model=adapter(b"", base_model_name_or_path="/no/model")),
     "adapter without weights": Case("model_name_or_path:", model=adapter()),
 }  # fmt: skip
 
 
 ENVIRONMENT = {
-    "output_dir a file": Case("output_dir:", {"output_dir": "rows.jsonl"}),
     "output_dir on no disk": Case("disk:", {"output_dir": "/proc/run"}, marks=(linux,)),
-    "output_dir too long": Case("output_dir:", {"output_dir": "x" * 300}),
     "output_dir holds a run": Case("output_dir:", files={"run/run.json": "{}", "run/metrics.jsonl": "precious"}),
     "checkpoint that is none": Case("resume_from_checkpoint:", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/x": "precious"}),
-    "checkpoint cut off": Case("resume_from_checkpoint:", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/trainer_state.json": "{"}),
     "the model to start from": Case("overwrite_run:", {"output_dir": "model", "overwrite_run": "true"}, model=put("run.json", "{}")),
-    "tracker not installed": given("--report_to", "swanlab", says="report_to:", patch=not_installed("swanlab")),
-    "tracker's key": given("--report_to", "wandb", says="report_to:", environment={"WANDB_API_KEY": "short"}),
-    "Hub without a login": given("--push_to_hub", "true", says="push_to_hub:", environment={"HF_TOKEN": ""}),
     "number of processes": Case("WORLD_SIZE:", environment={"WORLD_SIZE": "two"}),
     "processes without a launcher": Case("WORLD_SIZE:", environment={"WORLD_SIZE": "2"}),
 }  # fmt: skip
@@ -408,8 +351,6 @@ def the_error(err):
 @pytest.mark.parametrize("case", parameters(MISTAKES))
 def test_a_mistake_is_one_line_and_changes_nothing(case, prepare, monkeypatch, capfd):
     argv = prepare(case)
-    if case.patch:
-        case.patch(monkeypatch)
     if not case.loads:
         monkeypatch.setattr(loading, "load", lambda config: pytest.fail("nothing was found before the weights"))
     before = tree()
@@ -418,7 +359,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(case, prepare, monkeypatch, c
     assert tree() == before
 
 
-# --- Real commands
+# --- Real commands, for what only another process shows
 
 
 def without_privileges():
@@ -441,14 +382,9 @@ def forbidden(name, mode, content):
 COMMANDS = {
     "no GPU": Case("--use_cpu true", {"use_cpu": "false"}),
     "unknown flag": MISTAKES["setting: unknown flag"],
-    "missing file": MISTAKES["file: missing csv"],
-    "recipe with a key twice": MISTAKES["recipe: key twice"],
-    "directory as a file": MISTAKES["file: directory as file"],
     "dataset not to be read": Case("'given.jsonl'", {"dataset_name": "given.jsonl"}, files=forbidden("given.jsonl", 0o000, ROW), marks=(linux,)),
     "run not to be written": Case("output_dir:", {"output_dir": "given/run"}, files=forbidden("given", 0o555, None), marks=(linux,)),
     "model not to be read": Case("model_name_or_path:", model=lambda place: (place / "config.json").chmod(0), marks=(linux,)),
-    "weights cut off": MISTAKES["model: weights cut off"],
-    "weights of another shape": MISTAKES["model: weights of another shape"],
 }  # fmt: skip
 
 
@@ -495,28 +431,18 @@ def sums(form, count=40):
 ONE = {"What is 2 + 2?": "4"}
 DROPPED = "9 rows without a question or a gold answer were dropped"
 ODD = {
-    "byte-order mark": fine(b"\xef\xbb\xbf" + lines(ROWS).encode(), answers=ONE),
-    "Windows' line ends": fine(lines(ROWS).replace("\n", "\r\n"), answers=ONE),
-    "no newline at the end, and blank lines": fine(lines(ROWS).replace("\n", "\n\n").rstrip(), answers=ONE),
     "a line of a megabyte": fine(lines([{"question": "why " * 250_000, "answer": "#### 1"}, *ROWS]), too_long=1, shown="1 training rows with longer prompts were dropped", answers=ONE),
     "null answers": fine(lines([*ROWS, *[{"question": "a", "answer": None}] * 9]), unusable=9, shown=DROPPED),
-    "NaN answers": fine(lines(sums(int)) + '{"question": "a", "answer": NaN}\n' * 9, unusable=9, shown=DROPPED),
     "rows that lack the answer": fine(lines(ROWS) + '{"question": "a"}\n' * 9, unusable=9, shown=DROPPED),
-    "numbers as answers": fine(lines(sums(int)), answers={"What is 8 + 1?": "9"}),
-    "fractions as answers": fine(lines(sums(lambda n: n + 0.5)), answers={"What is 8 + 1?": "9.5"}),
-    "numbers and texts as answers": fine(lines(sums(lambda n: n if n % 2 else str(n))), answers={"What is 8 + 1?": "9", "What is 7 + 1?": "8"}),
     "answers too large for a machine's numbers": fine(lines(sums(lambda n: 10**25 + n)), answers={"What is 8 + 1?": f"{10**25 + 9}"}),
-    "thousands and dollars": fine(lines(sums(lambda n: f"${n},000")), answers={"What is 8 + 1?": "9000"}),
     "other columns, nested": fine(lines([{**row, "more": {"level": [1, None]}} for row in ROWS]), answers=ONE),
-    "line separators in a string": fine(lines(sums(str)).replace("What is 8", "What\u2028is 8"), answers={"What\u2028is 8 + 1?": "9"}),
     "CSV with a byte-order mark, quotes and newlines": fine(b'\xef\xbb\xbfquestion,answer\r\n"What, ""then""\nis 1?","1,000"\r\n' + b"".join(b"q%d,%d\r\n" % (n, n) for n in range(39)), name="given.csv", answers={'What, "then"\nis 1?': "1000", "q7": "7"}),
     "CSV with short rows": fine("question,answer\n" + "".join(f"q{n},{n}\n" for n in range(40)) + "q\n" * 9, name="given.csv", unusable=9, shown=DROPPED),
     "CSV with a field of a megabyte": fine("question,answer\n" + "why " * 250_000 + ",1\n" + "".join(f"q{n},{n}\n" for n in range(40)), name="given.csv", too_long=1),
+    "data with a test split": Read(Case(flags={"dataset_name": "given", "eval_samples": "3"}, files={"given": saved()}), 40, shown="3 training rows that ask a held-out question were dropped"),
     "evaluated on some training rows": Read(Case(flags={"eval_dataset_name": "rows.jsonl", "dataset_name": "rows.jsonl", "eval_samples": "5"}), 40, shown="5 training rows that ask a held-out question were dropped"),
     "recipe with a byte-order mark": Read(recipe(b"\xef\xbb\xbfbeta: 0.5\n", ""), 40, settings={"beta": 0.5}),
-    "recipe with Windows' line ends": Read(recipe("beta: 0.5\r\nseed: 7\r\n", ""), 40, settings={"beta": 0.5, "seed": 7}),
     "recipe with an alias": Read(recipe("seed: &n 7\ndata_seed: *n\n", ""), 40, settings={"seed": 7, "data_seed": 7}),
-    "recipe with 1e-3, a text in YAML 1.1": Read(recipe("learning_rate: 1e-3\n", ""), 40, settings={"learning_rate": 1e-3}),
     "recipe with one reward as a text": Read(recipe("reward_funcs: correctness_reward_func\n", ""), 40, settings={"reward_funcs": ["correctness_reward_func"]}),
     "no system prompt": Read(given("--system_prompt", "", says=""), 40, settings={"system_prompt": ""}),
     "no chat template": Read(Case(model=lambda place: (place / "chat_template.jinja").unlink()), 40, shown="as plain text, 0 worked examples"),

@@ -90,33 +90,20 @@ def test_a_recipes_8_bit_optimizer_is_replaced_on_a_cpu():
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note
 
 
-def test_flash_attention_falls_back_to_sdpa_with_a_line(gpus):
-    gpus(1, flash=False)
-    values = settings()
-    (note,) = hardware.fit_to_machine(values, typed=set())
-    assert values["attn_implementation"] == "sdpa"
-    assert "requirements-cuda.txt" in note and "kernels-community/flash-attn2" in note and "\n" not in note
-
-
-def test_flash_attention_stays_where_it_is_installed(gpus):
-    gpus(1)
-    values = settings()
-    assert hardware.fit_to_machine(values, typed=set()) == []
-    assert values["attn_implementation"] == "flash_attention_2"
-
-
-def test_flash_attention_gives_way_to_sdpa_on_float32_weights(gpus):
-    gpus(1)
-    values = settings(dtype="float32")
-    (note,) = hardware.fit_to_machine(values, typed=set())
-    assert values["attn_implementation"] == "sdpa" and "float32" in note
-
-
-@pytest.mark.parametrize("overrides", [{"dtype": "float32"}, {"use_peft": True}])
-def test_continuous_batching_may_not_round_float32_weights(gpus, overrides):
-    gpus(1)
-    with pytest.raises(UserError, match="use_transformers_continuous_batching"):
-        hardware.fit_to_machine(settings(generation="continuous", **overrides), typed=set())
+@pytest.mark.parametrize(
+    ("installed", "dtype", "used", "said"),
+    [
+        (True, "bfloat16", "flash_attention_2", None),
+        (False, "bfloat16", "sdpa", "requirements-cuda.txt"),
+        (True, "float32", "sdpa", "float32"),
+    ],
+)
+def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus, installed, dtype, used, said):
+    gpus(1, flash=installed)
+    values = settings(dtype=dtype)
+    notes = hardware.fit_to_machine(values, typed=set())
+    assert values["attn_implementation"] == used
+    assert len(notes) == (said is not None) and all(said in note and "\n" not in note for note in notes)
 
 
 def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):
@@ -175,11 +162,6 @@ def test_what_needs_no_gpu_takes_what_there_is_and_no_tracker(instead, gpus):
         fitted = settings(**{instead: "x", "report_to": "wandb"})
         hardware.fit_to_machine(fitted, typed=set())
         assert fitted["use_cpu"] is (count == 0) and fitted["report_to"] == ["none"]
-
-
-def test_tf32_is_left_alone_on_a_cpu():
-    values = settings(use_cpu=True, tf32=None)
-    assert hardware.fit_to_machine(values, typed={"use_cpu"}) == [] and values["tf32"] is None
 
 
 @pytest.mark.parametrize("key", ["load_in_4bit", "load_in_8bit"])

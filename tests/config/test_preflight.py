@@ -9,7 +9,7 @@ import psutil
 import pytest
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig, T5Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig
 
 import train_grpo
 from grpo.config import preflight
@@ -92,23 +92,12 @@ def test_each_problem_is_a_warning_with_a_remedy(name, table):
 
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
     held_out = write_jsonl([{"question": " WHAT is 2 + 2? ", "answer": "#### 4"}], "held_out.jsonl")
-    found = table(eval_dataset_name=held_out)["overlap"]
-    assert found.status == "warning" and "1 training rows that ask a held-out question" in found.finding
-
-
-def test_fewer_rows_than_a_rollout_are_an_error(table):
-    found = table(per_device_train_batch_size="1024")["dataset"]
-    assert found.status == "error" and "64 prompts of one rollout" in found.finding
+    assert table(eval_dataset_name=held_out)["overlap"].status == "warning"
 
 
 def test_gold_lengths_do_not_count_calculator_marks(table):
     rows = [{"question": f"{n}?", "answer": f"1 + 1 = <<{'1+' * 40}1=2>>2\n#### 2"} for n in range(40)]
     assert table(rows=rows)["completion length"].status == "ok"
-
-
-def test_an_adapter_for_other_modules_is_an_error(table):
-    found = table(use_peft="true", lora_target_modules="no_such_proj")["model"]
-    assert found.status == "error" and "no_such_proj" in found.finding and "lora_target_modules" in found.remedy
 
 
 def test_the_prompt_format_is_named_with_what_replaces_its_own(table):
@@ -120,12 +109,6 @@ def test_the_prompt_format_is_named_with_what_replaces_its_own(table):
 def test_the_share_that_is_trained_is_shown(table):
     assert "1.7 of 1.7 million parameters are trained" in table()["model"].finding
     assert "of 1.7 million" in table(use_peft="true")["model"].finding
-
-
-def test_a_tokenizer_with_unknown_tokens_is_an_error(table):
-    config = AutoConfig.from_pretrained(DEMO / "model")
-    config.vocab_size = 300
-    assert table(model_config=config)["vocabulary"].status == "error"
 
 
 def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
@@ -194,11 +177,6 @@ def test_the_tracker_and_its_login_are_told(table, monkeypatch):
     assert table()["tracker"].finding == "none"
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert table(report_to="wandb")["tracker"].finding == "wandb (offline)"
-
-
-def test_what_is_no_causal_language_model_is_an_error(table):
-    found = table(model_config=T5Config(num_layers=1))["model"]
-    assert found.status == "error" and "no causal language model" in found.finding
 
 
 def test_a_model_of_unknown_size_does_not_stop_a_run(table, monkeypatch):

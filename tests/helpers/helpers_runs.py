@@ -4,6 +4,8 @@ import contextlib
 import io
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +55,19 @@ TINY = {
 
 def flags(**given):
     return [word for key, value in given.items() if value is not None for word in (f"--{key}", str(value))]
+
+
+def command(script, argv, processes=1, **environment):
+    """A real command, of one process or of several that torchrun starts, without a terminal."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    return subprocess.run(
+        [sys.executable, *(launcher if processes > 1 else []), str(script), *argv],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "100", **environment},
+        timeout=280,
+    )
 
 
 @dataclass(frozen=True)

@@ -51,34 +51,49 @@ def test_a_vllm_that_does_not_fit_is_one_line_with_the_command(version, requires
         vllm.check_installed()
 
 
+class Answers(BaseHTTPRequestHandler):
+    """Of a server: to each path JSON, a text, or a status."""
+
+    def do_GET(self):
+        self.answer(self.server.answers.get(self.path.partition("?")[0], 404))
+
+    def answer(self, value):
+        status, value = (value, "") if isinstance(value, int) else (200, value)
+        body = (value if isinstance(value, str) else json.dumps(value)).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
 @pytest.fixture
-def serve():
-    """A server that gives these answers (path to JSON, a status, or text); its settings for TRL."""
+def start():
+    """Starts a server that answers so."""
     servers = []
 
-    def start(answers):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                answer = answers.get(self.path.partition("?")[0], 404)
-                self.send_response(answer if isinstance(answer, int) else 200)
-                self.end_headers()
-                if not isinstance(answer, int):
-                    self.wfile.write((answer if isinstance(answer, str) else json.dumps(answer)).encode())
-
-            def log_message(self, *args):
-                pass
-
-        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return SimpleNamespace(
-            vllm_server_base_url=None, vllm_server_host="127.0.0.1", vllm_server_port=servers[-1].server_port,
-            vllm_server_timeout=3.0,
-        )  # fmt: skip
+    def start(answers, handler=Answers, **facts):
+        server = HTTPServer(("127.0.0.1", 0), handler)
+        vars(server).update(answers=answers, **facts)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
 
     yield start
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def serve(start):
+    """Starts a server that answers so, and gives its settings for TRL."""
+    return lambda answers: SimpleNamespace(
+        vllm_server_base_url=None, vllm_server_host="127.0.0.1", vllm_server_port=start(answers).server_port,
+        vllm_server_timeout=3.0,
+    )  # fmt: skip
 
 
 def info(mode="processed_logprobs", transfer="nccl"):
@@ -222,23 +237,13 @@ def test_another_model_ends_the_run_in_the_first_rollout(train):
         train(syncing=False, noise=1.0)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Model(Answers):
     """The routes of a vLLM server that TRL asks for text and for weights, over a model of its own."""
-
-    def do_GET(self):
-        self.answer({**UP, "/get_world_size": {"world_size": 1}}[self.path.partition("?")[0]])
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
         self.server.posted.append((self.path, asked))
         self.answer(self.complete(asked) if self.path == "/v1/completions" else {"success": True})
-
-    def answer(self, value):
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
     def complete(self, asked):
         prompts = [ids for ids in asked["prompt"] for _ in range(asked["n"])]
@@ -257,9 +262,6 @@ class Handler(BaseHTTPRequestHandler):
             for prompt, ids, logp in zip(prompts, completions, logps, strict=True)
         ]}  # fmt: skip
 
-    def log_message(self, *args):
-        pass
-
 
 class Client(vllm_client.VLLMClient):
     """TRL's, whose tensors travel without NCCL."""
@@ -271,11 +273,10 @@ class Client(vllm_client.VLLMClient):
 
     def update_named_params(self, metadata, named_params):
         self._post(f"{self.base_url}/update_weights", json={"names": [name for name, *_ in metadata]})
-        self.server.sampler.copy.load_state_dict(dict(named_params) if self.server.listens else {}, strict=False)
+        self.server.sampler.copy.load_state_dict(dict(named_params), strict=False)
 
 
-@pytest.mark.parametrize("listens", [True, False])
-def test_the_lean_trainer_samples_from_a_server(listens, monkeypatch, tmp_path):
+def test_the_lean_trainer_samples_from_a_server(start, monkeypatch, tmp_path):
     for module in (vllm_client, vllm_generation):
         monkeypatch.setattr(module, "is_vllm_available", lambda *_, **__: True)
     monkeypatch.setattr(vllm_generation, "VLLMClient", Client)
@@ -283,32 +284,23 @@ def test_the_lean_trainer_samples_from_a_server(listens, monkeypatch, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
     monkeypatch.setattr(FakeVLLM, "unknown", False)  # JSON has no NaN
     monkeypatch.setattr(FakeVLLM, "noise", 1.0)  # what it was started with is not the policy
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.sampler, server.posted, server.listens = FakeVLLM(model, 1.0, 8, tokenizer), [], listens
+    answers = UP | {"/get_world_size": {"world_size": 1}}
+    server = start(answers, Model, sampler=FakeVLLM(model, 1.0, 8, tokenizer), posted=[])
     monkeypatch.setattr(Client, "server", server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     config = GRPOConfig(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", use_vllm=True, vllm_mode="server",
         vllm_server_host="127.0.0.1", vllm_server_port=server.server_port, max_steps=2, max_completion_length=8,
         per_device_train_batch_size=8, num_generations=4, learning_rate=2e-3, gradient_checkpointing=False,
         save_strategy="no", disable_tqdm=True,
     )  # fmt: skip
-    try:
-        trainer = LeanGRPOTrainer(
-            model,
-            lambda completions, **_: [float(len(str(text)) % 7) for text in completions],
-            config,
-            Dataset.from_list([{"prompt": [{"role": "user", "content": f"What is 3 + {n}?"}]} for n in range(8)]),
-            processing_class=tokenizer,
-        )
-        if not listens:
-            with pytest.raises(UserError, match="does not hold the policy's weights: in the first rollout"):
-                trainer.train()
-            return
-        trainer.train()
-    finally:
-        server.shutdown()
-        server.server_close()
+    trainer = LeanGRPOTrainer(
+        model,
+        lambda completions, **_: [float(len(str(text)) % 7) for text in completions],
+        config,
+        Dataset.from_list([{"prompt": [{"role": "user", "content": f"What is 3 + {n}?"}]} for n in range(8)]),
+        processing_class=tokenizer,
+    )
+    trainer.train()
     paths = [path for path, _ in server.posted]
     assert paths == 2 * ["/update_weights", "/reset_prefix_cache", "/v1/completions"]
     asked = server.posted[2][1]

@@ -31,9 +31,10 @@ def flip(directory, name):
     (directory / name).write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
-)
+FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_a_missing_cut_or_grown_file_is_named(name):
     directory = make_checkpoint("run", 7)
     original = (directory / name).read_bytes()
@@ -49,9 +50,7 @@ def test_a_missing_cut_or_grown_file_is_named(name):
     assert checkpoints.problem_with(directory) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
-)
+@pytest.mark.parametrize("name", FILES)
 def test_a_file_cut_before_sealing_is_found_inside(name):
     directory = make_checkpoint("run", 7)
     cut(directory, name)

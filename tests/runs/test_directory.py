@@ -30,6 +30,11 @@ def make_run(name, checkpoints=(), **record):
     ("model", "data", "eval_only", "names"),
     [
         ("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k", False, ("Llama-1B-GRPO", "Llama-1B-GRPO-gsm8k")),
+        ("Qwen/Qwen2.5-1.5B-Instruct", "gsm8k/", False, ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-gsm8k")),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "a/b.jsonl", False, ("SmolLM-135M-GRPO", "SmolLM-135M-GRPO-b")),
+        ("unsloth/gemma-3-1b-it", "my/data-v1.5", False, ("gemma-1B-GRPO", "gemma-1B-GRPO-data-v1.5")),
+        ("openai-community/gpt2", "gsm8k", False, ("gpt2-GRPO", "gpt2-GRPO-gsm8k")),
+        ("/models/Qwen3-0.6B/", "gsm8k", False, ("Qwen-0.6B-GRPO", "Qwen-0.6B-GRPO-gsm8k")),
         ("assets/demo/model", "a/train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
         ("outputs/demo-GRPO", "train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
         ("outputs/demo-GRPO-2", "train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
@@ -77,6 +82,7 @@ def test_a_file_in_the_way_is_named():
         with pytest.raises(UserError, match=r"output_dir.*file. is in the way"):
             refuse_unwritable(Path(name))
     refuse_unwritable(Path("new/deep/run"))
+    refuse_in_use(Path("new/deep/run"))
     assert not Path("new").exists()
 
 
@@ -91,13 +97,11 @@ def test_auto_takes_the_newest_checkpoint_of_the_newest_run():
 
 
 def test_auto_names_the_checkpoints_it_skips():
-    make_run("run", [5, 10, 15])
+    make_run("run", [5, 15])
     cut(Path("run/checkpoint-15"), "model.safetensors")
-    (Path("run/checkpoint-10/complete.json")).unlink()
     found = claim("run", "unused", "auto", False)
-    assert found.checkpoint == "run/checkpoint-5" and len(found.notes) == 2
+    assert found.checkpoint == "run/checkpoint-5"
     assert "run/checkpoint-15: model.safetensors has" in found.notes[0] and found.notes[0].endswith("skipped")
-    assert "run/checkpoint-10: it has no complete.json" in found.notes[1]
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM", "failed: the disk is full"])
@@ -158,7 +162,7 @@ def test_a_checkpoint_names_its_run():
 def test_a_damaged_checkpoint_is_refused():
     make_run("run", [10])
     cut(Path("run/checkpoint-10"), "optimizer.pt")
-    with pytest.raises(UserError, match=r"'run/checkpoint-10': optimizer.pt has .*--resume_from_checkpoint auto"):
+    with pytest.raises(UserError, match=r"'run/checkpoint-10': optimizer.pt has "):
         claim(None, "unused", "run/checkpoint-10", False)
 
 
@@ -242,11 +246,6 @@ def test_other_processes_leave_the_lock_to_the_first(monkeypatch):
         monkeypatch.setenv("LOCAL_RANK", "1")
         with hold():
             pass
-
-
-def test_asking_whether_it_is_in_use_writes_nothing():
-    refuse_in_use(Path("run"))
-    assert not Path("run").exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])

@@ -56,10 +56,8 @@ def test_a_directory_of_other_files_loses_none():
     assert all((Path("pictures") / name).read_text() == "mine" for name in names)
 
 
-def test_the_recorded_command_is_quoted_and_hides_secrets():
-    argv = ["--dataset_split", "train[:10]", "--hub_token", "hf_x", "--api_key=y", "--pad_to_multiple_of", "8"]
-    line = records.command_line(argv)
-    assert "'train[:10]'" in line and "hf_x" not in line and "=y" not in line and line.endswith("8")
+def test_the_recorded_command_is_quoted():
+    assert "'train[:10]'" in records.command_line(["--dataset_split", "train[:10]"])
 
 
 def test_without_nan_keeps_everything_else():
@@ -114,45 +112,23 @@ def test_resuming_elsewhere_copies_the_curve():
 
 
 def test_secrets_of_the_environment_are_masked(monkeypatch):
-    planted = {
-        "HF_TOKEN": "hf_planted_1",
-        "WANDB_API_KEY": "wandb_planted_2",
-        "MY_SECRET": "planted_secret_3",
-        "DB_PASSWORD": "planted_pass_4",
-        "OPENAI_APIKEY": "planted_key_5",
-    }
-    for name, value in planted.items():
-        monkeypatch.setenv(name, value)
+    """Which variables hold one: tests/core/test_redaction.py."""
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_1")
     monkeypatch.setenv("QUOTED_PASSWORD", 'with "quotes" and é')
-    assert records.mask({"a": ['see with "quotes" and é', 1, None]}) == {"a": ["see ***", 1, None]}
     monkeypatch.setenv("SSH_KEY", str(Path.cwd()))  # a path is no secret
-    assert records.mask(str(Path.cwd() / "x")) == str(Path.cwd() / "x")
     monkeypatch.setenv("SOME_KEY", "short")  # nothing so short is a secret; it would blot out words
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "sometimes")
-    text = records.mask(f"{' '.join(planted.values())} short sometimes")
-    assert text == "*** *** *** *** *** short sometimes"
-    config = resolve(
-        train_grpo.HYPERPARAMETERS,
-        ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--run_name", "hf_planted_1"],
-    )
-    records.start_record(Path("r"), config)
-    record = (Path("r") / "run.json").read_text()
-    assert (
-        not any(value in record for value in planted.values()) and json.loads(record)["settings"]["run_name"] == "***"
-    )
+    assert records.mask({"a": ['see with "quotes" and é', 1, None]}) == {"a": ["see ***", 1, None]}
+    assert records.mask(f"{Path.cwd() / 'x'} short") == f"{Path.cwd() / 'x'} short"
+    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--run_name", "hf_planted_1"]
+    records.start_record(Path("r"), resolve(train_grpo.HYPERPARAMETERS, flags))
+    record = Path("r/run.json").read_text()
+    assert "hf_planted_1" not in record and json.loads(record)["settings"]["run_name"] == "***"
 
 
-def test_a_half_written_line_is_removed_before_the_next():
-    path = Path("lines.jsonl")
-    records.append_line(path, {"step": 1, "loss": float("nan")})
-    path.write_text(path.read_text() + '{"step": 2, "lo')
-    for step in (2, 3):
-        records.append_line(path, {"step": step, "text": "\u2028é"})
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    assert [line["step"] for line in lines] == [1, 2, 3] and lines[0]["loss"] is None and lines[1]["text"] == "\u2028é"
-    path.write_text('{"half')
-    records.append_line(path, {"step": 1})
-    assert path.read_text() == '{"step": 1}\n'
+def test_a_half_written_first_line_is_removed():
+    Path("lines.jsonl").write_text('{"half')
+    records.append_line(Path("lines.jsonl"), {"step": 1})
+    assert Path("lines.jsonl").read_text() == '{"step": 1}\n'
 
 
 def test_the_resume_command_names_run_and_launcher(monkeypatch):

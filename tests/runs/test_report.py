@@ -14,9 +14,14 @@ from grpo.runs import charts, report
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
-    """A report without its curves, which take a second to draw."""
+def no_picture(monkeypatch):
+    """A report without curves.png, which takes a second to draw."""
     monkeypatch.setattr(charts, "draw_curves", lambda *_: None)
+
+
+@pytest.fixture
+def undrawn(no_picture, monkeypatch):
+    """A report without any curve."""
     monkeypatch.setattr(charts, "svg", lambda *_, **__: "")
 
 
@@ -38,15 +43,17 @@ STAGES = [
 ]
 
 
-def write_stages(run, stages):
+def change_record(run, **changed):
+    """In run.json; `settings` are added to those that it has."""
     record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**record, "stages": stages}))
+    changed["settings"] = record["settings"] | changed.get("settings", {})
+    (run / "run.json").write_text(json.dumps(record | changed))
 
 
 def test_stages_are_a_table_and_a_line_where_each_begins(run):
     without = report.draw_curves(run).read_bytes()
     assert "Stage" not in Page(report.write(run)).text
-    write_stages(run, STAGES)
+    change_record(run, stages=STAGES)
     page = Page(report.write(run))
     assert "format 1 – 9 int × 1 0.25 0.25 answers 10 – 40 correctness × 2 int × 0.5 – 0.25 – 0.25" in page.text
     assert "later 41 – 60 own × 1 – –" in page.text  # it is to come
@@ -54,23 +61,21 @@ def test_stages_are_a_table_and_a_line_where_each_begins(run):
     assert (run / "curves.png").read_bytes() != without
 
 
-def test_weights_that_follow_success_are_drawn(run):
+def test_weights_that_follow_success_are_drawn(run, no_picture):
     assert "weights change" not in Page(report.write(run)).text
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     text = "".join(json.dumps({**line, "reward_weights/int_reward_func": line["step"] / 8}) + "\n" for line in lines)
     (run / "metrics.jsonl").write_text(text)
-    record = json.loads((run / "run.json").read_text())
-    record["settings"]["adaptive_rewards"] = ["all"]
-    (run / "run.json").write_text(json.dumps(record))
+    change_record(run, settings={"adaptive_rewards": ["all"]})
     text = Page(report.write(run)).text
     assert "Weight of int 0.25 → 3" in text and "sum of the rewards, whose weights change on the way" in text
 
 
-def test_a_stages_name_is_text_and_a_broken_stage_is_named(run):
-    write_stages(run, [{**STAGES[0], "name": HOSTILE}, {**STAGES[1], "name": HOSTILE}])
+def test_a_stages_name_is_text_and_a_broken_stage_is_named(run, no_picture):
+    change_record(run, stages=[{**STAGES[0], "name": HOSTILE}, {**STAGES[1], "name": HOSTILE}])
     assert "script" not in Page(report.write(run)).names
     for broken in ({}, {**STAGES[0], "reward_weights": []}, "format"):
-        write_stages(run, [broken])
+        change_record(run, stages=[broken])
         with pytest.raises(UserError, match=r"run.json: .* is no stage"):
             report.write(run)
 
@@ -102,7 +107,7 @@ def test_another_broken_line_is_named_by_file_and_number(run, line):
         report.read_metrics(run)
 
 
-def test_a_full_run_shows_the_numbers_of_its_files(run):
+def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     page = Page(report.write(run))
     for words in (
         "nplain",
@@ -145,7 +150,7 @@ def test_a_curve_has_its_points_and_its_band():
     assert (reward.lows, reward.highs) == ([-1.0, 2.0], [3.0, 4.0]) and reward.window == 1
 
 
-def test_a_long_run_has_its_running_mean_drawn(run):
+def test_a_long_run_has_its_running_mean_drawn(run, no_picture):
     write_run(run, count=90)
     reward = charts.read_curves(report.read_metrics(run))["reward"]
     assert reward.window == 5 and reward.running_mean[44] == pytest.approx(reward.values[44])
@@ -162,7 +167,7 @@ def test_a_chart_is_an_element_in_the_pages_colours():
     assert "<title>step 7: 1</title>" in drawn and "&lt;i&gt;$x$" in drawn
 
 
-@pytest.mark.parametrize("kept", [c for n in (1, 2, 5, 6) for c in itertools.combinations(PARTS, n)], ids="+".join)
+@pytest.mark.parametrize("kept", [c for n in (1, 5) for c in itertools.combinations(PARTS, n)], ids="+".join)
 def test_any_subset_of_the_files_makes_a_report(tmp_path, kept, undrawn):
     run = write_run(tmp_path / "run")
     for name in set(PARTS) - set(kept):
@@ -187,7 +192,7 @@ def test_a_run_killed_before_its_first_log_has_no_curves(run, undrawn):
     assert not (run / "curves.png").exists()
 
 
-def test_an_evaluation_alone_is_shown_with_its_interval(tmp_path):
+def test_an_evaluation_alone_is_shown_with_its_interval(tmp_path, no_picture):
     (tmp_path / "eval_only.json").write_text(json.dumps(summary(0.5, 0.375)))
     text = Page(report.write(tmp_path)).text
     assert "Strict accuracy 37.5 %" in text and "Accuracy, lenient 50.0 43.8 – 56.2" in text and "→" not in text
@@ -202,23 +207,11 @@ def test_old_files_without_the_newer_keys_are_shown(run, undrawn):
     assert report.write_model_card(run).exists()
 
 
-def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
-    harmless = Page(report.write(write_run(tmp_path / "plain")))
-    page = Page(report.write(write_run(tmp_path / "hostile", HOSTILE)))
-    assert page.names == harmless.names and not page.names & {"script", "img", "a", "iframe", "link"}
-    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
-    assert page.text.count("<script>alert(1)</script>") > 20 and "{{ 7 * 6 }}" in page.text
-
-
-def test_the_report_needs_nothing_but_itself(run):
+def test_the_page_needs_nothing_and_fits_phones_dark_and_paper(run, no_picture):
     page = Page(report.write(run))
     html = (run / "report.html").read_text()
     assert not [attrs for _, attrs in page.elements if {"src", "href", "srcset", "data"} & attrs.keys()]
     assert not re.search(r"https?:|url\(|@import|<link|<base", html)
-
-
-def test_the_page_fits_phones_dark_mode_and_paper(run):
-    html = report.write(run).read_text()
     assert '<html lang="en">' in html and 'name="viewport" content="width=device-width' in html
     assert "@media screen and (prefers-color-scheme: dark)" in html and "@media print" in html
     assert not re.search(r"#[0-9a-f]{6}", html.partition("</style>")[2])  # charts take the page's colours
@@ -241,18 +234,9 @@ def test_a_right_number_without_its_form_is_told_apart(run, undrawn):
     assert "Before ✗ wrong so 1 no answer tag After ✓ right number, wrong form so 1 no answer tag" in text
 
 
-@pytest.mark.parametrize(
-    ("status", "color"),
-    [
-        ("running", "running"),
-        ("finished", "finished"),
-        ("evaluated", "finished"),
-        ("stopped by an alarm: x", "stopped"),
-    ],
-)
+@pytest.mark.parametrize(("status", "color"), [("evaluated", "finished"), ("stopped by an alarm: x", "stopped")])
 def test_the_status_has_its_colour(run, status, color, undrawn):
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"status": status}))
+    change_record(run, status=status)
     assert f'class="status {color}"' in report.write(run).read_text()
 
 
@@ -263,12 +247,11 @@ def test_two_reports_of_one_run_are_the_same(run):
     ]
 
 
-def test_curves_are_a_picture_with_or_without_an_evaluation(run):
-    assert report.draw_curves(run).read_bytes().startswith(b"\x89PNG")
-    (run / "eval_after.json").unlink()
-    assert report.draw_curves(run).stat().st_size > 10_000
-    (run / "eval_before.json").unlink()
-    assert report.draw_curves(run).stat().st_size > 10_000
+def test_curves_are_a_picture_without_an_evaluation_too(run):
+    for name in ("eval_after.json", "eval_before.json"):
+        (run / name).unlink()
+        picture = report.draw_curves(run).read_bytes()
+        assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
 
 
 # --- The model card -----------------------------------------------------------------------------------------------
@@ -302,9 +285,7 @@ def test_the_model_card_says_what_how_and_how_well(run):
 )
 def test_local_paths_are_no_hub_ids(run, name):
     Path("here").mkdir()
-    record = json.loads((run / "run.json").read_text())
-    record["settings"] |= {"model_name_or_path": name, "dataset_name": name}
-    (run / "run.json").write_text(json.dumps(record))
+    change_record(run, settings={"model_name_or_path": name, "dataset_name": name})
     head, _ = front_matter(report.write_model_card(run))
     assert "base_model" not in head and "datasets" not in head
 
@@ -312,9 +293,7 @@ def test_local_paths_are_no_hub_ids(run, name):
 @pytest.mark.parametrize("name", [HOSTILE, "a: b", "x\n---\ny: 1", "org/name\nlicense: mit", "- a", "org/name\n"])
 def test_names_can_break_neither_front_matter_nor_markdown(tmp_path, name):
     run = write_run(tmp_path / "run", name)
-    record = json.loads((run / "run.json").read_text())
-    record["settings"] |= {"model_name_or_path": name, "dataset_name": name}
-    (run / "run.json").write_text(json.dumps(record))
+    change_record(run, settings={"model_name_or_path": name, "dataset_name": name})
     head, body = front_matter(report.write_model_card(run))
     assert head.keys() == {"library_name", "pipeline_tag", "tags"}
     code = re.search(r"```python\n(.*?)```", body, re.DOTALL)
@@ -327,8 +306,7 @@ def test_names_can_break_neither_front_matter_nor_markdown(tmp_path, name):
 
 
 def test_a_card_in_mid_run_says_that_training_goes_on(run):
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    change_record(run, status="running")
     (run / "eval_after.json").unlink()
     (run / "comparison.json").unlink()
     _, body = front_matter(report.write_model_card(run))
@@ -350,8 +328,9 @@ def test_another_directory_is_one_line_and_status_2(argv, capsys):
     assert err.startswith("error: ") and err.count("\n") == 1 and not out
 
 
-@pytest.mark.parametrize("name", ["run.json", "eval_after.json", "comparison.json"])
-@pytest.mark.parametrize("content", ['{"n": 3,', "[]", ""])
+@pytest.mark.parametrize(
+    ("name", "content"), [("run.json", '{"n": 3,'), ("eval_after.json", "[]"), ("comparison.json", "")]
+)
 def test_a_broken_file_is_one_line_that_names_it(run, name, content, capsys):
     (run / name).write_text(content)
     assert report.main([str(run)]) == 2
@@ -359,16 +338,6 @@ def test_a_broken_file_is_one_line_that_names_it(run, name, content, capsys):
     assert name in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (842354.0, "842,354"),
-        (34.0875, "34.1"),
-        (0.018418, "0.0184"),
-        (2.115e-8, "2.1e-8"),
-        (-0.0972, "−0.0972"),
-    ],
-)
-def test_numbers_are_shown_to_three_digits(value, text):
-    assert charts.number(value) == text
+def test_numbers_are_shown_to_three_digits():
+    shown = {0: "0", 842354.0: "842,354", 34.0875: "34.1", 0.018418: "0.0184", 2.115e-8: "2.1e-8", -0.0972: "−0.0972"}
+    assert {value: charts.number(value) for value in shown} == shown

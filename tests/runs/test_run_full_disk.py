@@ -34,12 +34,13 @@ def full_from(monkeypatch, write, number):
     monkeypatch.setattr(module, name, fail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "number", "left"),
     [
         pytest.param((torch, "save"), 6, 1, id="amid a checkpoint"),
-        pytest.param((checkpoints, "write_whole"), 2, 1, id="at its seal", marks=pytest.mark.slow),
-        pytest.param((records, "append_line"), 3, 2, id="at a log", marks=pytest.mark.slow),
+        pytest.param((checkpoints, "write_whole"), 2, 1, id="at its seal"),
+        pytest.param((records, "append_line"), 3, 2, id="at a log"),
     ],
 )
 def test_a_full_disk_keeps_the_last_checkpoint_to_resume(tiny_run, monkeypatch, capfd, write, number, left):
