@@ -196,6 +196,7 @@ OUT_OF_RANGE = {
         ("adam_beta2", "1"),
         ("max_samples", "0"),
         ("max_steps", "0"),
+        ("max_faulty_rewards", "1.5"),
         ("num_train_epochs", "1e308"),
         ("num_generations", "1"),
         ("num_shots", "99"),

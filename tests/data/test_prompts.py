@@ -115,8 +115,6 @@ def test_a_recipe_can_change_each_field_of_a_format():
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"prompt_format": "xlm"}, "'xlm' is unknown; give xml or think"),
-        ({"question_template": "Q:"}, "needs {question} exactly once"),
         ({"question_template": "{question} {question}"}, "exactly once"),
         ({"question_template": "{question} {x}"}, "other braces than {question}"),
         ({"completion_template": "<answer>{answer}</answer>"}, "needs {reasoning}"),

@@ -57,25 +57,12 @@ def test_slices(spec, count):
     assert len(sources.take_split({"train": Dataset.from_list(ROWS)}, spec)) == count
 
 
-@pytest.mark.parametrize("spec", ["nope", "train[", "train[a:b]", "nope[:3]", "train[5000:]", "train[3:3]"])
-def test_bad_slices_name_what_there_is(spec):
-    with pytest.raises(UserError, match="train"):
-        sources.take_split({"train": Dataset.from_list(ROWS)}, spec)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("empty.jsonl", b"", "holds no rows"),
-        ("broken.jsonl", b'{"a": 1}\n{"a": 2}\n{"a": \n', "line 3"),
-        ("list.jsonl", b"[1, 2]\n", "line 1"),
         ("binary.jsonl", b"\xff\xfe\x00", "not UTF-8"),
-        ("mixed.jsonl", b'{"a": 1}\n{"a": "x"}\n{"a": {"b": 1}}\n', "mixes types"),
         ("empty.csv", b"", "holds no rows"),
-        ("ragged.csv", b"a,b\n1,2\n1,2,3\n", "line 3"),
         ("head.csv", b"question,answer\n", "holds no rows"),
-        ("bad.parquet", b"not parquet", "Parquet"),
-        ("rows.txt", b"hello", "is no .jsonl, .csv, .parquet file"),
     ],
 )
 def test_bad_files_are_named_with_the_place(tmp_path, name, content, expected):
@@ -90,12 +77,6 @@ def test_missing_paths_are_not_looked_for_on_the_hub(name):
     with pytest.raises(UserError) as caught:
         sources.load_source(name)
     assert name in str(caught.value)
-
-
-def test_an_unreachable_hub_is_one_line_with_the_way_around_it():
-    with pytest.raises(UserError) as caught:
-        sources.load_source("nobody/nothing", "main")
-    assert "--dataset_name" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_rows_in_memory_may_mix_answers_and_lack_some():

@@ -1,16 +1,13 @@
 """grpo/evaluation/difficulty.py: questions are measured once, with the policy's own samples."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
 import pytest
 import torch
-from helpers_runs import DEMO, ROOT
+from helpers_runs import DEMO, ROOT, torchrun
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rewards
@@ -68,22 +65,18 @@ def test_pass_rates_are_drawn_once(demo, cache, monkeypatch):
     assert difficulty.pass_rates(config, model, tokenizer, data) == first
 
 
-@pytest.mark.parametrize("change", ["weights", "temperature", "samples", "prompts", "limit"])
-def test_what_pass_rates_depend_on_is_measured_anew(change, demo, cache):
+def test_what_pass_rates_depend_on_is_measured_anew(demo, cache, monkeypatch):
     model, tokenizer = demo
-    flags = {
-        "temperature": {"temperature": ["0.7"]},
-        "samples": {"filter_num_samples": ["2"]},
-        "prompts": {"num_shots": ["1"]},
-        "limit": {"max_completion_length": ["30"]},
-    }
-    difficulty.pass_rates(*prepared(tokenizer, 10)[:1], model, tokenizer, prepared(tokenizer, 10)[1])
-    config, data = prepared(tokenizer, 10, **flags.get(change, {}))
-    if change == "weights":
-        model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
-        model.model.layers[1].mlp.up_proj.weight.data *= 1.001
+    monkeypatch.setattr(difficulty, "generate", lambda _, __, prompts, *rest, **more: [([5], False)] * len(prompts))
+    changes = [{}, {"temperature": ["0.7"]}, {"filter_num_samples": ["2"]}, {"num_shots": ["1"]}]
+    for count, flags in enumerate([*changes, {"max_completion_length": ["30"]}], start=1):
+        config, data = prepared(tokenizer, 10, **flags)
+        difficulty.pass_rates(config, model, tokenizer, data)
+        assert len(list(cache.iterdir())) == count, flags
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    model.model.layers[1].mlp.up_proj.weight.data *= 1.001
     difficulty.pass_rates(config, model, tokenizer, data)
-    assert len(list(cache.iterdir())) == 2
+    assert len(list(cache.iterdir())) == count + 1
 
 
 def test_bounds_are_inclusive_and_what_leaves_is_counted(demo):
@@ -152,16 +145,10 @@ def test_two_processes_keep_the_same_questions(tiny_run, tmp_path):
         "per_device_train_batch_size": "8",
         "curriculum": "true",
     }
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
-    argv = [*tiny_run(**flags, overwrite_run="true"), "--filter_pass_rate", "0.1", "0.9"]
-    for _ in range(2):  # the second one reads what the first has drawn
-        done = subprocess.run(
-            [*launcher, str(ROOT / "train_grpo.py"), *argv],
-            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=280,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "shared")},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert done.stdout.count("are kept, the easiest first") == 1
+    argv = [*tiny_run(**flags), "--filter_pass_rate", "0.1", "0.9"]
+    done = torchrun(ROOT / "train_grpo.py", *argv, HF_DATASETS_CACHE=str(tmp_path / "shared"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("are kept, the easiest first") == 1
     assert len(list((tmp_path / "shared" / "grpo_pass_rates").iterdir())) == 1
     counts = json.loads(Path("run/run.json").read_text())["data"]
     assert counts["train"] + counts["too_hard"] + counts["too_easy"] == 54 and counts["too_hard"] > 0

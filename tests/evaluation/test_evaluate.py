@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import scipy
 import torch
-from datasets import Dataset
-from helpers_runs import DEMO, ROWS, examples
+from helpers_runs import DEMO, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -18,7 +17,7 @@ from grpo.config.resolve import resolve
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import wilson
-from rewards import extract_xml_answer, is_right, last_number
+from rewards import extract_xml_answer, last_number
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
@@ -36,25 +35,12 @@ def questions():
     return dataset.make_prompts(rows, make_prompt)[0]
 
 
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [
-        (8, 10, 0.49016, 0.94331),
-        (0, 10, 0.0, 0.27753),
-        (10, 10, 0.72247, 1.0),
-        (500, 1000, 0.46907, 0.53093),
-        (0, 0, 0, 1),
-    ],
-)
-def test_wilson_intervals_equal_published_values(successes, n, low, high):
-    assert wilson(successes, n) == pytest.approx((low, high), abs=1e-5)
-
-
 @pytest.mark.parametrize("n", [1, 7, 200, 1319])
 def test_wilson_intervals_equal_scipys(n):
     for successes in {0, 1, n // 3, n - 1, n}:
         reference = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
         assert wilson(successes, n) == pytest.approx((reference.low, reference.high), abs=1e-9)
+    assert wilson(0, 0) == (0, 1)
 
 
 @pytest.mark.parametrize(("n", "correct"), [(1, 0), (1, 1), (5, 2), (8, 8), (10, 1)])
@@ -88,40 +74,9 @@ def test_the_majority_is_the_first_of_the_most_frequent_answer(texts, winner):
     assert evaluate.majority(texts) == (None if winner is None else texts[winner])
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "right"),
-    [
-        ("72.0", "72", True),
-        ("$72", "72", True),
-        ("1,000", "1000", True),
-        ("72.", "72", True),
-        ("-5", "-5", True),
-        ("5", "-5", False),
-        ("3/4", "0.75", True),
-        ("0.75", "3/4", True),
-        ("50%", "50", True),
-        ("72 apples", "72", True),
-        ("10 + 62 = 72", "72", True),
-        ("72 of 80", "72", False),
-        ("seventy-two", "72", False),
-        ("7 2", "72", False),
-        ("", "72", False),
-        ("yes", "yes", True),  # strictly right is right, also without a number
-        ("yes", "no", False),
-    ],
-)
-def test_the_lenient_rule(answer, gold, right):
-    assert is_right(f"<reasoning>\n1 + 1 = 2\n</reasoning>\n<answer>\n{answer}\n</answer>", gold) is right
-
-
-def test_without_a_number_in_the_tag_the_texts_last_one_counts():
-    assert is_right("so 70 + 2 = 72\n<answer>\nthat\n</answer>", "72")
-    assert not is_right("72 it is\n<answer>\n71\n</answer>", "72")
-
-
-def record(strict, lenient, format_strict, truncated=False, length=10):
+def record(strict, lenient, format_strict, truncated=False, length=10, **more):
     flags = {"strict": strict, "lenient": lenient, "format_strict": format_strict, "format_soft": format_strict}
-    return {**flags, "truncated": truncated, "length": length}
+    return {**flags, "truncated": truncated, "length": length, **more}
 
 
 def test_the_summary_has_the_contracts_keys_and_their_shares():
@@ -137,19 +92,11 @@ def test_the_summary_has_the_contracts_keys_and_their_shares():
 
 
 def test_saved_files_are_json_and_keep_every_completion(tmp_path):
-    records = [{**record(True, True, True), "completion": "‹é›\n\u2028"}]
+    records = [record(True, True, True, completion="‹é›\n\u2028")]
     evaluate.save(tmp_path, "before", evaluate.summarize(records), records)
     assert json.loads((tmp_path / "eval_before.json").read_text(encoding="utf-8"))["n"] == 1
     lines = (tmp_path / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines if line] == records
-
-
-def test_rows_of_any_question_column(demo):
-    rows = dataset.make_prompts(
-        Dataset.from_list([{"q": r["question"], "answer": r["answer"]} for r in ROWS[:2]]), make_prompt, "q"
-    )
-    (_, records) = evaluate.evaluate(*demo, rows[0], max_new_tokens=4)
-    assert records[0]["question"] == "What is 2 + 2?"
 
 
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
@@ -169,7 +116,7 @@ def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
 def test_k_samples_give_majority_and_pass_at_k():
     right, wrong = "<answer>4</answer>", "<answer>5</answer>"
     mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
-    summary = evaluate.summarize([{**record(True, True, True), "answer": "4", "samples": mix} for mix in mixes])
+    summary = evaluate.summarize([record(True, True, True, answer="4", samples=mix) for mix in mixes])
     assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75)
     assert summary["pass_1"] == pytest.approx((4 + 0 + 1 + 3) / 16) and 0.5 < summary["pass_2"] < 0.75
     assert "pass_4" not in summary and summary["maj_k_low"] < 0.5 < summary["maj_k_high"]
@@ -201,16 +148,10 @@ def test_the_majority_has_the_most_votes(texts):
         assert votes.count(vote) == max(map(votes.count, votes))
 
 
-def judged(strict, lenient, format_strict, samples=None):
-    flags = {"strict": strict, "lenient": lenient, "format_strict": format_strict, "format_soft": format_strict}
-    more = {} if samples is None else {"samples": samples, "answer": "4"}
-    return {**flags, "truncated": False, "length": 10, **more}
-
-
 def test_two_evaluations_show_the_change_in_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    before = evaluate.summarize([judged(False, True, False)] * 4)
-    after = evaluate.summarize([judged(True, True, True)] * 4)
+    before = evaluate.summarize([record(False, True, False)] * 4)
+    after = evaluate.summarize([record(True, True, True)] * 4)
     evaluate.print_evaluations({"before": before, "after": after}, "It learned the tags.")
     shown = capsys.readouterr().out
     assert "accuracy, strict" in shown and "+100.0" in shown and "4 held-out questions" in shown
@@ -219,7 +160,7 @@ def test_two_evaluations_show_the_change_in_80_columns(capsys, monkeypatch):
 
 
 def test_one_evaluation_alone_with_samples(capsys):
-    summary = evaluate.summarize([judged(True, True, True, ["4", "4", "5"])] * 4)
+    summary = evaluate.summarize([record(True, True, True, answer="4", samples=["4", "4", "5"])] * 4)
     evaluate.print_evaluations({"some/model": summary})
     shown = capsys.readouterr().out
     assert "some/model" in shown and "maj@3" in shown and "pass@3" in shown and "change" not in shown

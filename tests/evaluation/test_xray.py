@@ -1,5 +1,6 @@
 """The X-ray: the golden values come out, each suspicious kind is recognised, and no line can break it."""
 
+import io
 import json
 import os
 import subprocess
@@ -31,18 +32,6 @@ def scored(completion, answer="7"):
     rows, bad = xray.read([line(completion, answer)])
     assert not bad
     return xray.score(rows, xray.select(None, {}, XML_COT_FORMAT))[0]
-
-
-def run(*words, data=None, **environment):
-    """The command in a process of its own: exit status, stdout, stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "grpo", "xray", *words],
-        cwd=ROOT,
-        input=data,
-        capture_output=True,
-        env={**os.environ, **environment},
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 # --- Values
@@ -160,8 +149,6 @@ def test_where_no_reward_of_the_run_can_be_scored_the_five_are(tmp_path, capsys)
     ("record", "message"),
     [
         ("{", "is not a run's record (JSONDecodeError)"),
-        ("[]", "is not a run's record (AttributeError)"),
-        ("{}", "is not a run's record (KeyError)"),
         ('{"settings": {}, "prompt": {}}', "is not a run's record (KeyError)"),
         ('{"settings": 5, "prompt": {"completion": "x"}}', "is not a run's record (TypeError)"),
         (
@@ -190,17 +177,11 @@ def test_chat_completions_count_like_their_text():
 @pytest.mark.parametrize(
     ("answer", "gold"),
     [
-        ("72", "72"),
         (72, "72"),
-        (-5, "-5"),
         (72.0, "72"),
-        (0.75, "0.75"),
         (1e-7, "0.0000001"),
-        (1e22, "10000000000000000000000"),
         ("48/2 = <<48/2=24>>24\n#### 24", "24"),
-        ("#### $1,234", "1234"),
         ("$1,000", "1000"),  # as training reads a column of them
-        ("72.0", "72"),
         (" Paris, France", "Paris, France"),
     ],
 )
@@ -211,28 +192,21 @@ def test_gold_answers_are_those_of_training(answer, gold):
 
 
 BAD = [
-    (b"{", "not valid JSON (Expecting property name enclosed in double quotes, column 2)"),
     (b"hello", "not valid JSON (Expecting value, column 1)"),
     (b"[" * 100_000, "not valid JSON"),
     (b'{"completion": "x", "answer": ' + b"9" * 5000 + b"}", "not valid JSON"),
     (b'{"completion": "\xff", "answer": "7"}', "utf-8"),
     (b"[1]", "not a JSON object"),
-    (b"null", "not a JSON object"),
     (b'{"answer": "7"}', "fields `completion` and `answer`"),
-    (b'{"completion": "7"}', "fields `completion` and `answer`"),
     (line(None), "`completion` is neither"),
-    (line([]), "`completion` is neither"),
     (line(["7"]), "`completion` is neither"),
     (line([{"role": "assistant"}]), "`completion` is neither"),
     (line([{"role": "assistant", "content": [{"type": "text", "text": "7"}]}]), "`completion` is neither"),
-    (line({"content": "7"}), "`completion` is neither"),
     (line("7", None), "`answer` holds no gold answer"),
     (line("7", True), "`answer` holds no gold answer"),
     (line("7", float("nan")), "`answer` holds no gold answer"),
-    (line("7", float("-inf")), "`answer` holds no gold answer"),
     (line("7", ["7"]), "`answer` holds no gold answer"),
     (line("7", ""), "`answer` holds no gold answer"),
-    (line("7", "well\n####"), "`answer` holds no gold answer"),
 ]
 
 
@@ -315,9 +289,7 @@ def test_suspicious_rows_are_listed_under_their_sentence(write_jsonl, capsys):
     ("text", "visible"),
     [
         ("[bold]7[/bold] [/nope] [link=x]", "[bold]7[/bold] [/nope] [link=x]"),
-        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
         ("\x1b[31mred\x1b[0m\x07\x08", r"\x1b[31mred\x1b[0m\x07\x08"),
-        ("\x9b31m C1", r"\x9b31m C1"),
         ("a\r\nb\tc\u2028d", r"a\r\nb\tc\u2028d"),
         ("\u202eright to left\u200b", r"\u202eright to left\u200b"),
         ("half \ud800 a pair", r"half \ud800 a pair"),
@@ -353,17 +325,17 @@ def test_a_line_of_a_million_characters_is_quick(unit, tmp_path, capsys):
 # --- The command
 
 
-def test_exit_status_0_and_standard_input():
-    status, out, err = run("-", data=line(GOOD) + b"\n")
-    assert (status, err) == (0, "") and "4.000" in out and "\x1b" not in out
-
-
-def test_a_bad_line_on_a_terminal_that_is_not_utf8(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(line("é 中 7") + b"\n{\n")
-    status, out, err = run(str(path), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert status == 1 and err.startswith("line 2: not valid JSON") and err.count("\n") == 1
-    assert out.isascii() and r"\xe9 \u4e2d 7" in out
+def test_standard_input_and_a_terminal_that_is_not_utf8():
+    done = subprocess.run(
+        [sys.executable, "-m", "grpo", "xray", "-"],
+        cwd=ROOT,
+        input=line("é 中 7") + b"\n{\n",
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == 1 and err.startswith("line 2: not valid JSON") and err.count("\n") == 1
+    assert out.isascii() and r"\xe9 \u4e2d 7" in out and "\x1b" not in out
 
 
 @pytest.mark.parametrize(
@@ -374,18 +346,14 @@ def test_a_bad_line_on_a_terminal_that_is_not_utf8(tmp_path):
         ([], "required: FILE.jsonl"),
         (["a", "b"], "unrecognized arguments: b"),
         (["a", "--js"], "unrecognized arguments: --js"),
-        (["-"], "'-' holds no row that can be scored"),
+        (["-"], "'-' holds no row that can be scored (line 2: not valid JSON"),
     ],
 )
-def test_exit_status_2_is_one_line(words, message):
-    status, out, err = run(*words, data=b"\n\n")
-    assert (status, out) == (2, "") and err.startswith("error: ") and message in err and err.count("\n") == 1
-
-
-def test_a_file_of_bad_lines_only_names_the_first():
-    status, out, err = run("-", data=b"\nquestion,answer\n1,2\n")
-    assert (status, out) == (2, "")
-    assert err == "error: '-' holds no row that can be scored (line 2: not valid JSON (Expecting value, column 1))\n"
+def test_exit_status_2_is_one_line(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\nquestion,answer\n1,2\n")))
+    assert xray.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and message in err and err.count("\n") == 1
 
 
 def test_help_is_quick_and_loads_nothing_heavy():

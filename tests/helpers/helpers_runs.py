@@ -89,6 +89,19 @@ SECRETS = {
 } | {"DATASET_URL": "https://host.invalid/d?token=planted-9-0123456789abcdef"}
 
 
+def torchrun(script, *argv, **environment):
+    """A script, run to its end on two processes of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    return subprocess.run(
+        [*launcher, str(script), *argv],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "100", **environment},
+        timeout=280,
+    )
+
+
 def finish(directory, **overrides):
     """Train in this directory, with LEARNS."""
     import train_grpo

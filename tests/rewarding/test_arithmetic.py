@@ -47,7 +47,6 @@ WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
 @pytest.mark.parametrize(
     "line",
     [
-        "3 + 4 = 7",
         "48/2 = <<48/2=24>>24 clips",
         "48/2 = $<<48/2=24>>24.",
         "She sold 48 clips / 2 = 24 clips in May.",  # units
@@ -64,7 +63,6 @@ WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
         "3 \u2212 4 = \u22121",
         "3 - 4 = <<3-4=-1>>-1",
         "15x2 = 30",
-        "15 x 2 = 30",
         "3 boxes x 4 pens = 12 pens",
         "15 × 2 ÷ 3 · 1 = 10",
         r"\(15 \times 2 = 30\)",
@@ -77,7 +75,6 @@ WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
         "100 - 30 = 70%",  # a unit
         "(3/4) of 48 = 36",
         "200(.60) = 120",
-        "10 / 4 = 2.5",
         "10 / 3 = 3.33",  # rounded
         "2 / 3 = 0.667",
         "1 / 8 = 0.13",  # a half goes up
@@ -94,7 +91,6 @@ WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
         "1 - 20% = 80%",
         "1/3 = 33.33%",
         "48 + 24 = 72 (since 48 / 2 = 24)",
-        "900 ml / 15 ml/g = 60 g",
         *(line for line, _ in WRITTEN_BY_MODELS),
     ],
 )
@@ -105,17 +101,14 @@ def test_right_arithmetic(line):
 @pytest.mark.parametrize(
     "line",
     [
-        "3 + 4 = 8",
         "3 + 4 = 7, 2 * 7 = 15",  # one wrong equation spoils its line
         "3 + 4 = 7 = 8 - 2",
         "48/2 = <<48/2=25>>24",  # the annotation
         "48/2 = <<48/2=24>>25",  # the number after it
-        "48/2 = <<48/2=25>>25",  # both
         "49/2 = <<48/2=24>>24",  # the text
         "<<48/2=24>>24 and <<24+1=26>>26",
         "<<48/2>>24",  # no result
         "<<48/2=24=25>>24",
-        "<<x/2=24>>24",
         "<<>>",
         "10 / 3 = 3.34",
         "10 / 3 = 3.3",  # rounding takes two decimals
@@ -127,17 +120,12 @@ def test_right_arithmetic(line):
         "6 // 4 = 1",
         "2 ** 3 = 8",
         "2^3 = 8",
-        "3! + 1 = 7",
-        "9^{9^{9}} = 1",
-        "100000000! = 1",
         "1.5.2 + 1 = 2",
         "2x + 3 = 9",  # algebra is not read
         "x + 3 = 10",
         "x = 3 + 4",
         "3 + 4 = x",
         "7 = 7",
-        "= 7",
-        "3 + 4 =",
         "3 + 4 == 7",
         "3 + 4",
         "",
@@ -151,17 +139,13 @@ def test_right_arithmetic(line):
         "10 - 5 = 5 apples = 3 apples",
         "7 = 7 = 7",  # a chain without an operator is worth nothing
         "12 000 / 2 = 0",  # what stands before a blank belongs to the number, or multiplies it
-        "1 000 + 1 = 1",
         "2 + 2 = 4 000",
         "2 (3 + 4) = 7",
         "1 1/2 + 2 = 2.5",
         "2 + 3 = 3 1/2",
         r"2\frac{1}{2} + 1 = 1.5",
         "10% * 10 = 100",  # percent is no unit beside * and /
-        "20% * 50 = 1000",
         "100 * 5% = 500",
-        "50% * 50% = 2500",
-        "20% * 30% = 600%",
         "5 + 5% = 10",  # nor where only some have it
         "100 - 20% = 80",
         "1/3 = 33.34%",
@@ -173,18 +157,15 @@ def test_right_arithmetic(line):
         "max(3) + 2 = 5",
         "10 mod 3 + 1 = 4",
         r"10 \bmod 3 + 1 = 4",
-        "10 minus 3 + 1 = 4",
         "10 divided by 3 + 1 = 4",
         "3 squared + 1 = 4",
         "2 pi + 3 = 5",
         "2 dozen + 3 = 5",
         "2 + 2 = 4 thousand",
-        "3 million + 2 = 5",
         "2(x) + 1 = 3",  # variables
         "6/x + 1 = 7",
         "x_1 + 2 = 3",
         "1/1000 = 0.00",  # rounding leaves something
-        "0.0001*1 = 0.00",
         "1/4 ≈ 0",
         *(line for _, line in WRITTEN_BY_MODELS),
     ],
@@ -196,10 +177,7 @@ def test_wrong_or_no_arithmetic(line):
 @pytest.mark.parametrize(
     ("left", "right", "true"),
     [
-        ("1/3+1/3+1/3", "1", True),
-        ("(1+(2+(3+(4))))", "10", True),
         (".5*4", "2.00", True),
-        ("007", "7", True),
         ("99999999999999999999*10", "999999999999999999990", True),
         ("99999999999999999999*10", "999999999999999999991", False),
         ("0.0000001*1", "0", False),  # exact, not to six decimals
@@ -272,19 +250,11 @@ def test_it_works_in_a_thread_and_says_nothing(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-HOSTILE = {
+HOSTILE = {  # what one expression can cost: tests/test_security.py
     "different wrong steps": lambda n: "\n".join(f"{i}+{i}*2-{i}={i}" for i in range(n // 20)),
     "long lines": lambda n: "\n".join(" and ".join(f"{i}+{j}={i + j}" for j in range(23)) for i in range(n // 200)),
-    "brackets": lambda n: "(" * n + "1+1=2" + ")" * n,
-    "operators": lambda n: "1+" * (n // 2) + "1=2",
-    "digits": lambda n: "9" * (n // 2) + "*9=" + "9" * (n // 2),
-    "annotations": lambda n: "<<" * (n // 2),
-    "equals": lambda n: "=" * n,
-    "spaces": lambda n: "1" + " " * n + "+1=2",
     "short lines of blanks": lambda n: ("= " + " _" * 240 + "\n") * (n // 480),
     "tags": lambda n: "<think>" * (n // 7),
-    "latex": lambda n: ("=" + r"\frac{" * 40 + r"\text{" * 30 + "\n") * (n // 422),
-    "powers": lambda n: "9**9**9**9=1\n99999999!=1\n9^9^9^9=1\n" * (n // 38),
 }
 
 

@@ -103,7 +103,6 @@ MISTAKES = {
     "weights": (dict(names=GIST_REWARDS, weights=[1]), "1 weights for 5 reward_funcs; give one for each"),
     "untrusted": (dict(allow=False), "'my_rewards.my_reward' runs the code of my_rewards.py; if you trust it, give "),
     "no file": (dict(names=["nowhere.reward"]), "needs a file nowhere.py in "),
-    "no path": (dict(names=["..reward"]), "needs a file"),
     "no attribute": (dict(names=["my_rewards.my_rewrd"]), "'my_rewards' has no 'my_rewrd'; did you mean my_reward?"),
     "empty attribute": (dict(names=["my_rewards."]), "'my_rewards' has no ''"),
     "not callable": (dict(names=["my_rewards.setting"]), "'my_rewards.setting' is no function but int"),
@@ -133,7 +132,6 @@ MISTAKES = {
         "int_reward_func has no parameter 'completions'; it has none",
     ),
     "needed": (dict(names=["my_rewards.strict"]), "strict needs a value for its parameter 'needed'"),
-    "own kind": (dict(args={"my_reward": {"scale": "2"}}), "scale is '2'; give a finite number, such as 1.0"),
     "range": (
         dict(names=["length_reward_func"], args={"length_reward_func": {"low": 900}}),
         "reward_args: length_reward_func: low 900, high 400, margin 100: 0 <= low <= high and margin >= 0",
@@ -162,13 +160,11 @@ def test_mistakes_are_one_sentence(kind):
     ("reward", "parameter", "value", "message"),
     [
         ("length", "low", "3", "low is '3'; give a whole number, such as 50"),
-        ("length", "low", 3.5, "give a whole number"),
         ("length", "low", True, "give a whole number"),
         ("step_verified", "line_value", float("nan"), "give a finite number, such as 0.2"),
         ("step_verified", "max_lines", -1, "max_lines -1: must be at least 0"),
         ("overlong", "cache", "x", "give a whole number or null"),
         ("style", "phrases", "certainly", "give a list, each item a text"),
-        ("style", "phrases", ["a", 3], "give a list, each item a text"),
         ("incremental_format", "template", 3, "give a text or null"),
         ("soft_format", "template", "no places", "needs {reasoning}, one or more tags"),
         ("incremental_format", "template", "no tags", "holds no tags"),
@@ -204,24 +200,3 @@ def test_columns_that_would_replace_a_parameter_are_refused():
     refuse_collisions(rewards, ["prompt", "answer", "completion_ids", "level"])
     with pytest.raises(UserError, match="the dataset's column 'low' would replace the parameter 'low' of length_rew"):
         refuse_collisions(rewards, ["answer", "low"])
-
-
-def test_trl_logs_each_chosen_reward_by_its_name(tiny_model):
-    """Functions, functions with parameters, a class's instance: as TRL's trainer takes and calls them."""
-    from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
-
-    args = {"length_reward_func": {"low": 1}, "Longer": {"than": 0}}
-    run = {"template": THINK_FORMAT, "max_completion_length": 8}
-    rewards = chosen(*REWARD_FUNCS, "my_rewards.my_reward", "my_rewards.longer", args=args, run=run)
-    settings = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "logging_steps": 1}
-    settings |= {"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 4, "max_completion_length": 8}
-    trainer = GRPOTrainer(
-        model=tiny_model,
-        reward_funcs=list(rewards.values()),
-        args=GRPOConfig("run", **settings),
-        train_dataset=Dataset.from_list([{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(4)]),
-    )
-    trainer.train()
-    logged = {key.split("/")[1] for key in trainer.state.log_history[0] if key.startswith("rewards/")}
-    assert logged == set(rewards) == {*REWARD_FUNCS, "my_reward", "Longer"}

@@ -42,28 +42,17 @@ def test_stages_have_their_own_rewards_and_weights():
     assert [stages.at(found, step) for step in (1, 40, 41, 120, 121)] == [0, 0, 1, 1, 1]
 
 
-def test_the_run_has_all_their_rewards_in_order_and_their_steps():
-    assert stages.whole_run(read(FORMAT, ANSWERS)[0]) == {
-        "reward_funcs": ["xmlcount_reward_func", "int_reward_func", "correctness_reward_func"],
-        "reward_weights": [1.0, 1.0, 0.0],
-        "max_steps": 120,
-    }
-
-
 def test_without_stages_nothing_changes():
-    assert stages.read({**SETTINGS, "stages": None}, {"reward_funcs"}, 1) == ([], []) and stages.whole_run([]) == {}
+    assert stages.read({**SETTINGS, "stages": None}, {"reward_funcs"}, 1) == ([], [])
+    assert stages.whole_run([]) == {}
 
 
 @pytest.mark.parametrize(
     ("steps", "total", "unit", "expected"),
     [
         ([40, 80], -1, 1, [(1, 40), (41, 120)]),
-        ([40, 80], 6, 1, [(1, 2), (3, 6)]),
         ([1, 300], 4, 1, [(1, 1), (2, 4)]),  # each at least one
-        ([300, 1], 4, 1, [(1, 3), (4, 4)]),
         ([1, 1, 98], 3, 1, [(1, 1), (2, 2), (3, 3)]),
-        ([98, 1, 1], 10, 1, [(1, 8), (9, 9), (10, 10)]),
-        ([40, 80], 240, 1, [(1, 80), (81, 240)]),  # longer in proportion, too
         ([41, 80], -1, 4, [(1, 40), (41, 121)]),  # a rollout serves four steps; the last may be cut off
         ([1, 1, 1], 9, 4, [(1, 4), (5, 8), (9, 9)]),
     ],
@@ -89,20 +78,16 @@ def test_the_note_says_what_the_stages_take_and_why():
         ([], {}, ["stages: the list is empty", "max_steps"]),
         (["format"], {}, ["stages: stage 1 is 'format'", "mapping"]),
         ([FORMAT, [ANSWERS]], {}, ["stages: stage 2 is [", "mapping"]),
-        ([[]], {}, ["stages: the list is empty"]),
         ([{**FORMAT, "name": None}], {}, ["stages: stage 1: name: None"]),
         ([{**FORMAT, "name": " "}], {}, ["name: ' '"]),
         ([{**FORMAT, "steps": 4}], {}, ["stages: format: steps: unknown key", "name, reward_funcs"]),
-        ([{**FORMAT, "max_steps": None}], {}, ["stages: format: max_steps: None", "at least 1"]),
         ([{key: FORMAT[key] for key in ("name", "reward_funcs")}], {}, ["stages: format: max_steps: None"]),
         ([{**FORMAT, "max_steps": 0}], {}, ["stages: format: max_steps: 0"]),
         ([{**FORMAT, "max_steps": True}], {}, ["stages: format: max_steps: True"]),
-        ([{**FORMAT, "max_steps": 2.5}], {}, ["stages: format: max_steps: 2.5"]),
         ([{**FORMAT, "reward_funcs": []}], {}, ["stages: format: reward_funcs: []", "one or more"]),
         ([{**FORMAT, "reward_funcs": "int_reward_func"}], {}, ["stages: format: reward_funcs: 'int_reward_func'"]),
         ([{**FORMAT, "reward_funcs": ["a", "a"]}], {}, ["stages: format: reward_funcs: 'a' is listed twice"]),
         ([ANSWERS, {**FORMAT, "reward_weights": [1.0]}], {}, ["stages: format: reward_weights: [1.0] for 2"]),
-        ([{**FORMAT, "reward_weights": 2.0}], {}, ["stages: format: reward_weights: 2.0 for 2"]),
         ([{**FORMAT, "reward_weights": [1.0, "a"]}], {}, ["stages: format: reward_weights: 'a'"]),
         ([{**FORMAT, "reward_weights": [1, float("nan")]}], {}, ["stages: format: reward_weights: nan", "finite"]),
         ([{**FORMAT, "reward_weights": [0, 0.0]}], {}, ["stages: format: reward_weights: every weight is 0"]),
@@ -147,12 +132,6 @@ def test_stages_change_where_a_rollout_ends():
     ("flags", "expected"),
     [
         (["--stages", "{format"], ["stages: '{format' is not JSON", '"max_steps"']),
-        (["--stages", "3"], ["stages: stage 1 is 3"]),
-        (
-            ["--stages", json.dumps(FORMAT), "--reward_funcs", "int_reward_func"],
-            ["reward_funcs:", "combined with stages"],
-        ),
-        (["--stages", json.dumps(FORMAT), "--reward_weights", "1"], ["reward_weights: [1.0]"]),
         (["--adaptive_rewards", "int"], ["adaptive_rewards: 'int'", "int_reward_func"]),
         (["--adaptive_rewards", "style_reward_func", "--reward_funcs", "style_reward_func"], ["never above 0"]),
         (["--adaptive_bounds", "2"], ["adaptive_bounds: [2.0]", "0.25 4"]),
@@ -167,12 +146,6 @@ def test_mistakes_on_the_command_line(flags, expected):
     assert all(part in str(error.value) for part in expected), error.value
 
 
-def test_a_reward_that_is_none_is_named_before_anything_loads(capfd):
-    stage = {**FORMAT, "reward_funcs": ["xmlcont_reward_func"]}
-    assert train_grpo.main(["--stages", json.dumps(stage), *CPU]) == 2
-    assert "'xmlcont_reward_func' is no reward" in capfd.readouterr().err
-
-
 def test_the_shipped_recipe_teaches_the_format_alone_first():
     argv = ["--config", str(ROOT / "recipes/two_stage.yaml"), *CPU]
     config = resolve(train_grpo.HYPERPARAMETERS, argv)
@@ -181,15 +154,6 @@ def test_the_shipped_recipe_teaches_the_format_alone_first():
     assert config.stages[1].weights["correctness_reward_func"] == 1.0 and config.training.max_steps == 400
     short = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--max_steps", "4"])
     assert spans(short.stages) == [(1, 1), (2, 4)] and short.training.max_steps == 4
-
-
-def test_a_recipe_with_stages_and_rewards_beside_them_is_refused(tmp_path):
-    recipe = tmp_path / "both.yaml"
-    recipe.write_text(
-        "stages: [{name: a, reward_funcs: [int_reward_func], max_steps: 2}]\nreward_funcs: [correctness_reward_func]\n"
-    )
-    with pytest.raises(UserError, match=r"reward_funcs: .*both.yaml"):
-        resolve(train_grpo.HYPERPARAMETERS, ["--config", str(recipe), "--use_cpu", "true", "--report_to", "none"])
 
 
 @examples(200)
