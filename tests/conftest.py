@@ -78,6 +78,23 @@ def tiny_model(tmp_path_factory):
     return str(directory)
 
 
+@pytest.fixture(scope="session")
+def tokenizer():
+    """The demo's, which is the tiny model's too."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+
+
+@pytest.fixture(scope="session")
+def demo(tokenizer):
+    """The demo's model in float32 and its tokenizer, which nobody may change."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), tokenizer
+
+
 @pytest.fixture
 def tiny_run(tiny_model, rows_file):
     """The command line of a training run of seconds."""

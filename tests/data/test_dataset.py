@@ -5,8 +5,7 @@ from decimal import Decimal
 
 import pytest
 from datasets import Dataset
-from helpers_runs import DEMO, ROWS
-from transformers import AutoTokenizer
+from helpers_runs import ROWS
 
 from grpo.core.errors import UserError
 from grpo.data import dataset
@@ -14,11 +13,6 @@ from grpo.data.prompts import tokenize
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
 
 
 def test_rows_without_a_usable_answer_are_dropped_and_counted():

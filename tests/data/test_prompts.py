@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
-from helpers_runs import DEMO
-from transformers import AutoTokenizer
 
 import train_grpo
 from grpo.config.resolve import resolve
@@ -16,11 +14,6 @@ from grpo.data import dataset, prompts
 from train_grpo import EXEMPLARS, PROMPT_FORMATS, SYSTEM_PROMPT, XML_COT_FORMAT
 
 XML, THINK = PROMPT_FORMATS["xml"], PROMPT_FORMATS["think"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
 
 
 def script(**settings):

@@ -34,14 +34,6 @@ def test_mcnemar_is_scipys_exact_binomial_test(fixed, broken):
     assert mcnemar(fixed, broken) == mcnemar(broken, fixed)
 
 
-def test_the_bootstrap_interval_is_that_of_the_standard_error():
-    low, high = bootstrap(fixed=30, broken=10, n=200)
-    # the paired difference's standard error is sqrt((b + c - (b - c)^2 / n) / n^2)
-    half = 1.96 * ((40 - 20**2 / 200) ** 0.5) / 200
-    assert (low, high) == pytest.approx((0.1 - half, 0.1 + half), abs=0.01)
-    assert bootstrap(30, 10, 200) == (low, high)  # seeded
-
-
 def test_without_a_change_the_interval_depends_on_n_alone():
     low, high = bootstrap(fixed=0, broken=0, n=100)
     assert -low == high == pytest.approx(scipy.stats.binomtest(0, 100, alternative="less").proportion_ci().high)
@@ -54,13 +46,7 @@ def test_the_bootstrap_equals_scipys():
     reference = scipy.stats.bootstrap((outcomes,), lambda x, axis: x.mean(axis), method="percentile", rng=0)
     interval = reference.confidence_interval
     assert bootstrap(30, 10, 200) == pytest.approx((interval.low, interval.high), abs=0.006)
-
-
-def test_counts_are_paired_by_question():
-    found = compare(rows("l", "l", "", "", ""), rows("l", "", "l", "l", ""))["lenient"]
-    assert (found["both"], found["fixed"], found["broken"], found["neither"]) == (1, 2, 1, 1)
-    assert (found["before"], found["after"], found["difference"]) == (0.4, 0.6, pytest.approx(0.2))
-    assert found["difference_low"] <= 0.2 <= found["difference_high"] and found["p_value"] == 1.0
+    assert bootstrap(30, 10, 200) == bootstrap(30, 10, 200)  # seeded
 
 
 VERDICTS = {  # how many of 100 questions change, and how

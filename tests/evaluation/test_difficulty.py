@@ -8,7 +8,7 @@ import datasets
 import pytest
 import torch
 from helpers_runs import DEMO, ROOT, torchrun
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import rewards
 import train_grpo
@@ -25,12 +25,6 @@ from rewards import is_right
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "grpo_pass_rates"
-
-
-@pytest.fixture(scope="module")
-def demo():
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
 
 
 def prepared(tokenizer, rows=24, **flags):

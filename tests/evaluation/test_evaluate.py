@@ -11,7 +11,7 @@ import torch
 from helpers_runs import DEMO, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from grpo.config.resolve import resolve
 from grpo.data import dataset, sources
@@ -21,12 +21,6 @@ from rewards import extract_xml_answer, last_number
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
-
-
-@pytest.fixture(scope="module")
-def demo():
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
 
 
 @pytest.fixture(scope="module")

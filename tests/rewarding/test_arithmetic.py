@@ -109,6 +109,7 @@ def test_right_arithmetic(line):
         "<<48/2=24>>24 and <<24+1=26>>26",
         "<<48/2>>24",  # no result
         "<<48/2=24=25>>24",
+        "<<x/2=24>>24",
         "<<>>",
         "10 / 3 = 3.34",
         "10 / 3 = 3.3",  # rounding takes two decimals
@@ -120,6 +121,7 @@ def test_right_arithmetic(line):
         "6 // 4 = 1",
         "2 ** 3 = 8",
         "2^3 = 8",
+        "3! + 1 = 7",
         "1.5.2 + 1 = 2",
         "2x + 3 = 9",  # algebra is not read
         "x + 3 = 10",
@@ -146,6 +148,7 @@ def test_right_arithmetic(line):
         r"2\frac{1}{2} + 1 = 1.5",
         "10% * 10 = 100",  # percent is no unit beside * and /
         "100 * 5% = 500",
+        "20% * 30% = 600%",
         "5 + 5% = 10",  # nor where only some have it
         "100 - 20% = 80",
         "1/3 = 33.34%",
