@@ -64,7 +64,7 @@ def test_what_pass_rates_depend_on_is_measured_anew(demo, cache, monkeypatch):
     monkeypatch.setattr(difficulty, "generate", lambda _, __, prompts, *rest, **more: [([5], False)] * len(prompts))
     changes = [{}, {"temperature": ["0.7"]}, {"filter_num_samples": ["2"]}, {"num_shots": ["1"]}]
     for count, flags in enumerate([*changes, {"max_completion_length": ["30"]}], start=1):
-        config, data = prepared(tokenizer, 10, **flags)
+        config, data = prepared(tokenizer, 10, filter_pass_rate=["0", "1"], **flags)
         difficulty.pass_rates(config, model, tokenizer, data)
         assert len(list(cache.iterdir())) == count, flags
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)

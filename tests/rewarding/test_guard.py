@@ -252,6 +252,14 @@ def test_the_share_is_logged_from_the_first_fault_on(trainer, tmp_path):
     assert "50 % of the rows of step 1 were excluded" in guard.excess
 
 
+def test_share_of_an_evaluation_does_not_end_a_run(trainer, tmp_path):
+    guard, trainer._metrics["eval"] = RewardGuard(tmp_path, 0.0), {}
+    trainer.model.eval()
+    guard.exclude(trainer, torch.full((2, 2), torch.nan), Faults(), **columns(2))
+    assert trainer._metrics == {"train": {}, "eval": {"rewards/left_out": [1.0], "rewards/nonfinite": [1.0]}}
+    assert not guard.excess
+
+
 def test_a_result_of_the_wrong_length_ends_the_run(trainer, tmp_path):
     guarded("short", lambda **kwargs: [1.0], faults := Faults())(**columns(2))
     with pytest.raises(UserError, match="short returned 1 values for 2 completions"):
@@ -349,13 +357,6 @@ def test_the_first_fault_of_each_reward_is_printed(tiny_model, tmp_path, capfd):
     assert shown.count("reward at fault at step 1: closes_a_tag") == shown.count("at fault at step 1: raises") == 1
     assert "at fault at step 2" not in shown and "[/bold] is no tag, [red]nor is this" in shown
     assert "Question: What is" in shown and {fault["step"] for fault in faults_of(tmp_path)} == {1, 2}
-
-
-def test_share_of_an_evaluation_does_not_end_a_run(tiny_model, tmp_path):
-    _, _, trainer = trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=raises, own=MANY)
-    trainer.guard.limit = 0.0
-    found = trainer.evaluate(trainer.train_dataset.select(range(8)))
-    assert found["eval_rewards/left_out"] > 0 and not trainer.guard.excess
 
 
 # --- As a command

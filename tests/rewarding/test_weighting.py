@@ -210,8 +210,6 @@ LEARNS = {
     "num_generations": "8",
     "per_device_train_batch_size": "16",
     "log_completions": "false",
-    "save_steps": "1",
-    "save_total_limit": "9",
     "max_steps": None,
     "adaptive_rewards": "all",
     "adaptive_threshold": "0.5",  # more than the format earns, so that its weight rises with each rollout
@@ -243,7 +241,7 @@ def weights(line):
 
 @pytest.mark.slow
 def test_two_stages_and_a_resume_between_them(tiny_run):
-    assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS)) == 0
+    assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS, save_steps="1", save_total_limit="9")) == 0
     whole = logged("run")
     assert [whole[step]["stage"] for step in range(1, 6)] == [1, 1, 2, 2, 2]
     names = ["xmlcount_reward_func", "soft_format_reward_func", "correctness_reward_func"]
