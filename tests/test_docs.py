@@ -237,7 +237,8 @@ def train(argv, capfd, processes=1):
     if not os.path.isfile(settings["dataset_name"]):  # all of the demo's, where a slice is taken
         small = "[" not in settings["dataset_split"]
         replaced += ["--dataset_name", "assets/demo/train.jsonl" if small else str(DEMO / "train.jsonl")]
-    for key in (*NEED_CUDA, "use_unsloth"):
+    of_vllm = [word[2:] for word in argv if word.startswith("--vllm_")]  # which have no effect without it
+    for key in (*NEED_CUDA, "use_unsloth", *of_vllm):
         if f"--{key}" in argv:
             place = argv.index(f"--{key}")
             argv = argv[:place] + argv[place + 2 :]

@@ -425,7 +425,7 @@ def on_two_processes(argv, **environment):
 
 ENDS = {  # what the second process does: what the command's standard error names
     "exit": ["exitcode  : 7", "local_rank: 1"],
-    "memory": ["error: [process 1] out of memory in the rewards (it asked for 2.00 GiB more); give "],
+    "memory": ["error: [process 1] out of memory in the rewards (it asked for 2.00 GiB more); "],
 }
 
 
