@@ -93,7 +93,7 @@ def _flash(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: 
 
 
 def stand_in() -> None:
-    """Put what a GPU does in one kernel in the place of the CPU's way; see the docstring."""
+    """Replace what a GPU does in one kernel; see the docstring."""
     from transformers import AttentionInterface
     from trl.kernels import chunked_logprob
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
-from helpers_runs import DEMO, ROOT, torchrun
+from helpers_runs import DEMO, LEARNS, ROOT, torchrun
 from transformers import AutoModelForCausalLM
 
 import rewards
@@ -131,11 +131,8 @@ def test_a_curriculum_is_trained_in_its_order(tiny_run, monkeypatch, capfd):
 @pytest.mark.slow
 def test_two_processes_keep_the_same_questions(tiny_run, tmp_path):
     flags = {
-        "model_name_or_path": str(DEMO / "model"),
-        "dataset_name": str(DEMO / "train.jsonl"),
+        **LEARNS,
         "max_samples": "60",
-        "max_completion_length": "40",
-        "num_generations": "8",
         "per_device_train_batch_size": "8",
         "curriculum": "true",
     }

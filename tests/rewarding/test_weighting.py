@@ -8,9 +8,10 @@ from collections import defaultdict, deque
 from pathlib import Path
 from types import SimpleNamespace
 
+import helpers_runs
 import pytest
 import torch
-from helpers_runs import DEMO, ROOT, torchrun
+from helpers_runs import ROOT, torchrun
 from transformers import TrainerState
 
 import train_grpo
@@ -199,16 +200,11 @@ ANSWERS = {
     "reward_weights": [1.0, 0.5],
     "max_steps": 3,
 }
-# A model that earns something
 LEARNS = {
-    "model_name_or_path": str(DEMO / "model"),
-    "dataset_name": str(DEMO / "train.jsonl"),
+    **helpers_runs.LEARNS,
     "max_samples": "60",
     "learning_rate": "2e-4",
     "eval_samples": "2",
-    "max_completion_length": "40",
-    "num_generations": "8",
-    "per_device_train_batch_size": "16",
     "log_completions": "false",
     "max_steps": None,
     "adaptive_rewards": "all",
