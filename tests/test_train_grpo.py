@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from helpers_runs import DEMO, LEARNS, ROOT, command
+from helpers_commands import command
+from helpers_runs import DEMO, LEARNS, ROOT
 from safetensors.torch import load_file
 from transformers import pipeline
 

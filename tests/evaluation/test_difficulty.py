@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
-from helpers_runs import DEMO, LEARNS, ROOT, torchrun
+from helpers_commands import command
+from helpers_runs import DEMO, LEARNS, ROOT
 from transformers import AutoModelForCausalLM
 
 import rewards
@@ -137,7 +138,7 @@ def test_two_processes_keep_the_same_questions(tiny_run, tmp_path):
         "curriculum": "true",
     }
     argv = [*tiny_run(**flags), "--filter_pass_rate", "0.1", "0.9"]
-    done = torchrun(ROOT / "train_grpo.py", *argv, HF_DATASETS_CACHE=str(tmp_path / "shared"))
+    done = command(ROOT / "train_grpo.py", argv, processes=2, HF_DATASETS_CACHE=str(tmp_path / "shared"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("are kept, the easiest first") == 1
     assert len(list((tmp_path / "shared" / "grpo_pass_rates").iterdir())) == 1

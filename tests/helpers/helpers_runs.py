@@ -4,8 +4,6 @@ import contextlib
 import io
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,19 +55,6 @@ def flags(**given):
     return [word for key, value in given.items() if value is not None for word in (f"--{key}", str(value))]
 
 
-def command(script, argv, processes=1, **environment):
-    """A real command, of one process or of several that torchrun starts, without a terminal."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    return subprocess.run(
-        [sys.executable, *(launcher if processes > 1 else []), str(script), *argv],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "100", **environment},
-        timeout=280,
-    )
-
-
 @dataclass(frozen=True)
 class Finished:
     """A finished run: its directory, which nobody may write to, and what it printed (spaces as one)."""
@@ -87,19 +72,6 @@ SECRETS = {
     name: f"planted-{index}-0123456789abcdef"
     for index, name in enumerate(("HF_TOKEN", "WANDB_API_KEY", "MY_SECRET", "SMTP_PASSWORD", "AWS_SECRET_ACCESS_KEY"))
 } | {"DATASET_URL": "https://host.invalid/d?token=planted-9-0123456789abcdef"}
-
-
-def torchrun(script, *argv, **environment):
-    """A script, run to its end on two processes of this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    return subprocess.run(
-        [*launcher, str(script), *argv],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "100", **environment},
-        timeout=280,
-    )
 
 
 def finish(directory, **overrides):

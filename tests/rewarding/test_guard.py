@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers_runs import ROOT, torchrun
+from helpers_commands import command
+from helpers_runs import ROOT
 from helpers_trainer import largest_difference, rewards_by_sum, trained
 from trl import GRPOTrainer
 
@@ -419,13 +420,13 @@ def test_too_many_faults_end_a_run_with_a_checkpoint_and_say_why(with_reward, mo
 def on_two_processes(argv, **environment):
     """The finished command, and its seconds."""
     start = time.monotonic()
-    done = torchrun(ROOT / "train_grpo.py", *argv, PYTHONPATH=os.getcwd(), **environment)
+    done = command(ROOT / "train_grpo.py", argv, processes=2, PYTHONPATH=os.getcwd(), **environment)
     return done, time.monotonic() - start
 
 
-ENDS = {  # what the second process does: what the command's standard error names
-    "exit": ["exitcode  : 7", "local_rank: 1"],
-    "memory": ["error: [process 1] out of memory in the rewards (it asked for 2.00 GiB more); "],
+ENDS = {  # what the second process does: its exit status, and what the command's standard error names
+    "exit": (7, "another process of this run is gone"),
+    "memory": (2, "error: [process 1] out of memory in the rewards (it asked for 2.00 GiB more); "),
 }
 
 
@@ -433,8 +434,9 @@ ENDS = {  # what the second process does: what the command's standard error name
 @pytest.mark.parametrize("end", ENDS)
 def test_a_process_waiting_for_a_failed_one_ends_soon(end, with_reward):
     done, seconds = on_two_processes(with_reward("on_the_second"), END=end)
-    assert done.returncode != 0 and seconds < 90  # half a minute of it to start two processes
-    assert all(cause in done.stderr for cause in ENDS[end]), done.stderr[-3000:]
+    status, cause = ENDS[end]
+    assert done.statuses[1] == status and done.statuses[0] != 0 and seconds < 60
+    assert cause in done.stderr, done.stderr[-3000:]
 
 
 @pytest.mark.slow

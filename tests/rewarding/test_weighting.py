@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import helpers_runs
 import pytest
 import torch
-from helpers_runs import ROOT, torchrun
+from helpers_commands import command
+from helpers_runs import ROOT
 from transformers import TrainerState
 
 import train_grpo
@@ -293,7 +294,7 @@ sys.exit(train_grpo.main())
 @pytest.mark.slow
 def test_two_processes_agree_on_the_weights(tiny_run):
     Path("ranks.py").write_text(RANKS.format(root=str(ROOT)))
-    done = torchrun("ranks.py", *in_stages(tiny_run, FORMAT, ANSWERS, save_strategy="no"))
+    done = command("ranks.py", in_stages(tiny_run, FORMAT, ANSWERS, save_strategy="no"), processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0] == ranks[1] and len(ranks[0]) == 5 and ranks[0][4][1]

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import swanlab
 import wandb
-from helpers_runs import ROOT, command
+from helpers_commands import command
+from helpers_runs import ROOT
 
 from grpo.core.errors import UserError
 from grpo.runs import trackers

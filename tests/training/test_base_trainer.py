@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
 from helpers_checkpoints import cut
+from helpers_commands import command
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import LEARNS, ROOT
 
@@ -67,11 +66,10 @@ def test_the_evaluation_on_start_is_not_repeated(tiny_run):
 
 @pytest.mark.slow
 def test_two_processes_resume_as_if_they_had_not_stopped(tiny_run):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "train_grpo.py")]
-    argv = [*launch, *tiny_run(**{**EPOCHS, "per_device_train_batch_size": "8", "output_dir": "whole"})]
+    argv = tiny_run(**{**EPOCHS, "per_device_train_batch_size": "8", "output_dir": "whole"})
 
     def run(argv):
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=280)
+        done = command(ROOT / "train_grpo.py", argv, processes=2)
         assert done.returncode == 0, done.stderr[-3000:]
 
     run(argv)

@@ -2,14 +2,13 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers_commands import command
 from helpers_runs import LEARNS, ROOT
 from helpers_watch import STEP, Spoil, alarms, equal, is_long, is_text, trainer
 from safetensors.torch import load_file
@@ -270,8 +269,7 @@ def test_what_one_process_skips_all_skip(tiny_model, tmp_path):
     script = tmp_path / "two.py"
     paths = {"root": str(ROOT), "helpers": str(ROOT / "tests" / "helpers"), "out": str(tmp_path / "out")}
     script.write_text(TWO_PROCESSES.format(**paths, model=tiny_model))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    done = subprocess.run(launcher, capture_output=True, text=True, timeout=280)
+    done = command(script, processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in (0, 1):
         assert f"rank {rank} loss skipped [2] asked []" in done.stdout

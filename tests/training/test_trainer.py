@@ -1,11 +1,10 @@
 """LeanGRPOTrainer beside stock GRPOTrainer: the same rollouts, gradients equal to rounding, the same metrics."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers_commands import command
 from helpers_runs import ROOT
 from helpers_trainer import LENGTH, compare, largest_difference, no_group_lives, rewards_by_sum, rollouts, trained
 from peft import LoraConfig
@@ -187,12 +186,7 @@ def test_two_processes_with_unequal_work_have_stock_gradients(tiny_model, tmp_pa
     script.write_text(
         TWO_PROCESSES.format(root=str(ROOT), tests=str(ROOT / "tests"), model=tiny_model, out=str(tmp_path / "out"))
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = command(script, processes=2)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count(" equal") == 12
 
