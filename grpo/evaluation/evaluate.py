@@ -180,7 +180,7 @@ def evaluate(
         )
     if num_samples > 1:
         many = [prompt for prompt in prompts for _ in range(num_samples)]
-        drawn = generate(model, tokenizer, many, max_new_tokens, batch_size, sampling or Sampling(temperature=1.0))
+        drawn = generate(model, tokenizer, many, max_new_tokens, batch_size, sampling or Sampling())
         texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn]
         for index, record in enumerate(records):
             record["samples"] = texts[index * num_samples : (index + 1) * num_samples]

@@ -33,26 +33,20 @@ Completion = tuple[list[int], bool]  # token ids without the end token, and whet
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn, under GRPOConfig's names; temperature 0 takes the likeliest token."""
+    """How tokens are drawn, under GRPOConfig's names."""
 
-    temperature: float = 0.0
+    temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float | None = None
-    repetition_penalty: float = 1.0
-    seed: int | None = 0  # None: from the global random state
+    repetition_penalty: float = 1.0  # model.generate alone follows it
+    seed: int = 0
 
     @classmethod
-    def like(cls, training: "GRPOConfig") -> "Sampling":
-        """As the rollouts of a GRPOConfig are drawn."""
-        return cls(
-            training.temperature,
-            training.top_p,
-            training.top_k,
-            training.min_p,
-            training.repetition_penalty,
-            training.seed,
-        )
+    def like(cls, settings: "GRPOConfig | GenerationConfig") -> "Sampling":
+        """As the rollouts with these settings are drawn."""
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        return cls(**{name: getattr(settings, name) for name in names}, seed=getattr(settings, "seed", 0))
 
     def warpers(self) -> LogitsProcessorList:
         steps = LogitsProcessorList([TemperatureLogitsWarper(float(self.temperature))])
@@ -94,8 +88,8 @@ def generate(
 ) -> list[Completion]:
     """One completion per prompt, in the order of the prompts; greedy where `sampling` is None.
 
-    Equal prompts get one greedy completion, which is computed once. All processes share the prompts among them, and
-    all of them get all the completions. Neither the model's mode nor the global random state changes.
+    All processes share the prompts among them, and all of them get all the completions. Neither the model's mode nor
+    the global random state changes.
 
     Args:
         prompts: token ids; they are taken in order of length, so that little is padding.
@@ -104,26 +98,27 @@ def generate(
         label: what the progress bar is called.
     """
     state, training = PartialState(), model.training
-    wanted = [tuple(prompt) for prompt in prompts]
-    jobs = wanted if sampling else list(dict.fromkeys(wanted))
-    order = sorted(range(len(jobs)), key=lambda index: -len(jobs[index]))
-    share = [(index, jobs[index]) for index in order[state.process_index :: state.num_processes]]
-    ends = eos_ids(model, tokenizer)
-    if why_not := obstacle(model):
+    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+    share = [(index, prompts[index]) for index in order[state.process_index :: state.num_processes]]
+    why_not = obstacle(model)
+    if why_not is None and sampling and sampling.repetition_penalty != 1:
+        why_not = "a repetition_penalty is set"
+    if why_not:
         say(f"note: evaluation runs on model.generate, because {why_not}")
     complete = complete_by_generate if why_not else complete_in_full_batch
-    model.eval()
+    bar = tqdm(total=len(share), desc=label, unit=" answers", disable=len(share) < 2 or not state.is_main_process)
+    devices = [model.device] if model.device.type == "cuda" else []
     done = []
-    with tqdm(
-        total=len(share), desc=label, unit=" answers", disable=len(share) < 2 or not state.is_main_process
-    ) as bar:
+    model.eval()
+    with bar, torch.random.fork_rng(devices, enabled=sampling is not None):
+        if sampling:
+            torch.manual_seed(sampling.seed + state.process_index)
+        ends = eos_ids(model, tokenizer)
         for completion in complete(model, tokenizer, share, ends, max_new_tokens, batch_size, sampling):
             done.append(completion)
             bar.update()
     model.train(training)
-    completions = [(ids if cut else ids[:-1], cut) for _, ids, cut in sorted(gather_object(done))]
-    where = {prompt: index for index, prompt in enumerate(jobs)}
-    return completions if sampling else [completions[where[prompt]] for prompt in wanted]
+    return [(ids if cut else ids[:-1], cut) for _, ids, cut in sorted(gather_object(done))]
 
 
 def complete_in_full_batch(
@@ -139,7 +134,7 @@ def complete_in_full_batch(
 
     Args:
         ends: tokens that end a completion; the one that did is its last.
-        sampling: None takes the likeliest token.
+        sampling: draws from the global random state; None takes the likeliest token.
     """
     batch, waiting = _Batch(model, tokenizer, ends, max_new_tokens, sampling), deque(jobs)
     while waiting or batch.rows:
@@ -186,7 +181,7 @@ def complete_by_generate(
     sampling: Sampling | None,
 ) -> Iterator[Done]:
     """The same by `model.generate`, for models with an `obstacle`."""
-    drawn = sampling or Sampling(temperature=1.0, top_k=50)  # the defaults of what greedy decoding ignores
+    drawn = sampling or Sampling(top_k=50)  # the defaults of what greedy decoding ignores
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         do_sample=sampling is not None,
@@ -205,9 +200,7 @@ def complete_by_generate(
         batch = jobs[start : start + batch_size]
         inputs = {"input_ids": [list(prompt) for _, prompt in batch]}
         padded = tokenizer.pad(inputs, padding_side="left", return_tensors="pt").to(model.device)
-        with torch.random.fork_rng():
-            torch.manual_seed((drawn.seed or 0) + PartialState().process_index + start)
-            output = model.generate(**padded, generation_config=config)
+        output = model.generate(**padded, generation_config=config)
         for (job, _), row in zip(batch, output[:, padded["input_ids"].shape[1] :].tolist(), strict=True):
             end = next((position for position, token in enumerate(row) if token in ends), None)
             yield job, row if end is None else row[: end + 1], end is None
@@ -247,15 +240,11 @@ def _pad(tensor: torch.Tensor, left: int = 0, right: int = 0) -> torch.Tensor:
 class _Row:
     job: int
     ids: list[int] = field(default_factory=list)
-    ended: bool = False  # by an end token
-    cut: bool = False
+    done: bool = False
 
 
 class _Batch:
-    """The rows that are being completed, right-aligned: the cache, the attention mask and the last token of each.
-
-    `seen` are the tokens that a row's prompt and completion hold, (rows, vocabulary), where repetition is penalised.
-    """
+    """The rows that are being completed, right-aligned: the cache, the attention mask and the last token of each."""
 
     def __init__(
         self,
@@ -270,10 +259,6 @@ class _Batch:
         self.model = base
         self.tokenizer, self.ends, self.max_new_tokens = tokenizer, ends, max_new_tokens
         self.warpers = sampling.warpers() if sampling else None
-        self.penalty = sampling.repetition_penalty if sampling else 1.0
-        self.random = None  # the device's global generator
-        if sampling and sampling.seed is not None:
-            self.random = torch.Generator(model.device).manual_seed(sampling.seed + PartialState().process_index)
         self.accepts = set(signature(type(self.model).forward).parameters)  # an instance may be wrapped
         self.depth = len(DynamicCache(config=base.config).layers)
         self.rows: list[_Row] = []
@@ -281,7 +266,6 @@ class _Batch:
         self.layers: list[_GrowingLayer]  # of the cache
         self.mask: torch.Tensor  # (rows, positions)
         self.tokens: torch.Tensor  # (rows,)
-        self.seen: torch.Tensor | None = None
 
     def _logits(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> Any:
         """Of the next token of every row, (rows, vocabulary)."""
@@ -290,16 +274,11 @@ class _Batch:
         output = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **arguments)
         return output.logits[:, -1].float()
 
-    def _choose(self, logits: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
+    def _choose(self, logits: torch.Tensor) -> torch.Tensor:
         if self.warpers is None:
             return logits.argmax(-1)
-        if seen is not None:
-            logits = torch.where(seen, torch.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
         scores: Any = self.warpers(None, logits)  # type: ignore[arg-type]  # they read no ids
-        tokens = torch.multinomial(scores.softmax(-1), 1, generator=self.random)
-        if seen is not None:
-            seen.scatter_(1, tokens, True)
-        return tokens.squeeze(1)
+        return torch.multinomial(scores.softmax(-1), 1).squeeze(1)
 
     def admit(self, jobs: list[Job]) -> None:
         """Take in new rows; samples of the same prompt are computed once up to its end."""
@@ -311,16 +290,13 @@ class _Batch:
         cache, layers = DynamicCache(config=self.model.config), [_GrowingLayer() for _ in range(self.depth)]
         cache.layers = list(layers)
         logits = self._logits(ids, (mask.cumsum(-1) - 1).clamp(min=0), mask, cache)
-        seen = None
-        if self.penalty != 1:  # padding does not count as a token of the prompt
-            seen = torch.zeros_like(logits, dtype=mask.dtype).scatter_add_(1, ids, mask).bool()
         if len(prompts) < len(jobs):
             places = {prompt: place for place, prompt in enumerate(prompts)}
             copies = torch.tensor([places[prompt] for prompt in wanted], device=ids.device)
-            logits, mask, seen = logits[copies], mask[copies], None if seen is None else seen[copies]
+            logits, mask = logits[copies], mask[copies]
             for layer in layers:
                 layer.hold(layer.keys[copies], layer.values[copies])
-        tokens = self._choose(logits, seen)
+        tokens = self._choose(logits)
         if self.rows:  # both are right-aligned: the shorter one is padded on the left
             length = max(mask.shape[1], self.mask.shape[1])
             left, other = length - self.mask.shape[1], length - mask.shape[1]
@@ -332,42 +308,39 @@ class _Batch:
             pad = torch.nn.functional.pad
             mask = torch.cat([pad(self.mask, (left, 0)), pad(mask, (other, 0))])
             tokens = torch.cat([self.tokens, tokens])
-            seen = None if self.seen is None or seen is None else torch.cat([self.seen, seen])
         else:
             self.cache, self.layers = cache, layers
         self.rows += [_Row(job) for job, _ in jobs]
-        self.mask, self.tokens, self.seen = mask, tokens, seen
+        self.mask, self.tokens = mask, tokens
         self._note(len(jobs))
 
     def step(self) -> None:
         """One more token for every row."""
         # what a row that has ended still computes is nobody's: masked, it needs no further position
-        running = self.mask.new_tensor([[not (row.ended or row.cut)] for row in self.rows])
+        running = self.mask.new_tensor([[not row.done] for row in self.rows])
         self.mask = torch.cat([self.mask, running], dim=1)
         positions = self.mask.sum(-1, keepdim=True) - 1
-        self.tokens = self._choose(self._logits(self.tokens[:, None], positions, self.mask, self.cache), self.seen)
+        self.tokens = self._choose(self._logits(self.tokens[:, None], positions, self.mask, self.cache))
         self._note(len(self.rows))
 
     def _note(self, count: int) -> None:
         """Write the new tokens down, for the last `count` rows."""
         for row, token in zip(self.rows[-count:], self.tokens[-count:].tolist(), strict=True):
-            if not (row.ended or row.cut):
+            if not row.done:
                 row.ids.append(token)
-                row.ended = token in self.ends
-                row.cut = not row.ended and len(row.ids) == self.max_new_tokens
+                row.done = token in self.ends or len(row.ids) == self.max_new_tokens
 
     def leave(self) -> Iterator[Done]:
         """Give what has ended and take it out of the batch, unless it is too little to be worth a copy of the rest."""
-        left = [row for row in self.rows if row.ended or row.cut]
+        left = [row for row in self.rows if row.done]
         if not left or 8 * len(left) < len(self.rows):
             return
-        yield from ((row.job, row.ids, row.cut) for row in left)
-        stay = [index for index, row in enumerate(self.rows) if not (row.ended or row.cut)]
+        yield from ((row.job, row.ids, row.ids[-1] not in self.ends) for row in left)
+        stay = [index for index, row in enumerate(self.rows) if not row.done]
         self.rows = [self.rows[index] for index in stay]
         if self.rows:
             kept = torch.tensor(stay, device=self.model.device)
             self.tokens, self.mask = self.tokens[kept], self.mask[kept]
-            self.seen = None if self.seen is None else self.seen[kept]
             unused = self.mask.shape[1] - int(self.mask.sum(-1).max())  # the longest may have left
             self.mask = self.mask[:, unused:]
             for layer in self.layers:

@@ -1,16 +1,14 @@
 """The model, its configuration and its tokenizer, from a directory or the Hub; files that cannot be used are one line.
 
-Configuration and weight files are checked before a run writes anything; weights are loaded after preflight.
+Configurations are read before preflight, weights after it, and all of them before a run writes anything.
 """
 
 import dataclasses
-import json
 import os
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from grpo.core.errors import GIVE_A_MODEL, UserError, readable
+from grpo.core.errors import UserError, readable
 from grpo.core.out_of_memory import START, phase
 from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat
@@ -29,37 +27,6 @@ def _check_path(name: str) -> None:
         raise UserError(f"model_name_or_path: the directory {name!r} does not exist; use another one or a Hub id")
 
 
-def check_weights(directory: str, stem: str) -> None:
-    """UserError where weights are missing or were downloaded in part: a safetensors header knows its file's size.
-
-    Args:
-        stem: "model" or "adapter_model".
-    """
-    from safetensors import SafetensorError, safe_open
-
-    whole, index = (Path(directory, f"{stem}.safetensors{suffix}") for suffix in ("", ".index.json"))
-    files = [whole]
-    if not whole.exists() and index.exists():
-        with readable("loading", name=directory):
-            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-            files = [Path(directory, shard) for shard in sorted(set(shards))]
-    elif not whole.exists():
-        if list(Path(directory).glob("pytorch_model.bin*" if stem == "model" else f"{stem}.bin")):
-            return  # a pickle does not know its size
-        raise UserError(
-            f"model_name_or_path: {directory!r} does not load (no weights: no {whole.name}); {GIVE_A_MODEL}"
-        )
-    for file in files:
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except (OSError, SafetensorError) as error:
-            reason = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
-            raise UserError(
-                f"model_name_or_path: {directory!r} does not load ({file.name}: {reason}); download it again"
-            ) from None
-
-
 def read_adapter(name: str, revision: str | None) -> "PeftConfig | None":
     """The adapter's configuration; None where `name` is a whole model."""
     from peft import PeftConfig
@@ -76,9 +43,6 @@ def read_adapter(name: str, revision: str | None) -> "PeftConfig | None":
             f"model_name_or_path: {name!r} is an adapter that names no model; set base_model_name_or_path in its "
             "adapter_config.json"
         )
-    _check_path(adapter.base_model_name_or_path)
-    if os.path.isdir(name):
-        check_weights(name, "adapter_model")
     return adapter
 
 
@@ -110,10 +74,19 @@ def read_model_config(name: str, attn_implementation: str | None = None, **sourc
     return config
 
 
+def _read(config: Config) -> tuple["PeftConfig | None", str, dict[str, Any], "PretrainedConfig"]:
+    """The saved adapter, if there is one; the model's name, where it comes from, and its configuration."""
+    name = str(config.model.model_name_or_path)
+    revision: str | None = config.model.model_revision
+    adapter = read_adapter(name, revision)
+    if adapter:
+        name, revision = str(adapter.base_model_name_or_path), adapter.revision
+    source = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
+    return adapter, name, source, read_model_config(name, config.model.attn_implementation, **source)
+
+
 def read_configs(config: Config) -> tuple["PretrainedConfig", "PeftConfig | None"]:
     """The configurations of the model (an adapter's base model) and of the adapter: a saved one, a new one, or None.
-
-    Weight files in a local directory are checked.
 
     Raises:
         UserError: the files cannot be used, or settings do not fit this kind of model.
@@ -121,15 +94,7 @@ def read_configs(config: Config) -> tuple["PretrainedConfig", "PeftConfig | None
     from trl import get_peft_config
 
     script, model, training = config.script, config.model, config.training
-    name = str(model.model_name_or_path)
-    revision: str | None = model.model_revision
-    adapter = read_adapter(name, revision)
-    if adapter:
-        name, revision = str(adapter.base_model_name_or_path), adapter.revision
-    source = dict(revision=revision, trust_remote_code=training.trust_remote_code)
-    model_config = read_model_config(name, model.attn_implementation, **source)
-    if os.path.isdir(name):
-        check_weights(name, "model")
+    adapter, name, _, model_config = _read(config)
     try:
         peft_config = adapter or get_peft_config(model)
     except ValueError as error:
@@ -164,13 +129,7 @@ def load(config: Config) -> Any:
     if config.script.use_unsloth:
         with readable("loading", name=name), phase(START):
             return unsloth.load(config)
-    adapter = read_adapter(name, config.model.model_revision)
-    base = str(adapter.base_model_name_or_path) if adapter else name
-    source = {
-        "revision": adapter.revision if adapter else config.model.model_revision,
-        "trust_remote_code": training.trust_remote_code,
-    }
-    read_model_config(base, config.model.attn_implementation, **source)
+    adapter, base, source, _ = _read(config)
     options: dict[str, Any] = {
         "dtype": config.model.dtype,
         "attn_implementation": config.model.attn_implementation,

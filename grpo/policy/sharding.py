@@ -35,10 +35,8 @@ def whole(trainer: "GRPOTrainer") -> Iterator[Any]:
 
     model: Any = trainer.model
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    groups = [group for module in sharded for group in _parameter_groups(module)]
-    kept = [group.post_forward_mesh_info for group in groups]  # None: stays gathered after a forward
-    for group in groups:
-        group.post_forward_mesh_info = None
+    if sharded:
+        model.set_reshard_after_forward(False)
     for module in sharded:
         module.unshard()
     wrapped: Any = trainer.model_wrapped
@@ -49,17 +47,11 @@ def whole(trainer: "GRPOTrainer") -> Iterator[Any]:
         ) as gathered:
             yield gathered
     finally:
-        for group, mesh in zip(groups, kept, strict=True):
-            group.post_forward_mesh_info = mesh
+        if sharded:
+            plugin: Any = trainer.accelerator.state.fsdp_plugin
+            model.set_reshard_after_forward(plugin.reshard_after_forward)
         for module in sharded:
             module.reshard()
-
-
-def _parameter_groups(module: Any) -> list[Any]:
-    """The weights that FSDP2 gathers together for this module, by private names: there is no public one."""
-    state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)  # torch 2.11 has one at most
-    return [group for group in groups or [getattr(state, "_fsdp_param_group", None)] if group is not None]
 
 
 def keep_precision(accelerator: Accelerator) -> None:
@@ -144,8 +136,6 @@ def check(trainer: "GRPOTrainer") -> None:
             "fsdp_version: 1 cannot gather all weights for a rollout; use fsdp_version: 2 in the launcher's "
             "settings, as accelerate/fsdp2.yaml does"
         )
-    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and not trainer.is_fsdp_enabled:
-        say("note: Accelerate shards weights by FSDP on GPUs only; here every process holds all of them (DDP)")
     if not trainer.is_deepspeed_enabled:
         return
     plugin = trainer.accelerator.state.deepspeed_plugin

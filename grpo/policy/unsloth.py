@@ -1,9 +1,9 @@
 """Unsloth replaces Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,15 @@ def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> Non
 
 
 def _asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> bool:
+    parser = parsing.ArgumentParser(add_help=False)
+    parser.add_argument("--config", nargs="?")
+    parser.add_argument("--use_unsloth", nargs="?", const="true")
+    given, _ = parser.parse_known_args(argv)
     asked = hyperparameters.get("use_unsloth", False)
-    words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    pairs = list(pairwise([*words, ""]))
-    for _, path in [pair for pair in pairs if pair[0] == "--config" and Path(pair[1]).is_file()]:
-        try:
-            recipe = parsing.from_yaml(Path(path).read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError):
-            continue  # `resolve` reports what is wrong with it
-        asked = recipe.get("use_unsloth", asked) if isinstance(recipe, dict) else asked
-    for _, value in [pair for pair in pairs if pair[0] == "--use_unsloth"]:
-        asked = value.lower() not in ("false", "f", "no", "n", "0")
-    return bool(asked)
+    if given.config and Path(given.config).is_file():
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # `resolve` reports what is wrong with it
+            asked = parsing.from_yaml(Path(given.config).read_text(encoding="utf-8-sig")).get("use_unsloth", asked)
+    return str(given.use_unsloth or asked).lower() not in ("false", "f", "no", "n", "0")
 
 
 def load(config: Config) -> Any:

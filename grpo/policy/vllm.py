@@ -1,9 +1,7 @@
 """vLLM as the engine of the rollouts: whether TRL can use it, its server answers, and it samples from the policy."""
 
-import importlib.metadata
 import json
 import time
-import urllib.error
 import urllib.request
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -34,8 +32,7 @@ MAX_LOGPROB_GAP_AFTER_STEP = 0.01, 3.0
 
 
 def check_installed() -> None:
-    """UserError where vLLM is missing, or is one that TRL or the libraries beside it do not work with."""
-    from packaging.requirements import Requirement
+    """UserError where vLLM is missing, or is one that TRL does not work with."""
     from trl.import_utils import is_vllm_available
 
     with warnings.catch_warnings(record=True) as caught:
@@ -45,58 +42,35 @@ def check_installed() -> None:
         raise UserError(f"generation: vLLM is not installed; {INSTALL}")
     if caught:  # TRL only warns
         raise UserError(f"generation: {str(caught[0].message).partition(' We ')[0]} {INSTALL}")
-    for needed in map(Requirement, importlib.metadata.requires("vllm") or ()):
-        if needed.name in ("torch", "transformers") and (needed.marker is None or needed.marker.evaluate()):
-            found = importlib.metadata.version(needed.name)
-            if not needed.specifier.contains(found.partition("+")[0], prereleases=True):
-                version = importlib.metadata.version("vllm")
-                raise UserError(f"generation: vLLM {version} needs {needed}, and {found} is installed; {INSTALL}")
-
-
-def _get(url: str) -> Any:
-    """The JSON behind the address, None where the answer is empty; OSError where there is no answer."""
-    with urllib.request.urlopen(url, timeout=5) as response:
-        return json.loads(response.read() or "null")
 
 
 def about_server(training: "GRPOConfig", model: str, wait: bool) -> Check:
     """A line of preflight's table: whether the vLLM server is up and was started so that TRL can use it.
 
-    TRL waits for `vllm_server_timeout` seconds where nothing answers, for ever where something else does, and finds
-    out after that what is wrong with it.
+    TRL waits for ever where something else answers, and finds out after that what is wrong with it.
 
     Args:
         wait: up to vllm_server_timeout seconds; otherwise ask once.
     """
     address = training.vllm_server_base_url or f"http://{training.vllm_server_host}:{training.vllm_server_port}"
-    address = address.rstrip("/")
-
-    def error(finding: str) -> Check:
-        return Check("error", "vllm server", finding, f"start it with: {SERVE.format(model=model)}")
-
+    address, remedy = address.rstrip("/"), f"start it with: {SERVE.format(model=model)}"
     deadline = time.monotonic() + (training.vllm_server_timeout if wait else 0)
     while True:
         try:
-            _get(f"{address}/health")
+            with urllib.request.urlopen(f"{address}/server_info?config_format=json", timeout=5) as response:
+                info = json.load(response)["vllm_config"]
+            mode, transfer = info["model_config"]["logprobs_mode"], info["weight_transfer_config"]
             break
-        except (OSError, ValueError) as reason:  # not JSON: something else answers
-            if time.monotonic() >= deadline:
-                waited = f" after {training.vllm_server_timeout:g} s" if wait else ""
-                return error(f"no vLLM server answers at {address}{waited} ({reason})")
+        except (OSError, LookupError, TypeError, ValueError) as reason:
+            starting = isinstance(reason, OSError) and getattr(reason, "code", None) != 404
+            if not starting or time.monotonic() >= deadline:
+                finding = f"no vLLM server that takes weights answers at {address} ({reason})"
+                return Check("error", "vllm server", finding, remedy)
             time.sleep(2)
-    try:
-        served = _get(f"{address}/v1/models")["data"][0]["id"]
-        info = _get(f"{address}/server_info?config_format=json")["vllm_config"]
-        mode, transfer = info["model_config"]["logprobs_mode"], info["weight_transfer_config"]
-    except urllib.error.HTTPError as reason:
-        return error(f"the server at {address} answers {reason.code} to {reason.url}: it takes no weights")
-    except (OSError, ValueError, LookupError, TypeError) as reason:
-        return error(f"what answers at {address} is not a vLLM server ({type(reason).__name__}: {reason})")
-    if mode != "processed_logprobs":
-        return error(f"{served} at {address} gives log-probabilities before the temperature ({mode})")
-    if transfer is None:
-        return error(f"{served} at {address} was started without --weight-transfer-config: it takes no weights")
-    return Check("ok", "vllm server", f"{served} at {address}")
+    if mode == "processed_logprobs" and transfer is not None:
+        return Check("ok", "vllm server", f"takes weights at {address}")
+    lacks = "--weight-transfer-config" if transfer is None else f"--logprobs-mode processed_logprobs (has {mode})"
+    return Check("error", "vllm server", f"the server at {address} was started without {lacks}", remedy)
 
 
 class SyncCheck:

@@ -14,7 +14,7 @@ from grpo.policy.generation import Sampling, complete_in_full_batch, obstacle
 
 # The generation settings that `lean` follows; any other is left to `generate`
 FOLLOWED = {
-    "max_new_tokens", "max_length", "do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+    "max_new_tokens", "max_length", "do_sample", "temperature", "top_p", "top_k", "min_p",
     "pad_token_id", "bos_token_id", "eos_token_id", "disable_compile", "use_cache", "transformers_version",
     "_from_model_config",
 }  # fmt: skip
@@ -30,28 +30,17 @@ class Lean:
     def __init__(self, trainer: GRPOTrainer) -> None:
         config = _asked(trainer)
         self.ends, self.max_new_tokens = trainer.eos_token_ids, config.max_new_tokens
-        self.sampling = Sampling(
-            config.temperature, config.top_p, config.top_k, config.min_p, config.repetition_penalty, seed=None
-        )
+        self.sampling = Sampling.like(config)
 
-    def __call__(
-        self, trainer: GRPOTrainer, prompt_ids: Sequence[Sequence[int]], rows: int | None = None
-    ) -> list[list[int]]:
-        """Completions in the order of the prompts, each with the end token that it ended with, if it did.
-
-        Args:
-            rows: how many are computed at once; None: all, so that one prefill serves all samples of a prompt.
-        """
-        with (
-            profiling_context(trainer, "lean.generate"),
-            sharding.whole(trainer) as model,
-            torch.no_grad(),
-        ):
+    def __call__(self, trainer: GRPOTrainer, prompt_ids: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Completions in the order of the prompts, each with the end token that it ended with, if it did."""
+        # all rows at once, so that one prefill serves all samples of a prompt
+        jobs = list(enumerate(prompt_ids))
+        with profiling_context(trainer, "lean.generate"), sharding.whole(trainer) as model, torch.no_grad():
             training = model.training
             model.eval()
-            jobs = list(enumerate(prompt_ids))
             done = complete_in_full_batch(
-                model, trainer._tokenizer, jobs, self.ends, self.max_new_tokens, rows or len(jobs), self.sampling
+                model, trainer._tokenizer, jobs, self.ends, self.max_new_tokens, len(jobs), self.sampling
             )
             completions = {job: ids for job, ids, _ in done}
             model.train(training)

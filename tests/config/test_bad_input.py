@@ -261,9 +261,9 @@ MODELS = {
     "a file": Case("model_name_or_path:", {"model_name_or_path": "rows.jsonl"}),
     "an empty directory": Case("model_name_or_path:", {"model_name_or_path": "given"}, files={"given": None}),
     "T5": Case("model:", model=put("config.json", '{"model_type": "t5", "num_layers": 1}')),
-    "weights cut off": Case("model_name_or_path:", model=cut("model.safetensors")),
-    "weights as git-lfs has them": Case("model_name_or_path:", model=put("model.safetensors", "version https://git-lfs.github.com/spec/v1\n")),
-    "shard missing": Case("model_name_or_path:", model=sharded),
+    "weights cut off": Case("model_name_or_path:", model=cut("model.safetensors"), loads=True),
+    "weights as git-lfs has them": Case("model_name_or_path:", model=put("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"), loads=True),
+    "shard missing": Case("model_name_or_path:", model=sharded, loads=True),
     "weights of another shape": Case("model_name_or_path:", model=config(hidden_size=64), loads=True),
     "a layer missing": Case("model_name_or_path:", model=weights(lambda given: {key: value for key, value in given.items() if "layers.1" not in key}), loads=True),
     "weights not finite": Case("model_name_or_path:", model=weights(lambda given: {key: value * float("nan") for key, value in given.items()}), loads=True),
@@ -273,7 +273,7 @@ MODELS = {
     "template with a syntax error": Case("chat_template", model=put("chat_template.jinja", "{% for %}")),
     "another model's tokenizer": Case("vocabulary:", model=config(vocab_size=300)),
     "adapter without its model": Case("/no/model", model=adapter(b"", base_model_name_or_path="/no/model")),
-    "adapter without weights": Case("model_name_or_path:", model=adapter()),
+    "adapter without weights": Case("model_name_or_path:", model=adapter(), loads=True),
 }  # fmt: skip
 
 

@@ -125,15 +125,6 @@ def test_an_end_token_is_not_part_of_a_completion(demo, tokenizer, ids):
     assert all(cut and len(tokens) == 4 for tokens, cut in generate(demo, tokenizer, ids[:8], 4, 3))
 
 
-def test_equal_prompts_are_answered_once(demo, tokenizer, ids, monkeypatch):
-    taken = []
-    monkeypatch.setattr(generation._Batch, "admit", lambda self, jobs, real=generation._Batch.admit: (
-        taken.extend(jobs), real(self, jobs),
-    ))  # fmt: skip
-    found = generate(demo, tokenizer, [ids[0], ids[1], ids[0], ids[0]], 32, 2)
-    assert len(taken) == 2 and found[0] == found[2] == found[3] != found[1]
-
-
 def test_the_batch_is_kept_full(demo, tokenizer, ids, monkeypatch):
     widths = []
     real = generation._Batch.step

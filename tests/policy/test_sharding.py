@@ -80,15 +80,6 @@ def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, settings):
     assert_same(state_of(Path("again")), state_of(whole))
 
 
-def test_fsdp_that_accelerate_leaves_out_is_said(capsys, monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    sharding.check(SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False))
-    assert capsys.readouterr().out.startswith("note: Accelerate shards weights by FSDP on GPUs only")
-    monkeypatch.delenv("ACCELERATE_USE_FSDP")
-    sharding.check(SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False))
-    assert capsys.readouterr().out == ""
-
-
 def test_a_state_that_is_sharded_otherwise_is_refused(tmp_path):
     one, fsdp = SimpleNamespace(distributed_type="NO"), SimpleNamespace(distributed_type="FSDP")
     directory = make_checkpoint(tmp_path / "run", 4, sealed=False)
@@ -100,32 +91,27 @@ def test_a_state_that_is_sharded_otherwise_is_refused(tmp_path):
         sharding.check_checkpoint(directory, one)
 
 
-def test_fsdp_1_is_refused():
-    accelerator = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=1)))
-    trainer = SimpleNamespace(is_fsdp_enabled=True, is_deepspeed_enabled=False, accelerator=accelerator)
+def under(kind, optim="adamw_torch", **plugin):
+    state = SimpleNamespace(**{f"{kind}_plugin": SimpleNamespace(**plugin)})
+    return SimpleNamespace(
+        is_fsdp_enabled=kind == "fsdp", is_deepspeed_enabled=kind == "deepspeed", args=SimpleNamespace(optim=optim),
+        accelerator=SimpleNamespace(state=state),
+    )  # fmt: skip
+
+
+def zero_of(stage, **settings):
+    return {"zero_stage": stage, "deepspeed_config": {"zero_optimization": settings}}
+
+
+def test_launchers_that_would_lose_weights_are_refused(capsys):
     with pytest.raises(UserError, match="fsdp_version: 1 cannot gather"):
-        sharding.check(trainer)
-    accelerator.state.fsdp_plugin.fsdp_version = 2
-    sharding.check(trainer)
-
-
-def under_zero(stage, optim="adamw_torch", **zero):
-    plugin = SimpleNamespace(zero_stage=stage, deepspeed_config={"zero_optimization": {"stage": stage, **zero}})
-    accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
-    args = SimpleNamespace(optim=optim)
-    return SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=True, accelerator=accelerator, args=args)
-
-
-def test_zero_3_that_would_save_no_weights_is_refused(capsys):
+        sharding.check(under("fsdp", fsdp_version=1))
     with pytest.raises(UserError, match="zero3_save_16bit_model: false would leave the run without a model"):
-        sharding.check(under_zero(3))
-    sharding.check(under_zero(3, stage3_gather_16bit_weights_on_model_save=True))
-    sharding.check(under_zero(2))
+        sharding.check(under("deepspeed", **zero_of(3)))
+    sharding.check(under("fsdp", fsdp_version=2))
+    sharding.check(under("deepspeed", **zero_of(3, stage3_gather_16bit_weights_on_model_save=True)))
     assert capsys.readouterr().out == ""
-
-
-def test_an_optimizer_that_deepspeed_changes_is_said(capsys):
-    sharding.check(under_zero(2, optim="stable_adamw"))
+    sharding.check(under("deepspeed", optim="stable_adamw", **zero_of(2)))
     assert "use --optim adamw_torch" in capsys.readouterr().out
 
 
