@@ -28,14 +28,15 @@ LATE = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 import train_grpo
-from grpo.__main__ import main as tool
 from grpo.config import resolve as module
+from grpo.core import ending
+ending.HEAD_START = 2
 real = module.resolve
 def resolve(*arguments):
     try:
         return real(*arguments)
     finally:
-        time.sleep(3 if os.environ["RANK"] == "0" else 0)
+        time.sleep(1 if os.environ["RANK"] == "0" else 0)
 module.resolve = resolve
 sys.exit(train_grpo.main())
 """

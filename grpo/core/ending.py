@@ -8,6 +8,8 @@ from collections.abc import Callable
 from grpo.core.errors import MISTAKE, Gone, UserError, readable
 from grpo.core.processes import end_process_group, is_first_process, speaker
 
+HEAD_START = 10  # seconds for the first process to name a mistake: torchrun ends all processes when one does
+
 
 def status_of(run: Callable[[], int]) -> int:
     """What `run` returns; the user's mistakes end in one line and status 2, Ctrl-C in one and 130."""
@@ -23,7 +25,7 @@ def status_of(run: Callable[[], int]) -> int:
         return getattr(error, "status", 130)
     except UserError as error:
         if not is_first_process():
-            time.sleep(10)  # torchrun ends all processes when one does, and the first may still be about to say it
+            time.sleep(HEAD_START)
         print(speaker(), error, file=sys.stderr, flush=True)
         if isinstance(error, Gone):
             _leave_at_once(MISTAKE)  # gloo's threads might wait for the one that is gone

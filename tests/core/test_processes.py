@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import helpers_trainer
 import pytest
 import torch
+from helpers_commands import on_two_machines
 from helpers_gradients import CASES, gradients
 from helpers_resume import assert_same, state_of
 from helpers_runs import LEARNS, LONG, ROOT
@@ -162,17 +164,15 @@ from grpo.training import callbacks
 class Dies(callbacks.MetricsFile):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 2 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            for process in {processes}:
-                os.kill(process, signal.{signal})
+            os.kill(os.getpid(), signal.{signal})
 callbacks.MetricsFile = Dies
 import train_grpo
 sys.exit(train_grpo.main())
 """
-NODE = "[os.getppid(), os.getpid()]"  # its launcher, and the only process that it has started
 
 
-def dies(victims, signal):
-    Path("dies.py").write_text(DIES.format(root=str(ROOT), processes=victims, signal=signal))
+def dies(signal):
+    Path("dies.py").write_text(DIES.format(root=str(ROOT), signal=signal))
     return Path("dies.py").resolve()
 
 
@@ -182,24 +182,21 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def start(options, words, node, directory="."):
+def start(options, words, node):
     """A machine's launcher; its output is in `node<N>.log`."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "100"}
     launch = [sys.executable, "-m", "torch.distributed.run", f"--local_addr={ADDRESSES[node]}", *options]
     with Path(f"node{node}.log").open("wb") as log:
         return subprocess.Popen(
-            [*launch, *map(str, words)], cwd=directory, env=environment, stdout=log, stderr=log,
+            [*launch, *map(str, words)], env=environment, stdout=log, stderr=log,
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
 
-def machines(*words, more=(), directories=(".", ".")):
+def machines(*words, more=()):
     """Start a script on two machines by torchrun's own rendezvous; their launchers."""
     where = [f"--master_addr={ADDRESSES[0]}", f"--master_port={free_port()}", "--nnodes=2", "--nproc_per_node=1"]
-    return [
-        start([*where, f"--node_rank={node}", *more], words, node, directory)
-        for node, directory in enumerate(directories)
-    ]
+    return [start([*where, f"--node_rank={node}", *more], words, node) for node in (0, 1)]
 
 
 def ended(launchers, timeout=240):
@@ -219,28 +216,38 @@ STEPS |= {"logging_steps": "1", "max_completion_length": "24", "eval_samples": "
 
 @pytest.mark.slow
 def test_two_machines_resume_by_the_printed_command(tiny_run):
-    statuses, (first, other) = ended(machines(ROOT / "train_grpo.py", *tiny_run(**STEPS, output_dir="whole")))
-    assert statuses == [0, 0], first + other
-    assert first.count("Run: ") == first.count("Saved in ") == first.count("Training (a loss near 0") == 1
-    said = [line for line in other.splitlines() if line.strip() and "Loading weights" not in line]
-    assert not said
+    whole, killed = (tiny_run(**STEPS, output_dir=name) for name in ("whole", "killed"))
+    first, other = on_two_machines(ROOT / "train_grpo.py", whole)
+    assert first.returncode == other.returncode == 0, first.stderr + other.stderr
+    shown = first.stdout
+    assert shown.count("Run: ") == shown.count("Saved in ") == shown.count("Training (a loss near 0") == 1
+    assert not other.stdout.strip()
     assert (Path("whole/checkpoint-4") / "rng_state_1.pth").exists() and not list(Path("whole").glob(".shared-*"))
 
-    statuses, (first, other) = ended(machines(dies(NODE, "SIGKILL"), *tiny_run(**STEPS, output_dir="killed")))
-    assert statuses[0] not in (0, None) and statuses[1] < 0
-    (line,) = re.findall(r"^error: .*$", first, re.M)
-    assert "another process of this run is gone or does not answer (" in line and "SIGTERM" not in first
+    first, other = on_two_machines(dies("SIGKILL"), killed)
+    assert first.returncode > 0 and other.returncode == -signal.SIGKILL
+    (line,) = re.findall(r"^error: .*$", first.stderr, re.M)
+    assert "another process of this run is gone or does not answer (" in line
     assert "the newest complete checkpoint is killed/checkpoint-2. To resume, on each of the 2 machines: " in line
-    assert "grpo/training" not in first  # no traceback of ours
+    assert "grpo/training" not in first.stderr  # no traceback of ours
     assert json.loads(Path("killed/run.json").read_text())["status"].startswith("failed: ")
 
     words = shlex.split(line.partition("machines: ")[2])
     assert words[0] == "torchrun" and words.index("train_grpo.py") == 5
-    launchers = [start(words[1:5], [ROOT / "train_grpo.py", *words[6:]], node) for node in (0, 1)]
-    statuses, (first, other) = ended(launchers)
-    assert statuses == [0, 0], first + other
+    first, other = on_two_machines(ROOT / "train_grpo.py", words[6:])
+    assert first.returncode == other.returncode == 0, first.stderr + other.stderr
     assert [each["from_step"] for each in json.loads(Path("killed/run.json").read_text())["sessions"]] == [0, 2]
     assert_same(state_of(Path("killed")), state_of(Path("whole")))
+
+
+IMPATIENT = """
+import sys
+sys.path.insert(0, {root!r})
+from grpo.core import ending, processes
+ending.HEAD_START = processes.SHARED_DIR_TIMEOUT = 0.5
+import train_grpo
+sys.exit(train_grpo.main())
+"""
 
 
 @pytest.mark.slow
@@ -249,13 +256,12 @@ def test_machines_without_a_shared_directory_are_refused(tiny_run):
     for name in ("one", "two"):
         Path(name).mkdir()
     flags = tiny_run(**STEPS, output_dir="run", resume_from_checkpoint="auto")
-    restarts = ["--max_restarts=0"]
     make_run(Path("one/run"))
-    launchers = machines(ROOT / "train_grpo.py", *flags, more=restarts, directories=("one", "two"))
-    statuses, logs = ended(launchers)
-    assert statuses == [1, 1]  # torchrun's own, for the 2 of its process
-    for log, name in zip(logs, ("error: ", "error: [process 1, machine 2 of 2] "), strict=True):
-        (line,) = re.findall(r"^error: .*$", log, re.M)
+    Path("impatient.py").write_text(IMPATIENT.format(root=str(ROOT)))
+    both = on_two_machines(Path("impatient.py").resolve(), flags, directories=("one", "two"))
+    for done, name in zip(both, ("error: ", "error: [process 1, machine 2 of 2] "), strict=True):
+        assert done.returncode == 2
+        (line,) = re.findall(r"^error: .*$", done.stderr, re.M)
         assert line.startswith(f"{name}output_dir: ") and "one/run on " in line and "two/run on " in line
         assert "use an output_dir on a file system that they share" in line
     assert not list(Path("two").iterdir()) and not list(Path("one/run").glob(".shared-*"))
@@ -271,7 +277,7 @@ def make_run(directory):
 @pytest.mark.slow
 @pytest.mark.skipif(not LONG, reason="the long profile's")
 def test_a_machine_that_hangs_ends_the_run_after_ddp_timeout(tiny_run):
-    launchers = machines(dies("[os.getpid()]", "SIGSTOP"), *tiny_run(**STEPS, ddp_timeout="15"))
+    launchers = machines(dies("SIGSTOP"), *tiny_run(**STEPS, ddp_timeout="15"))
     try:
         assert launchers[0].wait(timeout=200) == 1
     finally:
@@ -285,7 +291,7 @@ def test_a_machine_that_hangs_ends_the_run_after_ddp_timeout(tiny_run):
 @pytest.mark.slow
 @pytest.mark.skipif(not LONG, reason="the long profile's")
 def test_a_run_that_torchrun_starts_again_resumes(tiny_run):
-    script, flags = dies("[os.getpid()]", "SIGKILL"), tiny_run(**STEPS, resume_from_checkpoint="auto")
+    script, flags = dies("SIGKILL"), tiny_run(**STEPS, resume_from_checkpoint="auto")
     statuses, logs = ended(machines(script, *flags, more=["--max_restarts=2"]))
     assert statuses == [0, 0], "".join(logs)
     record = json.loads(Path("run/run.json").read_text())
@@ -318,8 +324,8 @@ def test_two_machines_have_the_gradients_of_one_process(tiny_model, tmp_path):
     tests = str(ROOT / "tests")
     script = Path("gradients.py").resolve()
     script.write_text(GRADIENTS.format(root=str(ROOT), tests=tests, model=tiny_model))
-    statuses, logs = ended(machines(script))
-    assert statuses == [0, 0], "".join(logs)[-4000:]
+    for machine in on_two_machines(script):
+        assert machine.returncode == 0, machine.stderr[-4000:]
     found = torch.load("gradients.pt", weights_only=False)
     for case in CASES:
         whole, _ = gradients(GRPOTrainer, case, tiny_model, 16, tmp_path)

@@ -102,6 +102,13 @@ def start(script, argv=(), processes=1, **environment):
     return Command(script, argv, [{**rank, **environment} for rank in ranks])
 
 
+def on_two_machines(script, argv=(), directories=(".", ".")):
+    """What a command of one process on each comes to; no machine knows what becomes of the other."""
+    ranks = zip(torchrun_variables(machines=2), directories, strict=True)
+    machines = [Command(script, argv, [rank], directory) for rank, directory in ranks]
+    return [machine.wait() for machine in machines]
+
+
 def torchrun_variables(processes=1, machines=1):
     """What torchrun tells each of its processes, machine by machine."""
     with socket.socket() as free:

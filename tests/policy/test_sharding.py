@@ -3,15 +3,16 @@
 import importlib.util
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import sharded_step
 import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from helpers_checkpoints import make_checkpoint
+from helpers_commands import command
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import DEMO, ROOT
 from helpers_trainer import no_group_lives
@@ -32,14 +33,12 @@ LAUNCHERS = ["fsdp2", pytest.param("zero2", marks=zero), pytest.param("zero3", m
 
 
 def launch(settings, script, *argv):
-    """Run a script in two processes as users do, by Accelerate's launcher and one of our files."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
-    command += ["--config_file", str(ROOT / "accelerate" / f"{settings}.yaml"), "--num_processes", "2"]
-    command += [str(HELPERS / "sharded_on_cpu.py"), str(script), *argv]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL, env=environment
-    )
+    """Run a script in two processes with what Accelerate's launcher tells them of one of our files."""
+    words = ["--config_file", str(ROOT / "accelerate" / f"{settings}.yaml"), "--num_processes", "2", str(script)]
+    given, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    told = prepare_deepspeed_cmd_env(given)[1] if given.use_deepspeed else prepare_multi_gpu_env(given)
+    environment = {**told, "PYTHONPATH": str(ROOT)}
+    done = command(HELPERS / "sharded_on_cpu.py", [script, *argv], processes=2, **environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

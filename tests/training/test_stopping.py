@@ -5,14 +5,13 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from helpers_checkpoints import make_checkpoint
+from helpers_commands import start
 from helpers_runs import LEARNS, ROOT
 
 import train_grpo
@@ -283,18 +282,16 @@ def test_torchruns_echo_of_a_signal_is_no_second_one(tmp_path, monkeypatch):
 # --- Real processes
 
 
-def begun(argv, run, step=2):
+def begun(argv, run, processes=1, step=2):
     """A run that has logged this step."""
-    with Path("log.txt").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+    started = start(ROOT / "train_grpo.py", argv, processes)
     deadline = time.monotonic() + 240
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and all(process.is_alive() for process in started.processes):
         text = (run / "metrics.jsonl").read_text() if (run / "metrics.jsonl").exists() else ""
         if f'"step": {step}, ' in text:
-            return process
+            return started
         time.sleep(0.02)
-    process.kill()
-    raise AssertionError(Path("log.txt").read_text()[-3000:])
+    raise AssertionError(started.wait(timeout=0).stderr[-3000:])
 
 
 LONG = {**LEARNS, "max_steps": "2000", "save_strategy": "no", "max_completion_length": "8", "logging_steps": "1"}
@@ -305,25 +302,24 @@ def test_a_second_signal_stops_at_once(tiny_run):
     # a rollout that serves 300 steps: the first signal waits for all of them
     flags = {**LONG, "steps_per_generation": "300", "max_samples": "400", "per_device_train_batch_size": "2"}
     flags |= {"num_generations": "2"}
-    process = begun([sys.executable, str(ROOT / "train_grpo.py"), *tiny_run(**flags)], Path("run"))
-    process.send_signal(signal.SIGTERM)
+    started = begun(tiny_run(**flags), Path("run"))
+    (process,) = started.processes
+    process.terminate()
     time.sleep(2)
-    assert process.poll() is None and "SIGTERM: finishing" in Path("log.txt").read_text()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == -signal.SIGTERM
+    assert process.is_alive()
+    process.terminate()
+    done = started.wait(timeout=20)
+    assert done.returncode == -signal.SIGTERM and "SIGTERM: finishing" in done.stderr
     assert not checkpoints.all_of(Path("run"))
 
 
 @pytest.mark.slow
 def test_under_torchrun_all_processes_save_and_stop_in_time(tiny_run):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "train_grpo.py")]
-    process = begun([*launch, *tiny_run(**{**LONG, "per_device_train_batch_size": "8"})], Path("run"))
-    start = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.wait(timeout=60)
-    assert time.monotonic() - start < 30
-    log = Path("log.txt").read_text()
-    assert "Stopped by SIGTERM. To resume: torchrun --nproc_per_node=2 train_grpo.py" in log
+    started = begun(tiny_run(**{**LONG, "per_device_train_batch_size": "8"}), Path("run"), processes=2)
+    for process in started.processes:  # as torchrun passes it on
+        process.terminate()
+    done = started.wait(timeout=30)  # after which a launcher kills
+    assert "Stopped by SIGTERM. To resume: torchrun --nproc_per_node=2 train_grpo.py" in done.stdout + done.stderr
     found, skipped = checkpoints.newest(Path("run"))
     assert found is not None and not skipped and (found / "rng_state_1.pth").exists()
     last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
