@@ -1,7 +1,5 @@
 """Where rows come from: a file, a saved dataset or the Hub, and slices of their splits."""
 
-import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from datasets import Dataset, DatasetDict, ReadInstruction
 
 from grpo.core import parsing
 from grpo.core.errors import UserError
-
-FILE_TYPES = (".jsonl", ".csv", ".parquet")
 
 
 def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -> dict[str, Dataset]:
@@ -27,75 +23,58 @@ def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -
         name = _from_rows(name.astype(object).where(name.notna(), None).to_dict("records"), "DataFrame")
     if not isinstance(name, str):
         if not isinstance(name, Dataset):
-            raise UserError(f"dataset: {type(name).__name__} is no table of rows; give a DataFrame or a Dataset")
+            raise UserError(f"dataset: {type(name).__name__} is not a table of rows; pass a DataFrame or a Dataset")
         if not len(name):
-            raise UserError("dataset: there are no rows in memory; give some")
+            raise UserError("dataset: there are no rows in memory; pass some")
         return {"train": name}
     path = Path(name).expanduser()
+    types = ", ".join(READERS)
     if path.is_dir():
-        return _load_saved(path)
-    if path.suffix in FILE_TYPES:
-        rows = _READERS[path.suffix](path)
+        try:
+            saved = datasets.load_from_disk(str(path))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # its JSON may hold anything
+            raise UserError(
+                f"dataset {name!r} is a directory, but not a saved dataset ({_first_line(error)}); use one that "
+                f"save_to_disk wrote, or a {types} file"
+            ) from None
+        return dict(saved) if isinstance(saved, DatasetDict) else {"train": saved}
+    if path.suffix in READERS:
+        try:
+            rows = READERS[path.suffix](path)
+        except (OSError, ValueError) as error:  # of all readers; not UTF-8 is a ValueError too
+            raise UserError(f"dataset {name!r} is not a valid {path.suffix} file: {_first_line(error)}") from None
         if not rows:
-            raise UserError(f"dataset {name!r} holds no rows; give a file with one row for each question")
+            raise UserError(f"dataset {name!r} holds no rows; use a file with one row for each question")
         return {"train": rows if isinstance(rows, Dataset) else _from_rows(rows, name)}
     if path.exists():
-        raise UserError(f"dataset {name!r} is no {', '.join(FILE_TYPES)} file; convert it to one of these")
+        raise UserError(f"dataset {name!r} is not a {types} file; convert it to one of these")
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
-        raise UserError(f"dataset {name!r} does not exist; give a file, a saved dataset's directory or a Hub id")
+        raise UserError(f"dataset {name!r} does not exist; use a file, a saved dataset's directory or a Hub id")
     try:
         return dict(datasets.load_dataset(name, config))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
         raise UserError(
-            f"dataset {name!r} (configuration {config}) cannot be loaded from the Hub: {reason}; give a local .jsonl, "
-            ".csv or .parquet file with --dataset_name to work without it"
+            f"dataset {name!r} (configuration {config}) cannot be loaded from the Hub: {_first_line(error)}; use a "
+            f"local {types} file with --dataset_name to work without it"
         ) from None
 
 
-def _load_saved(path: Path) -> dict[str, Dataset]:
-    try:
-        saved = datasets.load_from_disk(str(path))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # its JSON files may hold anything
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(
-            f"dataset {str(path)!r} is a directory, but no saved dataset ({reason}); give one that save_to_disk "
-            f"wrote, or a {', '.join(FILE_TYPES)} file"
-        ) from None
-    return dict(saved) if isinstance(saved, DatasetDict) else {"train": saved}
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"dataset {str(path)!r} cannot be read: {error.strerror}; use another path, or make this one readable"
-        ) from None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return _read_bytes(path).decode("utf-8-sig")  # not read_text(), which would turn \r into \n
-    except UnicodeDecodeError as error:
-        raise UserError(f"dataset {str(path)!r} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+def _first_line(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
 
 
 def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     rows = []
-    # split("\n"), not splitlines(): JSON strings may hold U+2028 and its like
-    for number, line in enumerate(_read_text(path).replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+    # split, not splitlines: JSON strings may hold U+2028 and its like
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
-        where = f"dataset {str(path)!r}, line {number}"
         try:
-            row = parsing.from_json(line)
+            rows.append(parsing.from_json(line))
         except ValueError as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise UserError(f"{where}: broken JSON ({reason}); each line must be one JSON object") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: each line must be one JSON object, {{…}}, not {line[:40]!r}")
-        rows.append(row)
+            raise ValueError(f"line {number}: broken JSON ({_first_line(error)})") from None
+        if not isinstance(rows[-1], dict):
+            raise ValueError(f"line {number}: each line must be one JSON object, {{…}}, not {line[:40]!r}")
     return rows
 
 
@@ -103,54 +82,39 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
     """Everything as text, so that a column of answers does not turn 18 into 18.0."""
     try:
         # The header is read as a row: pandas would rename a column that is there twice, and shift ragged rows
-        rows = pd.read_csv(io.StringIO(_read_text(path)), header=None, dtype=str, keep_default_na=False).to_numpy()
+        frame = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except pd.errors.EmptyDataError:
         return []
-    except pd.errors.ParserError as error:
-        reason = str(error).rpartition("C error: ")[2].strip()
-        raise UserError(
-            f'dataset {str(path)!r} is not valid CSV: {reason}; put a field that contains a comma into "…", and close '
-            "every quote"
-        ) from None
-    header = [str(name) for name in rows[0]]
-    if twice := [name for name in header if header.count(name) > 1]:
-        raise UserError(f"dataset {str(path)!r}: two columns are called {twice[0]!r}; rename one")
-    return [dict(zip(header, row, strict=True)) for row in rows[1:].tolist()]
+    header, *rows = frame.to_numpy().tolist()
+    if len(set(header)) < len(header):
+        raise ValueError(f"two of the columns {', '.join(header)} have the same name; rename one")
+    return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 def _read_parquet(path: Path) -> Dataset:
-    try:
-        return Dataset.from_pandas(pd.read_parquet(io.BytesIO(_read_bytes(path))), preserve_index=False)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"dataset {str(path)!r} is not a valid Parquet file ({error}); write it again, or use .jsonl or .csv"
-        ) from None
+    return Dataset.from_pandas(pd.read_parquet(path), preserve_index=False)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
 def _from_rows(rows: list[dict[str, Any]], name: str) -> Dataset:
-    names = {key: None for row in rows for key in row}  # rows may lack keys
-    columns = {key: [row.get(key) for row in rows] for key in names}
+    columns: dict[str, Any] = {
+        key: [row.get(key) for row in rows] for key in dict.fromkeys(k for r in rows for k in r)
+    }
     for key, values in columns.items():
         kinds = {type(value) for value in values} - {type(None)}
-        if bool in kinds and kinds & {int, float}:  # which pyarrow reads as 1
-            raise UserError(f"dataset {name!r} mixes types within a column: {key} holds true or false among numbers")
         large = any(type(value) is int and abs(value) >= 2**63 for value in values)  # than a column of numbers holds
-        if large or (str in kinds and kinds <= {str, int, float}):  # answers that are numbers in some rows
+        if large or (len(kinds) > 1 and kinds <= {str, int, float, bool}):  # answers that are numbers in some rows
             columns[key] = [value if value is None else str(value) for value in values]
-    for key, values in columns.items():  # one after the other: pyarrow's errors do not name the column
-        try:
-            Dataset.from_dict({key: values})
-        except UnicodeEncodeError as error:
-            broken = error.object[error.start]
-            raise UserError(f"dataset {name!r}: column {key!r} holds half a character ({broken!r})") from None
+        try:  # one column after the other: pyarrow's errors do not name it
+            Dataset.from_dict({key: columns[key]})
         except (ValueError, TypeError, OverflowError) as error:
             raise UserError(
-                f"dataset {name!r} mixes types within a column: {key} ({error}); use text alone, or numbers alone"
+                f"dataset {name!r}: the column {key!r} cannot be stored ({_first_line(error)}); use text alone, or "
+                "numbers alone"
             ) from None
     return Dataset.from_dict(columns)
-
-
-_READERS: dict[str, Callable[[Path], Any]] = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
 def take_split(source: dict[str, Dataset], spec: str, setting: str = "dataset_split") -> Dataset:

@@ -7,9 +7,8 @@ and its own is 0.
 
 import asyncio
 import contextlib
-import numbers
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import gather_object
 from rich.console import Console
-from rich.markup import escape
-from rich.panel import Panel
 from trl.trainer.utils import is_async_callable
 
 from grpo.core import out_of_memory
 from grpo.core.errors import UserError
+from grpo.core.redaction import for_rich
 from grpo.runs.record import append_line, mask
 from rewards import completion_text
 
@@ -42,28 +40,18 @@ def numbers_of(name: str, result: Any, count: int) -> Values:
         UserError: it returned something else.
     """
     expected = f"return a list of {count} numbers (or None), one for each completion"
-    if isinstance(result, str | bytes | Mapping | set) or not hasattr(result, "__iter__"):
-        raise UserError(f"reward_funcs: {name} returned {_shown(result)}; {expected}")
+    if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
+        raise UserError(f"reward_funcs: {name} returned {type(result).__name__} {repr(result)[:80]}; {expected}")
     values = list(result)
     if len(values) != count:
         raise UserError(f"reward_funcs: {name} returned {len(values)} values for {count} completions; {expected}")
-    return [value if value is None else _number(name, value, expected) for value in values]
-
-
-def _number(name: str, value: Any, expected: str) -> float:
-    if getattr(value, "shape", None) == ():  # a scalar of numpy or torch
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        raise UserError(f"reward_funcs: {name} returned {_shown(value)} for a completion; {expected}")
-    try:
-        return float(value)
-    except OverflowError:  # a whole number that no float can hold
-        return float("inf")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 80 else text[:80] + '…'}"
+    for index, value in enumerate(values):
+        try:
+            values[index] = value if value is None else float(value)
+        except (TypeError, ValueError):
+            shown = f"{type(value).__name__} {repr(value)[:80]}"
+            raise UserError(f"reward_funcs: {name} returned {shown} for a completion; {expected}") from None
+    return values
 
 
 def _is_sound(value: float | None) -> bool:
@@ -90,9 +78,6 @@ class Faults:
         self.rows.add(row)
         if sum(fault["function"] == name for fault in self.described) == DESCRIBED:
             return
-        place = error.__traceback__
-        while place and place.tb_frame.f_code.co_filename == __file__:  # only what the user wrote
-            place = place.tb_next
         prompt = columns.get("question", columns["prompts"])[row]
         self.described.append(
             {
@@ -101,13 +86,16 @@ class Faults:
                 "question": str(prompt if isinstance(prompt, str) else prompt[-1]["content"]),
                 "completion": str(completion_text(columns["completions"][row])),
                 "fault": f"{type(error).__name__}: {error}"[:500],
-                "traceback": "".join(traceback.format_exception(type(error), error, place))[-4000:] if place else "",
+                "traceback": "".join(traceback.format_exception(error, limit=-3))[-4000:],  # the innermost frames
             }
         )
 
-    def add_nonfinite(self, name: str, row: int, columns: Mapping[str, Any], value: float) -> None:
+    def add_if_unsound(self, name: str, row: int, columns: Mapping[str, Any], value: float | None) -> bool:
+        if _is_sound(value):
+            return False
         self.nonfinite.add(row)
         self.add(name, row, columns, ValueError(f"it returned {value:g}"))
+        return True
 
 
 def guarded(name: str, reward: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
@@ -127,71 +115,42 @@ def guarded(name: str, reward: Callable[..., Any], faults: Faults) -> Callable[.
 
 
 def _score(name: str, reward: Callable[..., Any], columns: dict[str, Any], faults: Faults) -> Values:
+    """All rows at once; if that raises, each row alone, so that only those that raise are at fault."""
+    count = len(columns["prompts"])
     try:
-        values = _values_of_sound_rows(name, reward, columns, faults)
-    except UserError as error:  # raised later, on all processes: the others would wait for this one
-        faults.error = faults.error or str(error)
-        return [0.0] * len(columns["prompts"])
-    for row, value in enumerate(values):
-        if value is not None and not _is_sound(value):
-            faults.add_nonfinite(name, row, columns, value)
-            values[row] = 0.0
-    return values
-
-
-def _values_of_sound_rows(name: str, reward: Callable[..., Any], columns: dict[str, Any], faults: Faults) -> Values:
-    """All rows at once; if that raises, each row alone, and then those that did not raise together again."""
-    rows = list(range(len(columns["prompts"])))
-    try:
-        return _call(name, reward, columns, rows)
-    except Exception as error:
-        _raise_if_no_fault(error)
-    good = []
-    for row in rows:
         try:
-            _call(name, reward, columns, [row], log=False)
-            good.append(row)
+            values = numbers_of(name, reward(**columns), count)
         except Exception as error:
             _raise_if_no_fault(error)
-            faults.add(name, row, columns, error)
-    values: Values = [0.0] * len(rows)
+            values = [_score_alone(name, reward, columns, row, faults) for row in range(count)]
+    except UserError as error:  # raised later, on all processes: the others would wait for this one
+        faults.error = faults.error or str(error)
+        return [0.0] * count
+    return [0.0 if faults.add_if_unsound(name, row, columns, value) else value for row, value in enumerate(values)]
+
+
+def _score_alone(
+    name: str, reward: Callable[..., Any], columns: dict[str, Any], row: int, faults: Faults
+) -> float | None:
+    count = len(columns["prompts"])
+    given = {
+        key: [value[row]] if isinstance(value, list) and len(value) == count else value
+        for key, value in columns.items()
+    }
+    # TRL takes one list a rollout from log_extra, so what the reward logged before it raised is all that is logged
+    given |= {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
     try:
-        for row, value in zip(good, _call(name, reward, columns, good) if good else [], strict=True):
-            values[row] = value
+        return numbers_of(name, reward(**given), 1)[0]
     except Exception as error:
         _raise_if_no_fault(error)
-        for row in good:  # it fails on all of them together
-            faults.add(name, row, columns, error)
-    return values
+        faults.add(name, row, columns, error)
+        return 0.0
 
 
 def _raise_if_no_fault(error: Exception) -> None:
     """Raise what is not the fault of a row: a mistake that ends the run, or a device that is full."""
     if isinstance(error, UserError) or out_of_memory.is_one(error):
         raise error
-
-
-def _call(
-    name: str, reward: Callable[..., Any], columns: Mapping[str, Any], rows: Sequence[int], log: bool = True
-) -> Values:
-    """The reward's values for some rows. What it logs is passed on once it has returned."""
-    count = len(columns["prompts"])
-    logged: list[tuple[str, list[Any]]] = []
-    metrics: list[tuple[str, float]] = []
-    given = {
-        key: [value[row] for row in rows] if isinstance(value, list) and len(value) == count else value
-        for key, value in columns.items()
-    }
-    given["log_extra"] = lambda column, values: logged.append((column, values))
-    given["log_metric"] = lambda metric, value: metrics.append((metric, value))
-    values = numbers_of(name, reward(**given), len(rows))
-    if log:
-        for column, extra in logged:  # TRL's table has a line for every row
-            by_row = dict(zip(rows, extra, strict=False))
-            columns["log_extra"](column, [by_row.get(row) for row in range(count)])
-        for metric, value in metrics:
-            columns["log_metric"](metric, value)
-    return values
 
 
 class RewardGuard:
@@ -240,8 +199,7 @@ class RewardGuard:
         for index, reward in enumerate(trainer.reward_funcs):
             if isinstance(reward, torch.nn.Module):  # which TRL calls itself
                 for row, value in enumerate(own[:, index].tolist()):
-                    if not _is_sound(value):
-                        faults.add_nonfinite(trainer.reward_func_names[index], row, columns, value)
+                    faults.add_if_unsound(trainer.reward_func_names[index], row, columns, value)
         processes: list[Faults] = gather_object([faults])
         if error := next((each.error for each in processes if each.error), ""):
             raise UserError(error)
@@ -262,7 +220,8 @@ class RewardGuard:
             nonfinite = sum(len(each.nonfinite) for each in processes) / len(values)
             metrics.setdefault("rewards/nonfinite", []).append(nonfinite)
         if trainer.accelerator.is_main_process:
-            self._report(mask(described))
+            for fault in mask(described):
+                self._report(fault)
         if training and excluded > self.limit and not self.excess:
             first = mask(f"{described[0]['function']}: {described[0]['fault']}")
             self.excess = (
@@ -270,25 +229,18 @@ class RewardGuard:
             )
         return values
 
-    def _report(self, faults: list[dict[str, Any]]) -> None:
-        """Append the faults to the run's file; print the first one of each reward."""
-        for fault in faults:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            append_line(self.path, fault)
-            if fault["function"] in self._shown:
-                continue
-            self._shown.add(fault["function"])
-            facts = {
-                "Question": fault["question"][-SHOWN:],
-                "Completion": fault["completion"][-SHOWN:],
-                "Fault": fault["traceback"][-2 * SHOWN :] or fault["fault"],
-            }
-            text = "\n".join(f"[bold]{kind}[/bold]: {escape(what.strip())}" for kind, what in facts.items())
-            text += (
-                "\nSuch rows are excluded from their rollout: they count neither as right nor as wrong. The metric "
-                f"rewards/left_out is their share; if it exceeds {100 * self.limit:g} % of a rollout "
-                f"(max_faulty_rewards), the run ends. {escape(self.path.name)} describes more of them."
-            )
-            title = f"[bold red]reward at fault at step {fault['step']}: {escape(fault['function'])}[/bold red]"
-            Console().print()  # off the progress bar's line
-            Console().print(Panel(text, title=title, title_align="left", border_style="red"))
+    def _report(self, fault: dict[str, Any]) -> None:
+        """Append a fault to the run's file; print it if it is the first of its reward."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        append_line(self.path, fault)
+        if fault["function"] in self._shown:
+            return
+        self._shown.add(fault["function"])
+        Console().print()  # off the progress bar's line
+        Console().print(f"[bold red]reward at fault at step {fault['step']}: {for_rich(fault['function'])}[/bold red]")
+        for key in ("question", "completion", "traceback"):
+            Console().print(f"[bold]{key}[/bold]: {for_rich(fault[key].strip()[-SHOWN:])}")
+        Console().print(
+            f"Such rows are excluded from their rollout (metric rewards/left_out); above {100 * self.limit:g} % of a "
+            f"rollout (max_faulty_rewards) the run ends. {self.path.name} describes more of them."
+        )

@@ -11,8 +11,6 @@ import importlib
 import inspect
 import math
 import sys
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,26 +46,20 @@ def choose(
     """
     for name in names or ["nothing"]:
         if name not in REWARD_FUNCS and "." not in name:
-            raise UserError(f"reward_funcs: {name!r} is no reward{_instead(name, REWARD_FUNCS)}")
-        if list(names).count(name) > 1:
-            raise UserError(f"reward_funcs: {name!r} is given twice; give it once, with a weight in reward_weights")
+            raise UserError(f"reward_funcs: {name!r} is not a reward{_instead(name, REWARD_FUNCS)}")
     if weights is not None and len(weights) != len(names):
         raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; give one for each")
-    if not isinstance(args or {}, Mapping):
-        raise UserError(f"reward_args: {args!r} is no dictionary; write {{reward: {{parameter: value}}}}")
     chosen: Rewards = {}
-    left = dict(args or {})
+    unused = dict(args or {})
     for name in names:
         reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
         logged = name if name in REWARD_FUNCS else _logged_name(reward)
         if logged in chosen:
-            raise UserError(f"reward_funcs: two rewards are called {logged!r}, as {name!r} is; rename one of them")
-        given = left.pop(name, None) or left.pop(logged, None) or {}
+            raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")
+        given = unused.pop(name, None) or unused.pop(logged, None) or {}
         chosen[logged] = _with_parameters(logged, reward, given, run_parameters, check=name in REWARD_FUNCS)
-    for name in left:
-        if name in REWARD_FUNCS:
-            raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
-        raise UserError(f"reward_args: {name!r} is no reward{_instead(name, names)}")
+    for name in unused:
+        raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
     return chosen
 
 
@@ -115,29 +107,22 @@ def _load(name: str, allow_custom: bool) -> RewardFunc:
             "--allow_custom_rewards true"
         )
     here = Path.cwd()
-    path = here.joinpath(*module_name.split("."))
-    if not path.with_name(path.name + ".py").is_file() and not (path / "__init__.py").is_file():
-        raise UserError(f"reward_funcs: {name!r} needs a file {path.name}.py in {path.parent}; there is none")
     if str(here) not in sys.path:
         sys.path.insert(0, str(here))
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         raise UserError(
-            f"reward_funcs: importing {module_name!r} raises {type(error).__name__}: {error}; mend {path.name}.py"
+            f"reward_funcs: importing {module_name!r} from {here} raises {type(error).__name__}: {error}; fix it"
         ) from error
     if not Path(module.__file__ or "").resolve().is_relative_to(here.resolve()):
         raise UserError(
             f"reward_funcs: {module_name!r} is the name of another module ({module.__file__}); rename yours"
         )
-    functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    if not functions:
-        raise UserError(f"reward_funcs: {module_name!r} has no {attribute!r}, nor any other function; define it there")
-    if attribute not in vars(module):
-        raise UserError(f"reward_funcs: {module_name!r} has no {attribute!r}{_instead(attribute, functions)}")
-    if not callable(reward := getattr(module, attribute)) or isinstance(reward, type):
-        raise UserError(f"reward_funcs: {name!r} is no function but {type(reward).__name__}; name a function")
-    return reward
+    functions = {key: value for key, value in vars(module).items() if callable(value) and not isinstance(value, type)}
+    if attribute not in functions:
+        raise UserError(f"reward_funcs: {module_name!r} has no function {attribute!r}{_instead(attribute, functions)}")
+    return functions[attribute]
 
 
 def _logged_name(reward: RewardFunc) -> str:
@@ -153,20 +138,12 @@ def _with_parameters(
     """The reward with what is given and what follows the run; it keeps its name and can be pickled."""
     known = parameters(reward)
     if not isinstance(given, Mapping):
-        raise UserError(f"reward_args: {name}: {given!r} is no dictionary; write {{parameter: value}}")
-    try:
-        kinds = typing.get_type_hints(reward if inspect.isroutine(reward) else type(reward).__call__) if known else {}
-    except NameError:  # annotated with what is imported for type checkers only
-        kinds = {}
+        raise UserError(f"reward_args: {name}: {given!r} is not a dictionary; write {{parameter: value}}")
     for key, value in given.items():
         if key not in known:
-            there_is = f"it has {', '.join(known)}" if known else "it has none, so leave it out"
-            raise UserError(f"reward_args: {name} has no parameter {key!r}; {there_is}")
-        default = known[key].default
-        kind = kinds.get(key, Any if default in (None, inspect.Parameter.empty) else type(default))
-        if not _fits(value, kind):
-            example = "" if default is inspect.Parameter.empty else f", such as {default!r}"
-            raise UserError(f"reward_args: {name}: {key} is {value!r}; give {_described(kind)}{example}")
+            raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(known) or 'none'}")
+        if not _fits(value, default := known[key].default):
+            raise UserError(f"reward_args: {name}: {key} is {value!r}; give a value such as {default!r}")
     values = {key: value for key, value in run_parameters.items() if key in known} | dict(given)
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in values:
@@ -174,7 +151,7 @@ def _with_parameters(
     if check and values:
         try:
             reward([""], answer=[""], completion_ids=[[]], **values)  # only to have the parameters looked at
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise UserError(f"reward_args: {name}: {error}") from None
     if not values and hasattr(reward, "__name__"):
         return reward
@@ -183,24 +160,10 @@ def _with_parameters(
     return reward
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value from a recipe is of an annotated kind; kinds that are not known here take anything."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, each) for each in inner)
-    if kind in (bool, str, int) or kind is types.NoneType:
-        return type(value) is kind
-    if kind is float:
+def _fits(value: Any, default: Any) -> bool:
+    """Whether a value from a recipe is of the default's kind; without a default, or with None, anything is."""
+    if type(default) in (int, float):
         return type(value) in (int, float) and math.isfinite(value)
-    if origin in (Sequence, list, tuple):
-        return isinstance(value, list | tuple) and all(_fits(item, inner[0]) for item in value if inner)
-    return True
-
-
-def _described(kind: Any) -> str:
-    words = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false", type(None): "null"}
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return " or ".join(map(_described, typing.get_args(kind)))
-    if typing.get_origin(kind) in (Sequence, list, tuple):
-        return f"a list, each item {_described(typing.get_args(kind)[0])}"
-    return words.get(kind, str(kind))
+    if isinstance(default, list | tuple):
+        return isinstance(value, list | tuple)
+    return not isinstance(default, str | bool) or type(value) is type(default)

@@ -6,6 +6,7 @@ a resumed run finds its stage by its step.
 """
 
 import argparse
+import itertools
 import math
 from typing import Any
 
@@ -44,8 +45,8 @@ def whole_run(stages: list[Stage]) -> dict[str, Any]:
 def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> tuple[list[Stage], list[str]]:
     """The stages of these settings, and a note if they take other numbers of steps than asked for.
 
-    `max_steps` in addition to the stages lengthens or shortens them in proportion, so that a recipe can be tried in a
-    few steps. Weights can only change where completions are sampled anew, so a stage begins at the nearest such step.
+    `max_steps` beside the stages stretches or shortens them, so that a recipe can be tried in a few steps. Weights can
+    only change where completions are sampled anew, so a stage begins at the nearest such step.
 
     Args:
         settings: every setting by name; `stages` is a list with a mapping for each, or None.
@@ -64,67 +65,50 @@ def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> t
             raise UserError(
                 f"{key}: {settings[key]} cannot be combined with stages, which have their own; drop one of them"
             )
-    labels = [_check(number, stage) for number, stage in enumerate(asked, 1)]
-    if twice := [label for label in labels if labels.count(label) > 1]:
-        raise UserError(f"stages: {twice[0]!r} is the name of {labels.count(twice[0])} stages; each needs its own")
-    steps = [stage["max_steps"] for stage in asked]
+    for number, stage in enumerate(asked, 1):
+        _check(number, stage)
+    labels, steps = [stage["name"] for stage in asked], [stage["max_steps"] for stage in asked]
+    if len(set(labels)) < len(labels):
+        raise UserError(f"stages: the names {', '.join(labels)} are not all different; each stage needs its own")
     total = sum(steps) if settings["max_steps"] == -1 else settings["max_steps"]
-    lasts = _last_steps(steps, total, steps_per_rollout)
-    firsts = [1, *(last + 1 for last in lasts[:-1])]
+    rollouts = [total * done / sum(steps) / steps_per_rollout for done in itertools.accumulate(steps)]
+    lasts = [0, *(max(1, round(number)) * steps_per_rollout for number in rollouts[:-1]), total]
+    taken = [last - before for before, last in itertools.pairwise(lasts)]
+    if min(taken) < 1:
+        raise UserError(
+            f"max_steps: {total} is too few for stages of {', '.join(map(str, steps))} steps, each of which needs a "
+            f"rollout ({steps_per_rollout} steps) of its own; use more"
+        )
     stages = []
-    for stage, label, first, last in zip(asked, labels, firsts, lasts, strict=True):
-        names = stage["reward_funcs"]
-        weights = [float(weight) for weight in stage.get("reward_weights") or [1.0] * len(names)]
-        stages.append(Stage(label, first, last, list(names), weights))
-    taken = [last - first + 1 for first, last in zip(firsts, lasts, strict=True)]
+    for stage, before, last in zip(asked, lasts[:-1], lasts[1:], strict=True):
+        weights = [float(weight) for weight in stage.get("reward_weights") or [1.0] * len(stage["reward_funcs"])]
+        stages.append(Stage(stage["name"], before + 1, last, list(stage["reward_funcs"]), weights))
     if taken == steps:
         return stages, []
-    why = f"max_steps is {total}" if total != sum(steps) else f"a rollout serves {steps_per_rollout} steps"
     found = ", ".join(f"{label} {count}" for label, count in zip(labels, taken, strict=True))
-    return stages, [f"note: the stages take {found} steps, not {', '.join(map(str, steps))}, since {why}"]
+    return stages, [
+        f"note: the stages take {found} steps, not {', '.join(map(str, steps))}, since max_steps is {total} and a "
+        f"rollout serves {steps_per_rollout}"
+    ]
 
 
-def _last_steps(steps: list[int], total: int, unit: int) -> list[int]:
-    """The last step of each stage: `total` in proportion to `steps`, at whole rollouts of `unit` steps."""
-    lasts: list[int] = []
-    for index in range(1, len(steps)):
-        earliest = (lasts[-1] if lasts else 0) + unit
-        latest = ((total - 1) // unit - (len(steps) - 1 - index)) * unit  # leaves the later ones something
-        if latest < earliest:
-            least = (len(steps) - 1) * unit + 1
-            raise UserError(f"max_steps: {total} is too few for {len(steps)} stages; use at least {least}")
-        nearest = math.floor(total * sum(steps[:index]) / sum(steps) / unit + 0.5) * unit
-        lasts.append(min(max(nearest, earliest), latest))
-    return [*lasts, total]
-
-
-def _check(number: int, stage: Any) -> str:
-    """The stage's name; UserError, naming stage and key, if something is wrong with it."""
-    if not isinstance(stage, dict):
-        raise UserError(f"stages: stage {number} is {stage!r}; write a mapping like {EXAMPLE}")
-    name = stage.get("name")
-    where = f"stages: {name if isinstance(name, str) and name else f'stage {number}'}"
-    for key in stage:
-        if key not in KEYS:
-            raise UserError(f"{where}: {key}: unknown key; a stage has {', '.join(KEYS)}")
+def _check(number: int, stage: Any) -> None:
+    """UserError, naming stage and key, if something is wrong with a stage."""
+    if not isinstance(stage, dict) or not set(stage) <= set(KEYS):
+        raise UserError(f"stages: stage {number} is {stage!r}; write a mapping of {', '.join(KEYS)}, like {EXAMPLE}")
+    name, names, weights, steps = (stage.get(key) for key in KEYS)
+    where = f"stages: stage {number}"
     if not isinstance(name, str) or not name.strip():
         raise UserError(f"{where}: name: {name!r} is not a name; use one such as format")
-    names, weights, steps = stage.get("reward_funcs"), stage.get("reward_weights"), stage.get("max_steps")
     if not isinstance(names, list) or not names or not all(isinstance(item, str) for item in names):
-        raise UserError(f"{where}: reward_funcs: {names!r} is not a list of one or more rewards")
-    if twice := [item for item in names if names.count(item) > 1]:
-        raise UserError(f"{where}: reward_funcs: {twice[0]!r} is listed twice; list it once, with a weight")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise UserError(f"{where}: max_steps: {steps!r} is not a number of optimizer steps; use at least 1")
+        raise UserError(f"{where} ({name}): reward_funcs: {names!r} is not a list of one or more rewards")
+    if len(set(names)) < len(names):
+        raise UserError(f"{where} ({name}): reward_funcs: {names} lists a reward twice; give it a weight instead")
+    if type(steps) is not int or steps < 1:
+        raise UserError(f"{where} ({name}): max_steps: {steps!r} is not a number of optimizer steps; use at least 1")
     if weights is None:
-        return name
+        return
     if not isinstance(weights, list) or len(weights) != len(names):
-        raise UserError(
-            f"{where}: reward_weights: {weights!r} for {len(names)} reward_funcs; write one weight for each"
-        )
-    for weight in weights:
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise UserError(f"{where}: reward_weights: {weight!r} is out of range; use a finite number")
-    if not any(weights):
-        raise UserError(f"{where}: reward_weights: every weight is 0, so nothing can be learned; use one above 0")
-    return name
+        raise UserError(f"{where} ({name}): reward_weights: {weights!r} is not a list of {len(names)}, one a reward")
+    if not all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights) or not any(weights):
+        raise UserError(f"{where} ({name}): reward_weights: {weights!r} must be finite numbers, and not all 0")

@@ -61,7 +61,7 @@ def prepare(rows, held_out, limit, samples, seed):
             try:
                 read.append(sources.load_source(str(path)) if some else None)
             except UserError as error:
-                assert "mixes types" in str(error)
+                assert "cannot be stored" in str(error)
                 return None
         try:
             style = dataclasses.replace(THINK, chat=False)

@@ -60,7 +60,12 @@ def test_slices(spec, count):
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("binary.jsonl", b"\xff\xfe\x00", "not UTF-8"),
+        ("binary.jsonl", b"\xff\xfe\x00", "invalid start byte"),
+        ("broken.jsonl", b'{"question": "a"}\n{"question', "line 2: broken JSON"),
+        ("list.jsonl", b"[1]\n", "line 1: each line must be one JSON object"),
+        ("ragged.csv", b"question,answer\na,1\nb,2,3\n", "Expected 2 fields in line 3, saw 3"),
+        ("twice.csv", b"answer,answer\na,1\n", "same name"),
+        ("no.parquet", b"PAR1", "arquet"),
         ("empty.csv", b"", "holds no rows"),
         ("head.csv", b"question,answer\n", "holds no rows"),
     ],
@@ -95,9 +100,9 @@ def test_a_file_may_mix_numbers_and_texts(tmp_path):
     [
         (pd.DataFrame([[1, 2]], columns=["answer", "answer"]), "same name"),
         (pd.DataFrame({"question": []}), "no rows"),
-        (pd.DataFrame({"answer": [1, {"a": 1}]}), "mixes types"),
-        (DatasetDict(train=Dataset.from_list(ROWS)), "DatasetDict is no table"),
-        ([{"question": "a"}], "list is no table"),
+        (pd.DataFrame({"answer": [1, {"a": 1}]}), "column 'answer' cannot be stored"),
+        (DatasetDict(train=Dataset.from_list(ROWS)), "DatasetDict is not a table"),
+        ([{"question": "a"}], "list is not a table"),
     ],
 )
 def test_what_is_no_table_is_one_line(table, reason):
