@@ -12,7 +12,7 @@ ACROSS_MODULES = {  # what they are about instead of one module
     "test_docs.py": "README.md and docs/",
     "test_docstrings.py": "the examples in docstrings",
     "test_examples.py": "examples/",
-    "test_kill_loop.py": "benchmarks/kill_loop.py",
+    "test_killed.py": "runs that are killed",
     "test_rewards.py": "rewards.py",
     "test_security.py": "SECURITY.md",
     "test_startup.py": "what is imported when",
