@@ -58,9 +58,8 @@ def machine(model: str | None = None) -> dict[str, Any]:
     if torch.cuda.is_available():
         about = torch.cuda.get_device_properties(0)
         kind, name, total = "cuda", about.name, about.total_memory
-        attention += ["flex_attention"]
-        attention += ["flash_attention_2"] if is_flash_attn_2_available() else []
-        attention += ["flash_attention_3"] if is_flash_attn_3_available() else []
+        flash = {"flash_attention_2": is_flash_attn_2_available(), "flash_attention_3": is_flash_attn_3_available()}
+        attention += ["flex_attention", *(each for each, available in flash.items() if available)]
     else:
         kind, name, total = "cpu", f"CPU, {torch.get_num_threads()} thread(s)", psutil.virtual_memory().total
     model = model or ("1.5B" if kind == "cuda" else "2M")
@@ -240,6 +239,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     from grpo.config.plan import SPREAD
     from grpo.training.trainer import LeanGRPOTrainer
 
+    clean(run.device)
     before = peak(run.device)
     model = load_model(run.model, run.device, run.dtype, run.attention) if model is None else model
     tokenizer = load_tokenizer(run.model)
@@ -324,21 +324,23 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
     }
 
 
-def train_and_compare(run: Run) -> dict[str, Any]:
+def train_and_compare(compare: bool = True, **options: Any) -> dict[str, Any]:
     """`train`, and `distance`: of the first step's gradient from stock TRL's in float32, relative to its norm."""
+    run = Run(**options)
+    if not compare:
+        return train(run)
     exact = _exact_gradients(
         replace(run, trainer="stock", attention="sdpa", checkpointing=True, steps=1, optim="sgd", pack_tokens=None)
     )
-    clean(run.device)
     squares = [0.0, 0.0]
 
-    def compare(found: Gradients) -> None:
+    def measure(found: Gradients) -> None:
         for name, gradient in found:
             expected = exact[name].to(gradient.device)
             squares[0] += (gradient.float() - expected).square().sum().item()
             squares[1] += expected.square().sum().item()
 
-    return train(run, on_gradients=compare) | {"distance": math.sqrt(squares[0] / squares[1])}
+    return train(run, on_gradients=measure) | {"distance": math.sqrt(squares[0] / squares[1])}
 
 
 @functools.lru_cache(maxsize=1)
@@ -419,6 +421,7 @@ def sample(
     from grpo.policy.generation import eos_ids
 
     settings: dict[str, Any] = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
+    clean(device)
     before, tokenizer, dice = peak(device), load_tokenizer(model), random.Random(0)
     with tempfile.TemporaryDirectory() as directory:
         policy = load_model(model, device, dtype)

@@ -1,6 +1,10 @@
 """grpo/config/check.py: rows, the budget of minutes, cases that fail, the recipe, and a toy run."""
 
+import itertools
 import json
+import multiprocessing
+import os
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from child_on_demand import child
-from helpers_runs import DEMO, ROOT
+from helpers_runs import DEMO
 
 import train_grpo
 from grpo.config import check, check_cases
@@ -20,69 +23,58 @@ TINY = dict(model=str(DEMO / "model"), group=2, batch_size=4, accumulation=1, me
 TINY |= dict(max_completion_length=8, prompt_words=(2, 4), optim="sgd")
 
 
-def machine(**own):
-    """What the worker says of an imagined GPU of 80 GiB, with nothing measured yet."""
+def machine(*rows, **own):
+    """What the worker says of an imagined GPU of 80 GiB, and these rows."""
     found = {
         "date": "2026-11-22", "toy": False, "versions": {}, "attention": ["sdpa", "flex_attention"],
         "device": {"name": "Imagined GPU", "type": "cuda", "memory": 80 * GIB},
-        "model": {"given": "1.5B", "name": "a model", "parameters": 10**9},
-        "training": [], "generation": [], "largest_pack": {}, "not_run": [],
+        "model": {"given": "1.5B", "name": "a model", "parameters": 10**9}, "rows": list(rows), "not_run": [],
     }  # fmt: skip
     return found | own
 
 
 def training(speed=1000.0, peak=20 * GIB, **own):
-    row = {"name": "a row", "trainer": "lean", "dtype": "bfloat16", "attention": "sdpa", "checkpointing": False}
-    row |= {"pack_tokens": 4096, "tokens_per_second": speed, "peak_bytes": peak, "error": None}
-    return row | own
+    row = {"kind": "training", "name": "a row", "trainer": "lean", "dtype": "bfloat16", "attention": "sdpa"}
+    row |= {"checkpointing": False, "pack_tokens": 4096, "tokens_per_second": speed, "peak_bytes": peak}
+    return row | {"error": None} | own
 
 
 def generation(engine, speed):
-    found = {"name": engine, "engine": engine, "rows": 64, "tokens_per_second": speed}
+    found = {"kind": "generation", "name": engine, "engine": engine, "rows": 64, "tokens_per_second": speed}
     return found | {"seconds": 1e4 / speed, "peak_bytes": GIB, "error": None}
 
 
 # --- The worker
 
 
-@pytest.fixture
-def worker(tmp_path):
-    (tmp_path / "log").write_bytes(b"")
-    worker = check.Worker(tmp_path / "log", child)
-    yield worker
-    worker.stop()
+def test_a_case_that_fails_costs_one_row_and_one_process(tmp_path):
+    worker = check.Worker(tmp_path / "log")
+
+    def process():
+        assert worker.ask(dict, {"seconds": 1}, 60) == {"seconds": 1}
+        (child,) = multiprocessing.active_children()
+        return child.pid
+
+    try:
+        first = process()
+        assert process() == first
+        assert "its process ended" in worker.ask(os.abort, {}, 60)["error"]
+        assert "Fatal Python error: Aborted" in worker.log.read_text()
+        assert process() != first
+        hanging = worker.ask(subprocess.run, {"args": ["sleep", "600"]}, 1)
+        assert hanging == {"error": "not done after 1 s"} and not multiprocessing.active_children()
+    finally:
+        worker.stop()
 
 
-def ask(worker, kind="go", group="main", seconds=60):
-    return worker.ask({"kind": kind, "group": group}, seconds)
+def full(**options):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a capacity of …")
 
 
-def test_a_case_that_kills_its_process_costs_one_row(worker):
-    lines = {
-        "die": "its process was killed by SIGSEGV",
-        "leave": "its process ended with status 1: CUDA error: an illegal memory access was encountered",
-        "hang": "not done after 1 s",
-    }
-    for kind, line in lines.items():
-        first = ask(worker)["found"]
-        assert ask(worker, kind, seconds=1 if kind == "hang" else 60) == {"error": line}
-        assert ask(worker)["found"] != first
-
-
-def test_a_lost_device_and_another_group_get_a_new_process(worker):
-    asked = [ask(worker, kind)["found"] for kind in ("go", "lose", "go")] + [ask(worker, group="vllm")["found"]]
-    assert asked[0] == asked[1] and len(set(asked)) == 3
-
-
-def test_full_device_and_other_errors_are_one_line(monkeypatch):
-    def full(**options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a capacity of …")
-
-    monkeypatch.setitem(check.KINDS, "full", full)
-    monkeypatch.setitem(check.KINDS, "wrong", lambda: 1 / 0)
+def test_full_device_and_other_errors_are_one_line():
     line = "out of memory in this case (it asked for 20.00 GiB more)"
-    assert check.respond({"kind": "full", "options": {}}) == {"error": line}
-    assert check.respond({"kind": "wrong", "options": {}}) == {"error": "ZeroDivisionError: division by zero"}
+    assert check.attempt(full, {"size": 3}) == {"error": line}
+    assert check.attempt(divmod, {}) == {"error": "TypeError: divmod expected 2 arguments, got 0"}
 
 
 # --- The cases, in a budget
@@ -93,35 +85,34 @@ def run(monkeypatch, minutes, seconds=1.0, **own):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def ask(case, limit):
+    def ask(function, options, limit):
         now[0] += min(seconds, limit)
-        size = case["options"].get("pack_tokens") or 4096
+        size = options.get("pack_tokens") or 4096
         if size > 16384:
             return {"error": "out of memory"}
         figures = {"seconds": [9.0, 1.0, 3.0], "tokens": [7, 10_000, 30_000], "pack_tokens": size}
         return figures | {"peak_bytes": size * 10**6, "distance": 0.01}
 
     found = machine(**own)
-    check.run(found, SimpleNamespace(ask=ask), 60 * minutes, show=lambda line: None)
+    worker = SimpleNamespace(ask=ask, stop=lambda: None)
+    check.run(found, worker, 60 * minutes, show=lambda line: None)
     return found
 
 
 def test_with_time_enough_everything_is_run(monkeypatch):
     found = run(monkeypatch, 30, versions={"vllm": "0.31.0"})
-    assert found["not_run"] == [] and all(row.get("agrees", True) for row in found["training"])
-    assert {row["attention"] for row in found["training"]} == {"sdpa", "flex_attention"}
-    assert {row["engine"] for row in found["generation"]} == {"hf", "lean", "continuous", "vllm", "compiled"}
-    packs = found["largest_pack"]
-    assert (packs["pack_tokens"], packs["ended_by"]) == (16384, "32,768: out of memory")
-    row = found["training"][0]  # without its first step
-    assert (row["tokens_per_second"], row["seconds"]) == (10_000, 2)
+    names = {kind: [row["name"] for row in found["rows"] if row["kind"] == kind] for kind in ("packs", "generation")}
+    assert names["generation"] == ["hf", "lean", "continuous", "vllm", "compiled"]
+    assert names["packs"] == ["4,096 tokens", "8,192 tokens", "16,384 tokens", "32,768 tokens"]
+    assert found["not_run"] == [] and all(row.get("agrees", True) for row in found["rows"])
+    first = found["rows"][0]  # without its first step
+    assert (first["tokens_per_second"], first["seconds"]) == (10_000, 2)
 
 
 def test_what_was_not_reached_is_listed_and_worth_least(monkeypatch):
     found = run(monkeypatch, 1, seconds=15.0)
-    assert [row["trainer"] for row in found["training"]] == ["lean", "stock"]
-    assert [row["name"] for row in found["generation"]] == ["hf"]
-    assert len(found["not_run"]) == len(check.cases(found)) - 3 > 3
+    assert [row["name"] for row in found["rows"]] == ["lean, bfloat16, sdpa", "stock, bfloat16, sdpa", "hf"]
+    assert len(found["not_run"]) == 6 and found["not_run"][0] == "generation, lean"
 
 
 @pytest.mark.parametrize(("distance", "agrees"), [(0.014, True), (0.016, False), (float("nan"), False)])
@@ -133,7 +124,7 @@ def test_lean_may_be_half_as_far_again_as_stock(distance, agrees):
 
 @pytest.mark.parametrize("trainer", ["stock", "lean"])
 def test_distance_from_stock_in_float32_is_rounding(trainer):
-    found = check_cases.train_and_compare(check_cases.Run(trainer=trainer, steps=2, **TINY))
+    found = check_cases.train_and_compare(trainer=trainer, steps=2, **TINY)
     assert found["distance"] < 1e-5 and len(found["seconds"]) == len(found["tokens"]) == 2
 
 
@@ -153,46 +144,32 @@ def test_lengths_for_vllm_are_those_of_the_other_engines():
 # --- The recipe
 
 
-def settings(**found):
-    return yaml.safe_load(check.recipe(machine(**found)))
+def settings(*rows):
+    return yaml.safe_load(check.recipe(machine(*rows)))
 
 
 def test_the_fastest_rows_that_fit_are_chosen():
     rows = [
         training(1500.0, attention="flex_attention"),
+        training(1600.0, attention="flex_attention", kind="packs", pack_tokens=8192),
         training(9000.0, peak=79 * GIB, attention="flash_attention_2"),
         training(9500.0, agrees=False),
         training(9999.0, error="out of memory"),
     ]
-    assert settings(training=rows, generation=[generation("hf", 3.0), generation("lean", 4.0)]) == {
+    assert settings(*rows, generation("hf", 3.0), generation("lean", 4.0)) == {
         "dtype": "bfloat16", "attn_implementation": "flex_attention", "gradient_checkpointing": False,
-        "pack_tokens": 4096, "per_device_train_batch_size": 64, "gradient_accumulation_steps": 1,
+        "pack_tokens": 8192, "per_device_train_batch_size": 64, "gradient_accumulation_steps": 1,
         "generation": "lean",
     }  # fmt: skip
-    assert settings(training=rows[1:]) is None
+    assert settings(*rows[2:]) is None
 
 
 @pytest.mark.parametrize(("engine", "peak", "attention"), [("vllm", 60, "sdpa"), ("compiled", 1, "flex_attention")])
 def test_an_engine_gets_a_step_that_goes_with_it_or_is_left(engine, peak, attention):
-    engines = [generation(engine, 9.0), generation("hf", 1.0)]
-    unfit = training(peak=peak * GIB, attention=attention)
-    assert settings(training=[unfit], generation=engines)["generation"] == "hf"
-    chosen = settings(training=[unfit, training(700.0, checkpointing=True)], generation=engines)
+    rows = [generation(engine, 9.0), generation("hf", 1.0), training(peak=peak * GIB, attention=attention)]
+    assert settings(*rows)["generation"] == "hf"
+    chosen = settings(*rows, training(700.0, checkpointing=True))
     assert (chosen["generation"], chosen["gradient_checkpointing"]) == (engine, True)
-
-
-def test_the_fastest_pack_that_fits_is_taken():
-    tried = [training(size, peak=size * GIB // 512, pack_tokens=size) for size in (8192, 16384, 65536)]
-    assert settings(training=[training()], largest_pack={"pack_tokens": 65536, "tried": tried})["pack_tokens"] == 16384
-
-
-def test_the_recipe_is_a_configuration(tmp_path):
-    path = tmp_path / "check.json"
-    check.save(machine(training=[training()], generation=[generation("lean", 5.0)]), path)
-    assert json.loads(path.read_text())["recipe"] == path.with_suffix(".yaml").read_text()
-    argv = ["--config", str(path.with_suffix(".yaml")), "--use_cpu", "true", "--report_to", "none"]
-    config = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--model_name_or_path", str(DEMO / "model")])
-    assert config.geometry.per_step == 64 and config.script.pack_tokens == 4096
 
 
 # --- The command
@@ -215,18 +192,18 @@ def test_a_mistake_is_one_line(argv, key, capsys):
 
 
 @pytest.mark.slow
-def test_without_a_gpu_it_runs_at_toy_size(tmp_path, monkeypatch, capsys):
-    output = tmp_path / "found" / "check.json"
-    assert check.main(["--minutes", "0.6", "--output", str(output)]) == 0
-    assert capsys.readouterr().out.startswith("No GPU: this is a toy-size run on a CPU, and says nothing of a GPU.")
-    found = json.loads(output.read_text(encoding="utf-8"))
-    assert found["toy"] is True and found["device"]["type"] == "cpu"
-    # how far it came depends on how busy the machine is; what is there is sound, and nothing is missing
-    rows = found["training"] + found["generation"]
-    assert all(row["error"] is None or row["error"].startswith("not done after") for row in rows)
-    assert all(row["tokens_per_second"] > 0 and row.get("agrees", True) for row in rows if row["error"] is None)
-    assert len(rows) + bool(found["largest_pack"]) + len(found["not_run"]) == len(check.cases(found))
-    monkeypatch.chdir(ROOT)
-    flags = ["--model_name_or_path", str(DEMO / "model"), "--report_to", "none", "--dry_run", "true"]
-    flags += ["--dataset_name", str(DEMO / "train.jsonl"), "--use_cpu", "true"]
-    assert train_grpo.main(["--config", str(output.with_suffix(".yaml")), *flags]) == 0
+def test_without_a_gpu_it_runs_at_toy_size(monkeypatch, capsys):
+    """In this process, its first four cases: the others are the same functions with other options."""
+    every = check.cases
+    monkeypatch.setattr(check, "cases", lambda found: itertools.islice(every(found), 4))
+    monkeypatch.setattr(check.Worker, "ask", lambda self, function, options, seconds: function(**options))
+    monkeypatch.setattr(check.signal, "signal", lambda *handler: None)
+    assert check.main(["--output", "found/check.json"]) == 0
+    assert "No GPU: this is a toy-size run on a CPU, and says nothing of a GPU." in capsys.readouterr().out
+    found = json.loads(Path("found/check.json").read_text(encoding="utf-8"))
+    assert [row["kind"] for row in found["rows"]] == ["training", "training", "generation", "generation"]
+    assert all(row["tokens_per_second"] > 0 and row["error"] is None for row in found["rows"])
+    assert found["recipe"] == Path("found/check.yaml").read_text()
+    argv = ["--config", "found/check.yaml", "--report_to", "none", "--model_name_or_path", str(DEMO / "model")]
+    config = resolve(train_grpo.HYPERPARAMETERS, argv)
+    assert config.geometry.per_step == 64 and config.script.pack_tokens == 2048
