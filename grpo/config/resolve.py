@@ -88,6 +88,8 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
     settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
     notes += claim.notes
     _check_output(Path(claim.output_dir), Path(settings["model_name_or_path"]), settings["overwrite_run"])
+    if claim.output_dir.startswith(f"{output_dir}-"):  # its number, so that no tracker makes one curve of two runs
+        run_name += claim.output_dir.removeprefix(output_dir)
     settings["run_name"] = settings["run_name"] or run_name
     settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
     script, training, model = arguments.to_dataclasses(settings)

@@ -36,11 +36,15 @@ STYLE: Any = {  # matplotlib names each key's type
     "axes.spines.left": False,
     "axes.spines.right": False,
     "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
     "xtick.bottom": False,
     "ytick.left": False,
     "xtick.labelcolor": COLORS["soft"],
     "ytick.labelcolor": COLORS["soft"],
     "grid.color": COLORS["rule"],
+    "text.parse_math": False,  # names of rewards and stages are text
 }
 
 
@@ -52,7 +56,6 @@ class Curve:
     values: list[float]
     lows: list[float]
     highs: list[float]
-    top: float = 0.0  # its axis reaches at least so far
 
     @property
     def window(self) -> int:
@@ -84,11 +87,7 @@ def read_curves(metrics: list[dict[str, Any]]) -> dict[str, Curve]:
             if key == "completions/mean_length":
                 low, high = (numbers.get(f"completions/{end}_length", value) for end in ("min", "max"))
             points.setdefault(key, []).append((line["step"], value, low, high))
-    curves = {}
-    for key, found in points.items():
-        steps, values, lows, highs = (list(column) for column in zip(*found, strict=True))
-        curves[key] = Curve([int(step) for step in steps], values, lows, highs, top=100 if key in PER_CENT else 0)
-    return curves
+    return {key: Curve(*map(list, zip(*found, strict=True))) for key, found in points.items()}
 
 
 def number(value: float) -> str:
@@ -106,21 +105,18 @@ def draw(
     from matplotlib.ticker import MaxNLocator
 
     left, right = curve.steps[0], max(curve.steps[-1], curve.steps[0] + 1)
-    bottom, top = min(0, *curve.lows), max(curve.top, *curve.highs)
+    bottom, top = min(0, *curve.lows), max(curve.highs)
     locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
     ticks = [float(tick) for tick in locator.tick_values(bottom, top if top > bottom else 1)]
     axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
     ticks = [tick for tick in ticks if tick >= bottom]
-    axes.set_yticks(ticks, [f"{number(tick / 1000)}k" if tick >= 10000 else number(tick) for tick in ticks])
+    axes.set_yticks(ticks, [number(tick) for tick in ticks])
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.grid(axis="y")
-    axes.set_axisbelow(True)
     if curve.lows != curve.highs:
-        outline = (curve.steps + curve.steps[::-1], curve.highs + curve.lows[::-1])
-        axes.fill(*outline, color=COLORS[color], alpha=0.15, linewidth=0)
-    axes.plot(curve.steps, curve.values, color=COLORS[color], linewidth=2 if curve.window == 1 else 1,
-              alpha=1 if curve.window == 1 else 0.4)  # fmt: skip
-    if curve.window > 1:
+        axes.fill_between(curve.steps, curve.lows, curve.highs, color=COLORS[color], alpha=0.15, linewidth=0)
+    noisy = curve.window > 1
+    axes.plot(curve.steps, curve.values, color=COLORS[color], linewidth=1 if noisy else 2, alpha=0.4 if noisy else 1)
+    if noisy:
         axes.plot(curve.steps, curve.running_mean, color=COLORS[color], linewidth=2)
     for stage in stages:
         if left < stage["first_step"] <= right:
@@ -130,67 +126,39 @@ def draw(
             axes.axvline(alarm["step"], color=COLORS["bad"], linewidth=1.2, linestyle=(0, (3, 3)))
 
 
-def name_stages(axes: "Axes", stages: Sequence[dict[str, Any]], characters: int) -> None:
-    """Write each stage's name above the part of the axes that is its own, which is `characters` wide in all."""
-    left, right = axes.get_xlim()
-    for stage in stages:
-        first, last = max(stage["first_step"], left), min(stage["last_step"], right)
-        room = int(characters * (last - first) / (right - left))
-        if room > 0:
-            name = " ".join(printable(stage["name"]).split())
-            name = name if len(name) <= room else name[: room - 1] + "…"
-            axes.text(first, 1.02, name.replace("$", r"\$"), transform=axes.get_xaxis_transform(), va="bottom")
-
-
 def svg(
     curve: Curve, label: str, width: int, height: int, stages: Sequence[dict[str, Any]],
-    alarms: Sequence[dict[str, Any]] = (), named: bool = False, color: str = "accent",
+    alarms: Sequence[dict[str, Any]] = (), color: str = "accent",
 ) -> Markup:  # fmt: skip
-    """The curve as an SVG element for the page: it takes its colours, and shows values under the pointer.
+    """The curve as an SVG element for the page, whose colours it takes.
 
     Args:
         label: the curve's name, for those who listen to the page.
         width: in px, as is `height`; the element scales with its box.
-        named: whether the stages' names stand above it.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    left, right, bottom, top = 38, width - 8, 18, height - (18 if named and stages else 8)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width / 72, height / 72))
-        axes = figure.add_axes((left / width, bottom / height, (right - left) / width, (top - bottom) / height))
-        draw(axes, curve, stages, alarms, color)
-        if named:
-            name_stages(axes, stages, characters=(right - left) // 6)
+        draw(figure.add_axes((38 / width, 18 / height, 1 - 46 / width, 1 - 26 / height)), curve, stages, alarms, color)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # without what is for a file of its own: its head, global styles and names that another chart has, too
-    drawn = re.sub(
-        r'<metadata>.*?</metadata>|<defs>.*?</defs>|<!--.*?-->| (?:id|clip-path)="[^"]*"',
-        "",
-        file.getvalue(),
-        flags=re.S,
-    )
+    only_there = r'<metadata>.*?</metadata>|<defs>.*?</defs>|<!--.*?-->| (?:id|clip-path)="[^"]*"'
+    drawn = re.sub(only_there, "", file.getvalue(), flags=re.DOTALL)
     _, _, inner = drawn[drawn.index("<svg") :].partition(">")
-    inner = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), inner)  # half the size
     for name, value in COLORS.items():
         inner = inner.replace(value, f"var(--{name})")
-    start, end = axes.get_xlim()
-    marks = [
-        f'<rect x="{left + (right - left) * (step - start) / (end - start) - 2:.1f}" y="0" width="4" '
-        f'height="{height - bottom}"><title>step {step}: {number(value)}</title></rect>'
-        for step, value in list(zip(curve.steps, curve.values, strict=True))[:: 1 + len(curve.steps) // 60]
-    ]
     first, last = (f"{number(curve.values[at])} at step {curve.steps[at]}" for at in (0, -1))
     head = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}: {first}, {last}">'
-    return Markup(head + inner.replace("</svg>", "".join(marks) + "</svg>"))
+    return Markup(head + inner)
 
 
 def draw_curves(
     path: Path, curves: dict[str, Curve], evaluations: dict[str, dict[str, Any]], stages: list[dict[str, Any]]
 ) -> Path:
-    """Draw `curves.png`, the rewards while training beside the answers before and after, and return its path.
+    """Draw `curves.png`, the rewards while training and the answers before and after, and return its path.
 
     Args:
         evaluations: the summaries by when they were made: `before`, `after`.
@@ -199,48 +167,34 @@ def draw_curves(
     import matplotlib
     from matplotlib.figure import Figure
 
-    singles = [key for key in curves if re.fullmatch("rewards/.*/mean", key)]
-    rows = math.ceil(len(singles) / 3)
+    names = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
+    names = {"reward": "Reward, all together", **names} if "reward" in curves else names
+    rows = math.ceil((len(names) + 1) / 3)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 2.8 + 1.2 * rows), layout="constrained")
-        halves: Any = figure.subfigures(1, 2, width_ratios=(3, 2), wspace=0.04)
-        left, right = halves
-        grid = left.add_gridspec(1 + rows, 3, height_ratios=(2, *[1] * rows))
-        places = [("reward", "Reward, all together", grid[0, :])] if "reward" in curves else []
-        places += [(key, short_name(key[8:-5]), grid[1 + at // 3, at % 3]) for at, key in enumerate(singles)]
-        for key, name, place in places:
-            axes, curve = left.add_subplot(place), curves[key]
-            draw(axes, curve, stages)
-            first, last = number(curve.values[0]), number(curve.values[-1])
-            ends, pad = (f"{first} → {last}", 16 if stages else 6) if key == "reward" else (last, 6)
-            name = printable(name).replace("$", r"\$")
-            axes.set_title(name[:20], loc="left", weight="bold", color=COLORS["ink"], pad=pad)
-            axes.set_title(ends, loc="right", color=COLORS["accent"], pad=pad)
-            if key == "reward":
-                name_stages(axes, stages, characters=90)
-        left.supxlabel("optimizer step", size=9, color=COLORS["soft"])
-        _draw_evaluations(right.subplots(), evaluations)
+        figure = Figure(figsize=(11, 2.4 * rows))
+        figure.subplots_adjust(0.05, 0.25 / rows, 0.98, 1 - 0.13 / rows, hspace=0.4)
+        panels = figure.subplots(rows, 3, squeeze=False).flatten().tolist()
+        for axes, (key, name) in zip(panels, names.items(), strict=False):
+            draw(axes, curves[key], stages)
+            axes.set_title(printable(name)[:30], loc="left", weight="bold", color=COLORS["ink"])
+            axes.set_title(number(curves[key].values[-1]), loc="right", color=COLORS["accent"])
+        _draw_evaluations(panels[len(names)], evaluations)
+        for axes in panels[len(names) + bool(evaluations) :]:
+            axes.remove()
         figure.savefig(path, dpi=130)
     return path
 
 
 def _draw_evaluations(axes: "Axes", evaluations: dict[str, dict[str, Any]]) -> None:
-    """Bars with 95 % intervals; nothing where there was no evaluation."""
-    for when, offset, color in (("before", -0.2, "#b8c4ce"), ("after", 0.2, "#4d94bd")):
-        if summary := evaluations.get(when):
-            share = [100 * summary[key] for key in MEASURES]
-            errors = [
-                [abs(100 * (summary[key + end] - summary[key])) for key in MEASURES] for end in ("_low", "_high")
-            ]
-            places = [index + offset for index in range(len(MEASURES))]
-            bars = axes.bar(places, share, 0.38, yerr=errors, color=color, label=when, error_kw={"alpha": 0.5})
-            axes.bar_label(bars, fmt="%.1f", label_type="center")
-            axes.set_title(f"{summary['n']} held-out questions, greedy, per cent", weight="bold", color=COLORS["ink"])
-    if not axes.patches:
-        axes.remove()
-        return
+    """Bars with 95 % intervals."""
+    for at, (when, summary) in enumerate(evaluations.items()):
+        shares, lows, highs = ([100 * summary[key + end] for key in MEASURES] for end in ("", "_low", "_high"))
+        errors = [[abs(end - share) for end, share in zip(ends, shares, strict=True)] for ends in (lows, highs)]
+        places = [index + 0.4 * at - 0.2 for index in range(len(MEASURES))]
+        color = COLORS["earlier" if when == "before" else "accent"]
+        bars = axes.bar(places, shares, 0.38, yerr=errors, color=color, label=when, error_kw={"alpha": 0.5})
+        axes.bar_label(bars, fmt="%.0f", label_type="center")
+        axes.set_title(f"{summary['n']} held-out questions, %", loc="left", weight="bold", color=COLORS["ink"])
     axes.set_xticks(range(len(MEASURES)), [key.replace("_", "\n") for key in MEASURES])
     axes.set_ylim(0, 105)
-    axes.grid(axis="y")
-    axes.set_axisbelow(True)
     axes.legend(frameon=False, loc="upper right", ncols=2)

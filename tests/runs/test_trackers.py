@@ -1,36 +1,49 @@
-"""grpo/runs/trackers.py: what cannot work is found before training, and all take real runs without a network."""
+"""grpo/runs/trackers.py: what cannot work is found before training; without a key it is logged offline, unasked."""
 
 import importlib.util
-import os
-import sqlite3
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import swanlab
 import wandb
 from helpers_commands import command
-from helpers_runs import ROOT
+from helpers_runs import ROOT, SECRETS
 
 from grpo.core.errors import UserError
 from grpo.runs import trackers
 
-VARIABLES = ("WANDB_MODE", "WANDB_API_KEY", "SWANLAB_MODE", "SWANLAB_API_KEY", "TRACKIO_SPACE_ID", "HF_TOKEN")
+VARIABLES = ("WANDB_MODE", "WANDB_API_KEY", "SWANLAB_MODE", "SWANLAB_API_KEY", "HF_TOKEN")
 
 
 @pytest.fixture(autouse=True)
 def _nobody_is_logged_in(monkeypatch, tmp_path):
     for name in VARIABLES:
-        monkeypatch.setenv(name, "")  # so that it is restored, whatever is set below
-        monkeypatch.delenv(name)
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", "/nonexistent")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
 
 
-def settings(report_to):
-    return {"report_to": report_to, "trackio_space_id": None}
+def settings(report_to, **others):
+    return {"report_to": report_to, "trackio_space_id": None, **others}
+
+
+def training(*names):
+    return SimpleNamespace(report_to=list(names), run_name="x")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (settings("wandb,notebook"), "'notebook' is not a tracker; use none, wandb"),
+        (settings("none,wandb"), "'none' cannot be combined"),
+        (settings("trackio", trackio_space_id="me/curves"), "Space needs a token; export HF_TOKEN"),
+    ],
+)
+def test_what_cannot_be_logged_to_is_named(given, told, monkeypatch):
+    monkeypatch.setattr(trackers, "get_token", lambda: None)
+    with pytest.raises(UserError, match=f"report_to: .*{told}"):
+        trackers.check(given)
 
 
 def test_no_tracker_is_no_trouble():
@@ -38,53 +51,26 @@ def test_no_tracker_is_no_trouble():
     assert trackers.check(values) == [] and values["report_to"] == ["none"]
 
 
-def test_what_is_no_tracker_is_named():
-    with pytest.raises(UserError, match="report_to: 'notebook' is not a tracker; use none, wandb"):
-        trackers.check(settings("wandb,notebook"))
-
-
-def test_a_recipes_missing_tracker_is_dropped_with_a_note(monkeypatch):
+def test_a_missing_tracker_is_named_with_its_package(monkeypatch):
+    """A recipe's is dropped instead."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "swanlab" else find_spec(name))
+    with pytest.raises(UserError, match="swanlab is not installed; pip install swanlab"):
+        trackers.check(settings("swanlab,tensorboard"))
     values = settings("swanlab,tensorboard")
     (note,) = trackers.check(values, asked=False)
-    assert "swanlab is not installed" in note and "pip install swanlab" in note
-    assert values["report_to"] == ["tensorboard"]
-    values = settings("swanlab")
-    trackers.check(values, asked=False)
-    assert values["report_to"] == ["none"]
+    assert "swanlab is not installed" in note and values["report_to"] == ["tensorboard"]
 
 
-@pytest.mark.parametrize("tracker", trackers.TRACKERS)
-def test_a_missing_tracker_is_named_with_its_package(monkeypatch, tracker):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=f"{tracker} is not installed; pip install {tracker}"):
-        trackers.check(settings(tracker))
-
-
-def test_a_key_that_wandb_refuses_is_one_line(monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "abc")
-    with pytest.raises(UserError, match="W&B refuses its key"):
-        trackers.check(settings("wandb"))
-    monkeypatch.delenv("WANDB_API_KEY")  # the next run of this process does not go on with it
-    assert "W&B" in trackers.check(settings("wandb"))[0]
-
-
-LOGINS = [("wandb", "W&B", "WANDB_MODE"), ("swanlab", "SwanLab", "SWANLAB_MODE")]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize(("tracker", "name", "variable"), LOGINS)
-def test_without_a_key_it_logs_offline_and_never_asks(tracker, name, variable, terminal, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
-    (note,) = trackers.check(settings(tracker))
-    assert variable not in os.environ  # it is set when the run starts
-    assert note.startswith(f"note: {name} is not logged in, so it logs offline") and "--report_to none" in note
-    training = SimpleNamespace(report_to=[tracker], output_dir="run", trackio_space_id=None)
-    assert trackers.describe(training) == f"{tracker} (offline)"
-    monkeypatch.setenv(variable, "disabled")
-    assert trackers.check(settings(tracker)) == []  # somebody has decided
-    assert trackers.describe(training) == f"{tracker} (disabled)"
+@pytest.mark.parametrize(("name", "label"), [("wandb", "W&B"), ("swanlab", "SwanLab")])
+def test_without_a_key_it_logs_offline_and_never_asks(name, label, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))  # a terminal that cannot be read
+    (note,) = trackers.check(settings(name))
+    assert note.startswith(f"note: {label} is not logged in, so it logs offline") and "--report_to none" in note
+    assert trackers.describe(training(name, "trackio")) == f"{name} (offline), trackio"
+    monkeypatch.setenv(f"{name.upper()}_MODE", "disabled")
+    assert trackers.check(settings(name)) == []  # somebody has decided
+    assert trackers.mode(name) == "disabled"
 
 
 @pytest.mark.slow
@@ -92,104 +78,42 @@ def test_a_key_in_the_environment_is_a_login(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     monkeypatch.setenv("SWANLAB_API_KEY", "abc")
     assert trackers.check(settings("wandb,swanlab")) == []
-    training = SimpleNamespace(report_to=["wandb", "swanlab"], output_dir="run", trackio_space_id=None)
-    assert trackers.describe(training) == "wandb (online), swanlab (online)"
+    monkeypatch.setenv("WANDB_API_KEY", "abc")
+    with pytest.raises(UserError, match="W&B refuses its key"):
+        trackers.check(settings("wandb"))
 
 
-def test_a_space_for_trackio_needs_a_token(monkeypatch):
-    assert trackers.check(settings("trackio")) == []
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(UserError, match="Space 'me/curves' without a token; export HF_TOKEN"):
-        trackers.check(settings("trackio") | {"trackio_space_id": "me/curves"})
-    monkeypatch.setenv("TRACKIO_SPACE_ID", "me/curves")
-    with pytest.raises(UserError, match="me/curves"):
-        trackers.check(settings("trackio"))
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_a_server_that_refuses_is_one_line(name, monkeypatch):
+    def refuse(mode, **_):
+        assert mode == "online"
+        raise wandb.errors.CommError("timed out\nmore of it")
 
-
-def test_preflight_shows_where_they_write():
-    training = SimpleNamespace(report_to=["tensorboard", "trackio"], output_dir="run", trackio_space_id=None)
-    told = trackers.describe(training)
-    assert told.startswith("tensorboard (in run/runs), trackio (in ") and told.endswith("trackio)")
-
-
-@pytest.mark.parametrize(
-    ("tracker", "name", "start", "error"),
-    [
-        ("wandb", "W&B", "wandb.init", wandb.errors.CommError("timed out\nmore of it")),
-        ("swanlab", "SwanLab", "swanlab.init", swanlab.exceptions.AuthenticationError("check the key")),
-    ],
-)
-@pytest.mark.slow
-def test_a_server_that_refuses_is_one_line(tracker, name, start, error, monkeypatch):
-    def refuse(**_):
-        raise error
-
-    for variable in ("WANDB_API_KEY", "SWANLAB_API_KEY"):
-        monkeypatch.setenv(variable, "a" * 40)
-    monkeypatch.setattr(start, refuse)
-    training = SimpleNamespace(report_to=[tracker], run_name="x", resume_from_checkpoint=None)
-    with pytest.raises(UserError, match=f"{name} does not take this run .*_MODE=offline") as raised:
-        trackers.start(training)
-    assert "\n" not in str(raised.value)
-
-
-# --- Real runs, as commands
-
-
-SECRETS = {
-    name: f"planted-{index}-0123456789abcdef"
-    for index, name in enumerate(("HF_TOKEN", "WANDB_API_KEY", "SWANLAB_API_KEY", "MY_SECRET", "SMTP_PASSWORD"))
-}
-
-
-def train(argv, **environment):
-    """The command without network, at home in an empty directory."""
-    surroundings = {"HOME": str(Path("home").absolute()), "HF_HOME": str(Path("home/hf").absolute())}
-    return command(ROOT / "train_grpo.py", argv, **surroundings, **environment)
-
-
-def holds(paths, *words):
-    content = b"".join(path.read_bytes() for path in paths if path.is_file())
-    return all(word.encode() in content for word in words)
+    monkeypatch.setenv(f"{name.upper()}_MODE", "online")
+    monkeypatch.setattr(f"{name}.init", refuse)
+    with pytest.raises(UserError, match=r"does not take this run \(timed out more of it\).*_MODE=offline"):
+        trackers.start(training(name))
 
 
 @pytest.mark.slow
-def test_a_run_without_login_logs_offline_under_its_name(tiny_run):
+def test_a_run_logs_to_all_of_them_without_a_key(tiny_run):
+    """A real command at home in an empty directory; of the secrets in its environment, no file holds one."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    done = train(tiny_run(report_to="wandb,swanlab,tensorboard", run_name="a-name-of-its-own"))
+    secrets = {name: value for name, value in SECRETS.items() if name != "WANDB_API_KEY"}
+    home = {"HOME": str(Path("home").absolute()), "HF_HOME": str(Path("home/hf").absolute())}
+    argv = tiny_run(report_to="wandb,swanlab,trackio,tensorboard", run_name="a-name-of-its-own")
+    done = command(ROOT / "train_grpo.py", argv, **home, **secrets)
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, runs in (("W&B", "wandb/offline-run-*"), ("SwanLab", "swanlog/run-*")):
-        assert f"{name} is not logged in, so it logs offline" in " ".join(done.stdout.split())
-        (run,) = Path.cwd().glob(runs)
-        assert holds(run.rglob("*"), "a-name-of-its-own", "train/reward", "train/rewards/correctness_reward_func/mean")
-    (run,) = Path("run/runs").iterdir()
-    events = EventAccumulator(str(run))
+    for label in ("W&B", "SwanLab"):
+        assert f"{label} is not logged in, so it logs offline" in " ".join(done.stdout.split())
+    for pattern in ("wandb/offline-run-*", "swanlog/run-*", "home/hf/trackio/*.db*"):
+        files = [path for found in Path.cwd().glob(pattern) for path in (found, *found.rglob("*")) if path.is_file()]
+        content = b"".join(path.read_bytes() for path in files)
+        for word in ("a-name-of-its-own", "train/reward", "train/rewards/correctness_reward_func/mean"):
+            assert word.encode() in content, (pattern, word)
+    (events,) = Path("run/runs").iterdir()
+    events = EventAccumulator(str(events))
     events.Reload()
     assert [event.step for event in events.Scalars("train/reward")] == [1, 2]
-
-
-@pytest.mark.slow
-def test_trackio_has_one_run_a_training_resumed_or_not(tiny_run):
-    flags = {"report_to": "trackio", "run_name": "mine", "save_steps": "1"}
-    for overrides in ({}, {"output_dir": "other"}, {"max_steps": "3", "resume_from_checkpoint": "auto"}):
-        done = train(tiny_run(**flags, **overrides))
-        assert done.returncode == 0, done.stderr[-3000:]
-        renamed = "trackio already has a run mine; this one is called mine-2" in " ".join(done.stdout.split())
-        assert renamed == ("output_dir" in overrides)
-    with sqlite3.connect("home/hf/trackio/huggingface.db") as database:
-        logged = database.execute("SELECT run_name FROM metrics WHERE instr(metrics, '\"train/reward\"')").fetchall()
-    assert sorted(name for (name,) in logged) == ["mine"] * 3 + ["mine-2"] * 2
-
-
-@pytest.mark.slow
-def test_no_secret_of_the_environment_reaches_a_tracker(tiny_run):
-    offline = {"WANDB_MODE": "offline", "SWANLAB_MODE": "offline"}
-    done = train(tiny_run(report_to="wandb,swanlab,trackio,tensorboard"), **SECRETS, **offline)
-    assert done.returncode == 0, done.stderr[-3000:]
-    files = [path for path in Path.cwd().rglob("*") if path.is_file()]
-    written = {"wandb", "swanlog", "run", "home"}
-    assert written <= {path.relative_to(Path.cwd()).parts[0] for path in files}
-    for path in files:
-        content = path.read_bytes()
-        assert not any(secret.encode() in content for secret in SECRETS.values()), path
+    assert not [path for path in Path.cwd().rglob("*") if path.is_file() and b"planted-" in path.read_bytes()]
