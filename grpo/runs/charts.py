@@ -169,18 +169,19 @@ def draw_curves(
 
     names = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
     names = {"reward": "Reward, all together", **names} if "reward" in curves else names
-    rows = math.ceil((len(names) + 1) / 3)
+    rows = math.ceil((len(names) + 1) / 4)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 2.4 * rows))
-        figure.subplots_adjust(0.05, 0.25 / rows, 0.98, 1 - 0.13 / rows, hspace=0.4)
-        panels = figure.subplots(rows, 3, squeeze=False).flatten().tolist()
+        figure = Figure(figsize=(13, 2.4 * rows))
+        figure.subplots_adjust(0.04, 0.2 / rows, 0.98, 1 - 0.15 / rows, hspace=0.4)
+        panels = figure.subplots(rows, 4, squeeze=False).flatten().tolist()
         for axes, (key, name) in zip(panels, names.items(), strict=False):
             draw(axes, curves[key], stages)
             axes.set_title(printable(name)[:30], loc="left", weight="bold", color=COLORS["ink"])
             axes.set_title(number(curves[key].values[-1]), loc="right", color=COLORS["accent"])
-        _draw_evaluations(panels[len(names)], evaluations)
-        for axes in panels[len(names) + bool(evaluations) :]:
-            axes.remove()
+        for axes in panels[len(names) :]:
+            axes.set_axis_off()
+        if evaluations:
+            _draw_evaluations(panels[len(names)], evaluations)
         figure.savefig(path, dpi=130)
     return path
 
@@ -192,9 +193,10 @@ def _draw_evaluations(axes: "Axes", evaluations: dict[str, dict[str, Any]]) -> N
         errors = [[abs(end - share) for end, share in zip(ends, shares, strict=True)] for ends in (lows, highs)]
         places = [index + 0.4 * at - 0.2 for index in range(len(MEASURES))]
         color = COLORS["earlier" if when == "before" else "accent"]
-        bars = axes.bar(places, shares, 0.38, yerr=errors, color=color, label=when, error_kw={"alpha": 0.5})
-        axes.bar_label(bars, fmt="%.0f", label_type="center")
+        bars = axes.bar(places, shares, 0.38, yerr=errors, color=color, label=when, ecolor=COLORS["soft"])
+        axes.bar_label(bars, fmt="%.0f", label_type="center", color="white", weight="bold")
         axes.set_title(f"{summary['n']} held-out questions, %", loc="left", weight="bold", color=COLORS["ink"])
+    axes.set_axis_on()
     axes.set_xticks(range(len(MEASURES)), [key.replace("_", "\n") for key in MEASURES])
-    axes.set_ylim(0, 105)
+    axes.set(ylim=(0, 120), yticks=range(0, 101, 25))
     axes.legend(frameon=False, loc="upper right", ncols=2)

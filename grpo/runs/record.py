@@ -137,6 +137,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         "status": "running",
         "started": earlier.get("started", now),
         "command": session["command"],
+        "resume": resume_command(directory, config.argv),
         "process": {"id": os.getpid(), "host": platform.node()},
         "commit": commit(),
         "versions": versions(),

@@ -6,19 +6,20 @@ Reads files only, so a run can be reported while it trains, after it was killed,
 out. Whatever a model or a user wrote is escaped where the templates are filled.
 """
 
+import functools
 import json
-import math
 import re
 import sys
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser
-from grpo.core.settings import Stage
 from grpo.runs import charts
 from rewards import short_name
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NUMBERS = ("n", *(f"{share}{end}" for share in charts.MEASURES for end in ("", "_low", "_high")))  # of an eval_*.json
 
@@ -76,36 +77,11 @@ def _facts(run: Path) -> dict[str, Any]:
         "settings": settings,
         "status": record.get("status") or "running",
         "curves": charts.read_curves(metrics),
-        "stages": stages_of(record.get("stages") or [], metrics),
+        "stages": record.get("stages") or [],
         "evaluations": evaluations,
         "comparison": _read_object(run / "comparison.json"),
         "alarms": _read_lines(run / "alarms.jsonl", "step", "name", "message", "remedy"),
     }
-
-
-def stages_of(record: list[dict[str, Any]], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The stages of a `run.json`, each with its `rewards`: by name the weight, and the means at its start and its end.
-
-    A mean is that of the first or the last tenth of the stage's logs, without its weight; None before there are any.
-    """
-    found = []
-    for item in record:
-        try:
-            stage = Stage(**item)
-            logs = [line for line in metrics if stage.first_step <= line["step"] <= stage.last_step]
-            tenth = math.ceil(len(logs) / 10)
-            rewards = {}
-            for name, weight in stage.weights.items():
-                parts = [
-                    [line.get(f"rewards/{name.rpartition('.')[2]}/mean") for line in part]
-                    for part in (logs[:tenth], logs[-tenth:])
-                ]
-                known = [[value for value in part if isinstance(value, int | float)] for part in parts]
-                rewards[name] = (weight, *(fmean(part) if part else None for part in known))
-            found.append({**item, "rewards": rewards})
-        except (TypeError, ValueError):
-            raise UserError(f"run.json: {item!r} is no stage; remove it to report the run without it") from None
-    return found
 
 
 def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
@@ -142,14 +118,16 @@ def _markdown(value: Any) -> str:
     return re.sub(markup, lambda match: f"&#{ord(match[0])};", re.sub(r"\s+", " ", str(value)))
 
 
-def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
+@functools.cache
+def _environment(html: bool) -> "Environment":
+    """Of the page, which escapes what it is filled with, or of the model card, which does so for Markdown."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=path.suffix == ".html",
-        finalize=_markdown if path.suffix == ".md" else None,
+        autoescape=html,
+        finalize=None if html else _markdown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -157,7 +135,11 @@ def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
     environment.globals["svg"] = charts.svg
     environment.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
     environment.filters["python"] = lambda text: Markup(repr(text).replace("`", r"\x60"))  # inside a code fence
-    text = environment.get_template(template).render(facts)
+    return environment
+
+
+def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
+    text = _environment(path.suffix == ".html").get_template(template).render(facts)
     path.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
     return path
 
