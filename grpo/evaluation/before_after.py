@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
-from grpo.core.processes import is_first_process
+from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.evaluation import comparison, evaluate
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading, sharding
+from grpo.runs.resume import unchanged
 from grpo.runs.run import open_run
 
 if TYPE_CHECKING:
@@ -20,13 +23,38 @@ if TYPE_CHECKING:
 
 
 def measure_before(config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, data: Data) -> Evaluation:
-    """Measure the policy that training starts from, save and show what it answers."""
-    with sharding.whole(trainer) as policy:
-        summary, answers = evaluate.measure_before(config, policy, tokenizer, data)
+    """Measure the policy that training starts from, save and show what it answers.
+
+    A resumed run takes what it found when it began, where no setting that matters was changed.
+    """
+    checkpoint = config.training.resume_from_checkpoint
+    saved = None
+    if checkpoint and unchanged(checkpoint, config.settings()):
+        saved = _saved(Path(checkpoint).parent, data, config.script.eval_num_samples)
+    known: Evaluation | None = broadcast_object_list([saved])[0]  # the main process', since all must do the same
+    if known:
+        say("Evaluation before training: as the run found it when it began")
+        summary, answers = known
+    else:
+        with sharding.whole(trainer) as policy:
+            summary, answers = evaluate.measure(config, policy, tokenizer, data)
     if is_first_process():
         evaluate.save(config.output, "before", summary, answers)
         evaluate.print_answers("before training", answers)
     return summary, answers
+
+
+def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
+    """A run's evaluation before training, if it is of these held-out questions and as many samples."""
+    try:
+        summary = json.loads((directory / "eval_before.json").read_text(encoding="utf-8"))
+        lines = (directory / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError):
+        return None
+    records = [json.loads(line) for line in lines if line]
+    wanted = list(zip(data.held_out["question"], data.held_out["answer"], strict=True))
+    asked = [(record["question"], record["answer"]) for record in records]
+    return (summary, records) if asked == wanted and summary.get("k", 1) == num_samples else None
 
 
 def measure_after(

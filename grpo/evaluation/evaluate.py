@@ -13,21 +13,17 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
 from grpo.core.out_of_memory import EVALUATION, phase
-from grpo.core.processes import say
 from grpo.core.redaction import for_rich
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.generation import Sampling, generate, training_autocast
-from grpo.runs.resume import unchanged
 from rewards import (
     XML_COT_FORMAT,
     extract_xml_answer,
@@ -107,35 +103,6 @@ def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data
             sampling=Sampling.like(training),
             template=data.prompt_format.completion,
         )
-
-
-def measure_before(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> Evaluation:
-    """`measure` on the model that training starts from; a run that is gone on with has done so already.
-
-    What it has found is taken where no setting that matters was changed; on the main process alone.
-    """
-    checkpoint = config.training.resume_from_checkpoint or ""
-    found: list[Evaluation | None] = [None]
-    if PartialState().is_main_process and unchanged(checkpoint, config.settings()):
-        found = [_kept(Path(checkpoint).parent, data.held_out, config.script.eval_num_samples)]
-    known = broadcast_object_list([found[0] is not None])[0]
-    if not known:
-        return measure(config, model, tokenizer, data)
-    say("Evaluation before training: as the run found it when it began")
-    return found[0] or ({}, [])
-
-
-def _kept(directory: Path, rows: Dataset, num_samples: int) -> Evaluation | None:
-    """What a run has saved of its evaluation before training, if it is of these rows."""
-    try:
-        summary = json.loads((directory / "eval_before.json").read_text(encoding="utf-8"))
-        lines = (directory / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
-        records = [json.loads(line) for line in lines if line]
-    except (OSError, ValueError):
-        return None
-    asked = [(record["question"], record["answer"], len(record.get("samples", "-"))) for record in records]
-    wanted = [(*row, num_samples) for row in zip(rows["question"], rows["answer"], strict=True)]
-    return (summary, records) if asked == wanted else None
 
 
 def evaluate(

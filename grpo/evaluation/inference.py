@@ -33,11 +33,9 @@ def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        if record.get("prompt") is None:  # of before there were formats
-            return None
         return PromptFormat(**record["prompt"]), [(asked, why, gold) for asked, why, gold in record["shots"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{str(path)!r} is no record of a run ({type(error).__name__}); move it, or mend it") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{str(path)!r} is not a run's record ({type(error).__name__}); move it, or fix it") from None
 
 
 def answer(
@@ -79,11 +77,7 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
     base_name = adapter.base_model_name_or_path or ""  # read_adapter has seen that it is there
     read_model_config(base_name, **source)
     with readable("loading", name=str(directory)):
-        base = AutoModelForCausalLM.from_pretrained(
-            base_name,
-            dtype="auto",
-            **source,
-        )
+        base = AutoModelForCausalLM.from_pretrained(base_name, dtype="auto", **source)
         dtype = config.model.dtype
         number = base.dtype if dtype in (None, "auto") else getattr(torch, dtype)
         model = PeftModel.from_pretrained(base.float(), directory).merge_and_unload()

@@ -1,6 +1,6 @@
-"""Any JSONL of completions → every reward of every row, and the rows whose rewards deserve a second look.
+"""Any JSONL of completions → what each reward gives them, and the rows whose rewards deserve a second look.
 
-    python -m grpo xray FILE.jsonl [--json] [--reward_funcs NAME ...]        (- reads standard input)
+    python -m grpo xray FILE.jsonl [--all] [--json] [--reward_funcs NAME ...]        (- reads standard input)
 
 Each line is an object with `completion` (text or a list of messages) and `answer` (the gold answer as text or number,
 or a GSM8K solution with `####`), like a run's `completions_before.jsonl`; other fields are ignored. By default the
@@ -8,6 +8,7 @@ five rewards of the recipe score it, or, in a run's directory, the run's rewards
 Exit status: 0 every line was scored · 1 some could not be and are named on stderr · 2 there was nothing to score.
 """
 
+import argparse
 import inspect
 import json
 import math
@@ -25,6 +26,7 @@ from grpo.data.gold import gold_answer
 from grpo.rewarding import registry
 from rewards import REWARD_FUNCS, count_xml, extract_xml_answer, has_soft_format, has_strict_format, last_number
 
+FEW = 5  # flagged rows of each kind that are listed without --all
 Row = dict[str, Any]  # as read: line, completion (its text), answer (the gold one); as scored: see `score`
 
 
@@ -38,8 +40,7 @@ def read(lines: Iterable[bytes]) -> tuple[list[Row], dict[int, str]]:
         except UserError as error:
             bad[number] = str(error)
         except (ValueError, RecursionError) as error:  # bad UTF-8, over 4300 digits, thousands of brackets
-            reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-            bad[number] = f"not valid JSON ({reason})"
+            bad[number] = f"not valid JSON ({error})"
     return rows, bad
 
 
@@ -63,9 +64,8 @@ def run_settings(file: Path) -> tuple[dict[str, Any], str]:
         return {}, rewards.XML_COT_FORMAT
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        prompt = record.get("prompt", {"completion": rewards.XML_COT_FORMAT})  # older runs had that alone
-        return dict(record["settings"]), str(prompt["completion"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return dict(record["settings"]), str(record["prompt"]["completion"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{str(path)!r} is not a run's record ({type(error).__name__}); move it, or fix it") from None
 
 
@@ -83,8 +83,8 @@ def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: s
     wanted = list(names or settings.get("reward_funcs") or rewards.GIST_REWARDS)
     chosen = [name for name in wanted if name in enough]
     if len(chosen) < len(wanted):
-        left_out = ", ".join(shown(str(name), 80) for name in wanted if name not in enough)
-        print(f"not scored, because they need more than completions and answers: {left_out}", file=sys.stderr)
+        skipped = ", ".join(shown(str(name), 80) for name in wanted if name not in enough)
+        print(f"not scored, because they need more than completions and answers: {skipped}", file=sys.stderr)
     chosen = chosen or rewards.GIST_REWARDS
     args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
     return registry.choose(chosen, None, args, {"template": template}, allow_custom=False)
@@ -157,48 +157,42 @@ def shown(text: str, room: int) -> str:
     return safe if len(safe) <= room else f"{safe[: room // 2]}…{safe[-((room - 1) // 2) :]}"
 
 
-def print_tables(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) -> None:
-    """Every row with its rewards, then `sums`, and the rows of each kind, whose letter marks them in the table."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text  # a str would be read as markup
+def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]], every: bool) -> None:
+    """What each reward gave on average, then the flagged rows: `FEW` of each kind, or with `every` all rows."""
 
-    def cells(values: Iterable[float | None], style: str = ".3f") -> list[str]:
-        return ["-" if value is None else format(value, style) if value else "0" for value in values]
+    def number(value: float | None, style: str = ".3f") -> str:
+        return "-" if value is None else format(value, style)
 
-    letters = {kind: chr(ord("a") + place) for place, kind in enumerate(KINDS)}
-    lines = [["line", *(rewards.short_name(name).replace("_", "\n") for name in sums), "gold", "!"]]
-    for row in rows:
-        marks = "".join(letters[kind] for kind in row["suspicious"])
-        values = cells((*row["rewards"].values(), row["total"]))
-        lines.append([str(row["line"]), *values, shown(row["answer"], 10), marks])
-    lines.append(["mean", *cells(column["mean"] for column in sums.values()), "", ""])
-    lines.append(["> 0", *cells((column["positive"] for column in sums.values()), ".0%"), "", ""])
-    console, table = Console(), Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in zip(*lines, strict=True):
-        width = max(len(part) for cell in column for part in cell.split("\n"))
-        table.add_column(column[0], justify="right", vertical="bottom", width=width)
-    taken = sum(column.width + 1 for column in table.columns)  # type: ignore[misc, operator]  # each has a width
-    console.width = max(console.width, taken + 12)  # too wide rather than a number cut
-    table.add_column("extracted", vertical="bottom")
-    for line, row in zip(lines[1:-2], rows, strict=True):
-        extracted = shown(row["extracted"], console.width - taken)
-        table.add_row(*map(Text, [*line, extracted]), style="yellow" if row["suspicious"] else None)
-    for line in lines[-2:]:
-        table.add_row(*line, style="bold")
-    console.print(table, "")
-    for kind, letter in letters.items():
+    def show(row: Row) -> None:
+        parts = " ".join(number(value, "g") for value in row["rewards"].values())
+        texts = f"gold '{shown(row['answer'], 20)}', extracted '{shown(row['extracted'], 60)}'"
+        print(f"  line {row['line']}: {texts}, total {row['total']:.3f} ({parts})")
+
+    print(f"{len(rows)} rows, {sum(bool(row['suspicious']) for row in rows)} of them flagged")
+    print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
+    for name, column in sums.items():
+        print(f"{rewards.short_name(name):<28}{number(column['mean']):>12}{number(column['positive'], '.0%'):>8}")
+    for kind, (what, _) in KINDS.items():
         found = [row for row in rows if kind in row["suspicious"]]
-        console.print(Text(f"{letter}: {KINDS[kind][0]} ({len(found)} of {len(rows)})", "bold"), soft_wrap=True)
-        for row in found:
-            start = f"   line {row['line']}: gold '{shown(row['answer'], 20)}', extracted "
-            console.print(Text(f"{start}'{shown(row['extracted'], console.width - len(start) - 2)}'"), soft_wrap=True)
+        if found:
+            print(f"\n{what} ({len(found)} of {len(rows)})")
+        for row in found if every else found[:FEW]:
+            show(row)
+        if len(found) > FEW and not every:
+            print(f"  and {len(found) - FEW} more (--all)")
+    if every:
+        print("\nall rows")
+        for row in rows:
+            show(row)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = ArgumentParser(prog="python -m grpo xray", description=__doc__.split("\n")[0])
+    parser = ArgumentParser(
+        prog="python -m grpo xray", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", metavar="FILE.jsonl", help="the completions; - reads standard input")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
+    parser.add_argument("--all", action="store_true", help=f"list every row, not only {FEW} flagged ones of each kind")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with everything instead")
     parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
     try:
         arguments = parser.parse_args(argv)
@@ -221,5 +215,5 @@ def main(argv: list[str] | None = None) -> int:
         result = {"rows": rows, "totals": totals(rows), "suspicious": found, "bad_lines": bad_lines}
         print(json.dumps(result, allow_nan=False))
     else:
-        print_tables(rows, totals(rows))
+        print_summary(rows, totals(rows), arguments.all)
     return 1 if bad else 0

@@ -448,7 +448,7 @@ ODD = {
     "no system prompt": Read(given("--system_prompt", "", says=""), 40, settings={"system_prompt": ""}),
     "no chat template": Read(Case(model=lambda place: (place / "chat_template.jinja").unlink()), 40, shown="as plain text, 0 worked examples"),
     "no pad token": Read(Case(model=put("tokenizer_config.json", '{"eos_token": "<|im_end|>", "pad_token": null}')), 40),
-    "an earlier run's broken record": Read(Case(model=put("run.json", "{")), 40, shown="is no record of a run"),
+    "an earlier run's broken record": Read(Case(model=put("run.json", "{")), 40, shown="is not a run's record"),
     "several trackers with a space": Read(given("--report_to", "tensorboard, trackio", says=""), 40, settings={"report_to": ["tensorboard", "trackio"]}),
     "a rank of an old launcher": Read(Case(environment={"LOCAL_RANK": "-1"}), 40),
 }  # fmt: skip

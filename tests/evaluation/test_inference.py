@@ -1,12 +1,14 @@
 """grpo/evaluation/inference.py: a saved run answers a question as it was trained to, and its adapter can be merged."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers_runs import DEMO, LEARNS, finish
+from helpers_runs import DEMO, LEARNS
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, pipeline
 
@@ -28,12 +30,14 @@ def adapter_run(learned_adapter):
     return learned_adapter.copy()
 
 
-@pytest.fixture(scope="module")
-def thinking(tmp_path_factory):
-    """An adapter that was trained on another prompt format, as plain text, with a worked example."""
-    prompt = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "max_prompt_length": "400"}
-    lora = {"use_peft": "true", "lora_r": "4", "merge_lora": "true", "save_steps": "2"}
-    return finish(tmp_path_factory.mktemp("thinking"), **prompt, **lora)
+@pytest.fixture
+def thinking():
+    """The record of a run on another prompt format, as plain text, with a worked example, beside the demo's model."""
+    shutil.copytree(DEMO / "model", "run")
+    style = dataclasses.replace(train_grpo.PROMPT_FORMATS["think"], chat=False)
+    record = {"prompt": dataclasses.asdict(style), "shots": train_grpo.EXEMPLARS[:1]}
+    Path("run/run.json").write_text(json.dumps(record))
+    return style
 
 
 def greedy(directory):
@@ -51,22 +55,20 @@ def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run):
     assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
 
 
-@pytest.mark.slow
-def test_merge_only_merges_or_names_what_is_missing(adapter_run, tiny_run, capfd):
+def test_merge_only_merges_or_names_what_is_missing(adapter_run, capfd):
     (adapter_run / "merged").rename("first")
     assert train_grpo.main(["--merge_only", "run"]) == 0  # in the run's dtype
     assert "Saved in run/merged" in capfd.readouterr().out
     first, second = load_file("first/model.safetensors"), load_file("run/merged/model.safetensors")
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    Path("run/merged/old").touch()
     assert train_grpo.main(["--merge_only", "run"]) == 2 and "run/merged" in capfd.readouterr().err
-    flags = {"resume_from_checkpoint": "auto", "max_steps": "4", "use_peft": "true", "lora_r": "4"}
-    flags["learning_rate"] = "3e-2"
-    assert train_grpo.main(tiny_run(**LEARNS, **flags, merge_lora="true")) == 0  # going on replaces what was merged
-    third = load_file("run/merged/model.safetensors")
-    assert any(not torch.equal(first[name], third[name]) for name in first)
+    inference.merge(settings(), "run", replace=True)  # as a resumed run does
+    assert not Path("run/merged/old").exists()
+    with pytest.raises(UserError, match="holds no adapter"):
+        inference.merge(settings(), str(DEMO / "model"))
 
 
-@pytest.mark.slow
 def test_merged_weights_have_the_dtype_that_is_asked_for(adapter_run):
     (adapter_run / "merged").rename("first")
     merged = inference.merge(settings(dtype="bfloat16"), "run")
@@ -117,47 +119,25 @@ def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
 
 
 def test_a_saved_run_is_asked_in_its_own_format(thinking, monkeypatch):
-    thinking.copy()
     asked = []
     tokenize = inference.tokenize
     monkeypatch.setattr(
         inference, "tokenize", lambda prompts, *args: asked.extend(prompts) or tokenize(prompts, *args)
     )
     assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", "run"]) == 0
-    record = json.loads(Path("run/run.json").read_text())
     assert asked[0].startswith("<problem>\nWhat is the largest single-digit prime") and asked[0].count("<think>") == 1
-    assert asked[0].endswith(f"<problem>\n{QUESTION}\n</problem>\n") and record["prompt"]["chat"] is False
+    assert asked[0].endswith(f"<problem>\n{QUESTION}\n</problem>\n")
 
 
-def test_what_is_no_run_has_no_prompts_of_its_own(tmp_path):
+def test_what_belongs_to_a_run_has_the_runs_prompts(thinking, learned, tmp_path):
+    for place in ("run", "run/merged", "run/checkpoint-2"):
+        assert inference.prompting(place) == (thinking, [train_grpo.EXEMPLARS[0]])
+    assert inference.prompting(str(learned.path)) == (train_grpo.PROMPT_FORMATS["xml"], [])
     assert inference.prompting(str(tmp_path)) is None and inference.prompting("some/model") is None
-    (tmp_path / "run.json").write_text('{"settings": {}}')  # of before there were formats
-    assert inference.prompting(str(tmp_path)) is None
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        "{",
-        "[]",
-        '{"prompt": 5, "shots": []}',
-        '{"prompt": {"color": "red"}, "shots": []}',
-        '{"prompt": {}, "shots": []}',
-    ],
-)
-def test_a_record_that_cannot_be_read_is_a_mistake(record, tmp_path):
-    (tmp_path / "run.json").write_text(record)
-    with pytest.raises(UserError, match=r"run\.json' is no record of a run"):
-        inference.prompting(str(tmp_path))
-
-
-def test_what_belongs_to_a_run_has_the_runs_prompts(thinking, tiny_run, capfd):
-    thinking.copy()
-    style, shots = inference.prompting("run")
-    assert style.question.startswith("<problem>") and not style.chat and len(shots) == 1
-    for place in ("run/merged", "run/checkpoint-2"):
-        assert inference.prompting(place) == (style, shots)
-    again = {**LEARNS, "model_name_or_path": "run", "output_dir": "eval", "eval_only": "true"}
+def test_an_evaluation_on_other_prompts_is_warned_of(thinking, tiny_run, capfd):
+    again = {**LEARNS, "model_name_or_path": "run", "output_dir": "eval", "eval_only": "true", "eval_samples": "2"}
     assert train_grpo.main(tiny_run(**again)) == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "run was trained on other prompts: '<problem>" in shown and "its own prompt_format" in shown
@@ -166,19 +146,11 @@ def test_what_belongs_to_a_run_has_the_runs_prompts(thinking, tiny_run, capfd):
     assert "other prompts" not in capfd.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", ["true", "false"])
-def test_overwriting_a_run_leaves_no_merged_model(first, learned, learned_adapter, tiny_run):
-    second = "false" if first == "true" else "true"
-    (learned_adapter if first == "true" else learned).copy()
-    assert train_grpo.main(tiny_run(**LEARNS, use_peft=second, overwrite_run="true")) == 0
-    names = {path.name for path in Path("run").iterdir()}
-    adapter = {"adapter_model.safetensors", "adapter_config.json"}
-    assert adapter <= names if second == "true" else not adapter & names
-    assert ("model.safetensors" in names) is (second == "false") and "merged" not in names
-    if second == "true":
-        flags = {"use_peft": "true", "lora_r": "4", "merge_lora": "true", "overwrite_run": "true"}
-        assert train_grpo.main(tiny_run(**LEARNS, **flags)) == 0 and Path("run/merged").is_dir()
+@pytest.mark.parametrize("record", ["{", "[]", '{"prompt": {"color": "red"}, "shots": []}'])
+def test_a_record_that_cannot_be_read_is_a_mistake(record, tmp_path):
+    (tmp_path / "run.json").write_text(record)
+    with pytest.raises(UserError, match=r"run\.json' is not a run's record"):
+        inference.prompting(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -195,8 +167,3 @@ def test_what_cannot_be_done_is_one_line(argv, named, capfd):
     assert train_grpo.main(argv) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ") and named in line
-
-
-def test_merge_refuses_what_is_no_adapter():
-    with pytest.raises(UserError, match="holds no adapter"):
-        inference.merge(settings(), str(DEMO / "model"))

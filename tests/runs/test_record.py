@@ -25,7 +25,9 @@ def test_a_replaced_run_leaves_no_files():
     """Its checkpoints would be what `auto` takes next, and its alarms would be this run's."""
     make_checkpoint("r", 90)
     make_checkpoint("from", 3)
-    for name in ("run.json", "metrics.jsonl", "alarms.jsonl", "eval_before.json", "notes.txt"):
+    names = ("run.json", "metrics.jsonl", "alarms.jsonl", "adapter_config.json", "adapter_model.safetensors")
+    for name in (*names, "merged/config.json", "merged.partial/config.json", "notes.txt"):
+        (Path("r") / name).parent.mkdir(exist_ok=True)
         (Path("r") / name).write_text("{}")
     records.remove_previous_run(Path("r"), "from/checkpoint-3")
     assert [path.name for path in Path("r").iterdir()] == ["notes.txt"]
