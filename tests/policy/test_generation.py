@@ -139,11 +139,11 @@ def test_samples_follow_the_policys_distribution(demo, tokenizer, ids):
     prompt = torch.tensor([ids[0]])
     with torch.no_grad():
         shares = demo.eval()(prompt).logits[0, -1].div(2.0).softmax(-1)
-    drawn = generate(demo, tokenizer, [ids[0]] * 2000, 1, 250, Sampling(temperature=2.0, seed=1))
+    drawn = generate(demo, tokenizer, [ids[0]] * 800, 1, 200, Sampling(temperature=2.0, seed=1))
     counts = torch.zeros(len(shares))
     for tokens, _ in drawn:
         counts[tokens[0] if tokens else tokenizer.eos_token_id] += 1
-    assert torch.allclose(counts / 2000, shares, atol=0.04) and (counts > 0).sum() > 5
+    assert torch.allclose(counts / 800, shares, atol=0.06) and (counts > 0).sum() > 5
 
 
 def test_samples_are_seeded_and_differ_among_themselves(demo, tokenizer, ids):

@@ -1,7 +1,6 @@
 """A resumed run is the run that was never interrupted, bit by bit."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,59 +8,66 @@ from datasets import Dataset
 from helpers_checkpoints import cut
 from helpers_commands import command
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
-from helpers_runs import LEARNS, ROOT
+from helpers_runs import LEARNS, ROOT, TINY, flags
 
 import train_grpo
 from grpo.core.errors import UserError
 from grpo.runs import checkpoints
 from grpo.training import base_trainer
 
-CASES = {
-    "all weights, three epochs": ({}, (2, 5, 7, 13)),
-    "an adapter": ({"use_peft": "true", "lora_r": "4", "learning_rate": "1e-2"}, (8,)),
-    "adaptive weights": ({"adaptive_rewards": "all"}, (7,)),
+# 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
+SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
+CASES = {  # and the step of the checkpoint that is resumed
+    "all weights, accumulated, adaptive rewards": (
+        {"adaptive_rewards": "all", "gradient_accumulation_steps": "2", "per_device_train_batch_size": "8"},
+        3,
+    ),
     # a rollout serves two steps, twice: checkpoints are due at each step and written at every fourth
-    "off-policy": ({"steps_per_generation": "2", "num_iterations": "2", "beta": "0.04"}, (4, 12)),
-    "accumulated": ({"per_device_train_batch_size": "8", "gradient_accumulation_steps": "2"}, (6,)),
-    "TRL's own step and sampling": ({"packed": "false", "generation": "hf"}, (9,)),
+    "an adapter, off-policy": (
+        {
+            **{"use_peft": "true", "lora_r": "4", "learning_rate": "1e-2", "beta": "0.04"},
+            **{"steps_per_generation": "2", "num_iterations": "2", "per_device_train_batch_size": "8"},
+        },
+        12,
+    ),
+    "TRL's own step and sampling": ({"packed": "false", "generation": "hf"}, 5),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tiny_run, case):
-    overrides, steps = CASES[case]
-    flags = tiny_run(**{**EPOCHS, **overrides})
+    overrides, step = CASES[case]
+    flags = tiny_run(**{**SHORT, **overrides})
     assert train_grpo.main([*flags, "--output_dir", "whole"]) == 0
     whole = state_of(Path("whole"))
-    assert len(whole["metrics"]) > 4
-    for step in steps:
-        run = interrupted("whole", step)
-        assert train_grpo.main([*flags, "--output_dir", "again", "--resume_from_checkpoint", "auto"]) == 0
-        assert_same(state_of(run), whole)
-        shutil.rmtree(run)
+    assert whole["state"]["global_step"] > step
+    run = interrupted("whole", step)
+    assert train_grpo.main([*flags, "--output_dir", "again", "--resume_from_checkpoint", "auto"]) == 0
+    assert_same(state_of(run), whole)
+
+
+RESUMED = {**TINY, **LEARNS, "save_steps": "1", "stop_on_alarm": "true", "resume_from_checkpoint": "auto"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [{"max_steps": "3"}, {"max_steps": None, "num_train_epochs": "0.15"}])
-def test_a_finished_run_that_is_resumed_stays_as_it_is(tiny_run, end):
+def test_a_finished_run_that_is_resumed_stays_as_it_is(learned):
     """Amid an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
-    flags = tiny_run(**{**LEARNS, **end})
-    assert train_grpo.main(flags) == 0
-    finished = state_of(Path("run"))
-    assert len(finished["samples"]) == 3
-    assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
-    again = state_of(Path("run"))
+    run = learned.copy()
+    finished = state_of(run)
+    assert len(finished["samples"]) == 2
+    assert train_grpo.main(flags(**RESUMED)) == 0
+    again = state_of(run)
     assert_same({**again, "metrics": again["metrics"][:-1]}, {**finished, "metrics": finished["metrics"][:-1]})
 
 
 @pytest.mark.slow
-def test_the_evaluation_on_start_is_not_repeated(tiny_run):
-    flags = {**LEARNS, "save_steps": "1", "eval_strategy": "steps", "eval_steps": "9", "eval_on_start": "true"}
-    assert train_grpo.main(tiny_run(**flags, output_dir="whole")) == 0
-    whole, run = state_of(Path("whole")), interrupted("whole", 1)
-    assert train_grpo.main(tiny_run(**flags, output_dir="again", resume_from_checkpoint="auto")) == 0
-    assert_same(state_of(run), whole)
+def test_the_evaluation_on_start_is_not_repeated(learned):
+    run = interrupted(learned.path, 1, "run")
+    evaluates = {"eval_strategy": "steps", "eval_steps": "9", "eval_on_start": "true"}
+    assert train_grpo.main(flags(**RESUMED, **evaluates)) == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "eval_reward" in line] == [2]  # at its end
 
 
 @pytest.mark.slow
@@ -133,13 +139,6 @@ def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch
     assert checkpoints.problem_with(Path("run/checkpoint-1")) is None
 
 
-def test_save_total_limit_keeps_the_newest_whole_ones(tiny_run):
-    flags = {**LEARNS, "save_steps": "1", "max_steps": "3", "save_total_limit": "2"}
-    assert train_grpo.main(tiny_run(**flags)) == 0
-    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-3", "checkpoint-2"]
-    assert json.loads(Path("run/run.json").read_text())["settings"]["save_total_limit"] == 2
-
-
 @pytest.mark.slow
 def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypatch):
     """With save_total_limit 1, transformers would remove it before the next one is known to be whole."""
@@ -153,3 +152,5 @@ def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypat
     monkeypatch.setattr(checkpoints, "seal", look)
     assert train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3", "save_total_limit": "1"})) == 0
     assert [path and path.name for path in seen] == [None, "checkpoint-1", "checkpoint-2"]
+    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-3"]
+    assert json.loads(Path("run/run.json").read_text())["settings"]["save_total_limit"] == 1

@@ -25,7 +25,7 @@ def test_architectures_have_stock_gradients(name, outcome, decoding):
     assert (found["outcome"], found["decoding"]) == (outcome, decoding), found
 
 
-@pytest.mark.parametrize("number", ["0", "1", "2"])
+@pytest.mark.parametrize("number", ["0", "1"])
 def test_random_settings_have_stock_gradients(number):
     assert bench_exactness.setting(number)["outcome"] == "packed", bench_exactness.drawn(int(number))
 

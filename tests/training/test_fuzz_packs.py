@@ -46,10 +46,13 @@ def test_packs_hold_each_token_once_after_what_precedes_it(batch, budget, share)
     rows, ids, mask, width = batch
     assert packing.rows_of(ids, mask, width) == rows
     result = torch.full((len(rows), max(width, 1)), -1)
-    for chosen in packing.divide(rows, budget, share):
+    packs = packing.divide(rows, budget, share)
+    costs = [packing.cost([rows[row] for row in chosen], share) for chosen in packs]
+    assert costs == sorted(costs, reverse=True)
+    for chosen, cost in zip(packs, costs, strict=True):
         pack = packing.lay_out(rows, chosen, max(width, 1), share=share)
         size = pack.input_ids.shape[1]
-        assert size == sum(pack.sizes) and (size <= budget or len(chosen) == 1)
+        assert size == cost == sum(pack.sizes) and (size <= budget or len(chosen) == 1)
         own, parent = packing.segments(pack)
         assert own.shape == parent.shape == (size,) and (parent <= own).all()
         labels = pack.labels[0]

@@ -5,12 +5,13 @@ import sys
 
 import pytest
 import torch
-from helpers_runs import LEARNS, ROOT
+from helpers_runs import ROOT
+from helpers_trainer import trained
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from bf16_updates import displacement
 
-import train_grpo
+from grpo.training.trainer import LeanGRPOTrainer
 from train_grpo import HYPERPARAMETERS
 
 
@@ -22,12 +23,12 @@ def test_bf16_weights_move_as_far_as_float32_weights(sparse):
     assert torch.nn.functional.cosine_similarity(moved, reference, dim=0) > 0.99
 
 
-@pytest.mark.parametrize("optim", ["stable_adamw", "adamw_torch"])
-def test_a_cpu_trains_where_triton_is_installed(optim, tiny_run, monkeypatch):
+def test_a_cpu_trains_where_triton_is_installed(tiny_model, tmp_path, monkeypatch):
     """As it is with torch from PyPI; optimi would take its kernel for GPUs, which has none to run on."""
     module = importlib.import_module("optimi.stableadamw")  # optimi's own name of that is the function
     monkeypatch.setattr(module, "_default_to_triton", lambda params: True)
-    assert train_grpo.main(tiny_run(**LEARNS, max_steps="1", optim=optim)) == 0
+    _, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, optim="stable_adamw")
+    assert trainer.state.global_step == 1
 
 
 def test_plain_adamw_would_lose_most_of_the_updates():

@@ -240,10 +240,3 @@ def test_compiled_code_completes_as_trl_does(make, ids, monkeypatch):
     )
     rollouts.choose(trainer, "compiled")
     assert stock(trainer, ids) == expected and compiled
-
-
-@pytest.mark.slow
-def test_continuous_batching_completes_as_trl_does(make, ids):
-    trainer, plain = make(temperature=1e-4, use_transformers_continuous_batching=True), make(temperature=1e-4)
-    assert rollouts.choose(trainer, "auto") is None
-    assert stock(trainer, ids) == stock(plain, ids)

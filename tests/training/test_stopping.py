@@ -31,17 +31,14 @@ def _not_ignored():
     signal.signal(signal.SIGINT, before)
 
 
-def stopping_at(monkeypatch, step, name, event="on_step_begin"):
-    """Let this process get a signal in the step after this one."""
+def stopping_at(monkeypatch, step):
+    """Let this process get SIGTERM in the step after this one."""
 
     class Signals(callbacks.MetricsFile):
-        pass
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    def send(self, args, state, control, **kwargs):
-        if state.global_step == step:
-            os.kill(os.getpid(), getattr(signal, name))
-
-    setattr(Signals, event, send)
     monkeypatch.setattr(callbacks, "MetricsFile", Signals)
 
 
@@ -49,8 +46,8 @@ def stopping_at(monkeypatch, step, name, event="on_step_begin"):
 def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patched:
-        stopping_at(patched, 1, "SIGTERM")
-        flags = tiny_run(**{**LEARNS, "max_steps": "4"})
+        stopping_at(patched, 1)
+        flags = tiny_run(**{**LEARNS, "max_steps": "4", "eval_samples": "2"})
         assert train_grpo.main(flags) == 143
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     out, err = capfd.readouterr()
@@ -67,16 +64,6 @@ def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd):
     assert record["status"] == "finished" and [s["from_step"] for s in record["sessions"]] == [0, 2]
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 4] and "as the run found it when it began" in capfd.readouterr().out
-
-
-@pytest.mark.slow
-def test_checkpoints_due_amid_a_rollout_come_at_its_end(tiny_run, capfd):
-    flags = {**LEARNS, "max_steps": "8", "steps_per_generation": "3", "save_steps": "2", "max_samples": "60"}
-    assert train_grpo.main(tiny_run(**flags, save_total_limit="9")) == 0
-    # due at 2, 4, 6 and 8; the last one is the run's end
-    assert [checkpoints.step_of(path) for path in checkpoints.all_of(Path("run"))] == [8, 6, 3]
-    out = " ".join(capfd.readouterr().out.split())
-    assert out.count("a checkpoint was due at step 2, amid a rollout; it is written where the rollout ends") == 1
 
 
 def interrupted_at(monkeypatch, evaluation):
@@ -102,26 +89,6 @@ def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkey
     assert json.loads(Path("run/run.json").read_text())["status"] == "interrupted by SIGTERM"
 
 
-@pytest.mark.slow
-def test_a_signal_during_the_last_save_ends_the_run_too(tiny_run, monkeypatch, capfd):
-    """After the last step's end nobody asks any more, and the evaluation that follows may take long."""
-    with monkeypatch.context() as patched:
-        stopping_at(patched, 2, "SIGTERM", event="on_save")
-        assert train_grpo.main(tiny_run(**LEARNS)) == 143
-    assert "Stopped by SIGTERM. To resume: " in capfd.readouterr().out
-    assert not Path("run/eval_after.json").exists()
-    assert train_grpo.main(tiny_run(**LEARNS, resume_from_checkpoint="auto")) == 0
-    assert Path("run/eval_after.json").exists()
-    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-2"]
-
-
-@pytest.mark.slow
-def test_a_signal_after_the_last_step_writes_a_checkpoint(tiny_run, monkeypatch, capfd):
-    stopping_at(monkeypatch, 2, "SIGTERM", event="on_epoch_end")
-    assert train_grpo.main(tiny_run(**LEARNS, save_strategy="no")) == 143
-    assert checkpoints.newest(Path("run")) == (Path("run/checkpoint-2"), [])
-
-
 def test_weights_without_a_checkpoint_are_not_called_nothing(tiny_run, monkeypatch, capfd):
     interrupted_at(monkeypatch, 2)
     assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no")) == 143
@@ -129,14 +96,6 @@ def test_weights_without_a_checkpoint_are_not_called_nothing(tiny_run, monkeypat
     assert "Interrupted by SIGTERM. Training had ended, and its weights are in run" in err
     assert "Nothing was trained" not in err and "--resume_from_checkpoint" not in err
     assert Path("run/model.safetensors").exists()  # which no restart replaces: tests/runs/test_directory.py
-
-
-@pytest.mark.slow
-def test_unusable_checkpoints_are_not_recommended(tiny_run, monkeypatch, capfd):
-    stopping_at(monkeypatch, 0, "SIGTERM")
-    assert train_grpo.main(tiny_run(**LEARNS, save_only_model="true")) == 143
-    out = " ".join(capfd.readouterr().out.split())
-    assert "Stopped by SIGTERM. There is no checkpoint to resume from" in out and "To resume:" not in out
 
 
 def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):
@@ -172,6 +131,13 @@ def control():
 STATE = SimpleNamespace(global_step=4, max_steps=10, is_world_process_zero=True)
 
 
+def test_unusable_checkpoints_are_not_recommended(tmp_path):
+    ending = run(tmp_path)
+    make_checkpoint(tmp_path, 3, sealed=False)
+    ending.ask("SIGTERM")
+    assert ending.way_on() == "There is no checkpoint to resume from: start a new run"
+
+
 @pytest.mark.parametrize("save", [True, False])
 def test_the_first_reason_counts_and_says_whether_to_save(tmp_path, save):
     (ending, stop), asked = stopping(tmp_path), control()
@@ -183,16 +149,31 @@ def test_the_first_reason_counts_and_says_whether_to_save(tmp_path, save):
     assert asked.should_training_stop and asked.should_save is save
 
 
-def test_nothing_happens_amid_a_rollout_but_at_the_last_step(tmp_path):
-    (ending, stop), asked = stopping(tmp_path, step=5, every=2), control()
-    asked.should_save = True
-    ending.ask("an alarm")
-    stop.on_step_end(None, STATE, asked)
-    assert not asked.should_training_stop and not asked.should_save
-    asked.should_save = True
-    last = SimpleNamespace(global_step=10, max_steps=10, is_world_process_zero=True)
-    stop.on_step_end(None, last, asked)
-    assert asked.should_save
+def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path, capsys):
+    (ending, stop), saved = stopping(tmp_path, every=3), []
+    for step in range(1, 9):
+        state = SimpleNamespace(global_step=step, max_steps=8, is_world_process_zero=True)
+        stop.trainer._step, asked = step, control()
+        asked.should_save = step % 2 == 0
+        if step == 4:
+            ending.ask("an alarm")
+        stop.on_step_end(None, state, asked)
+        saved += [step] * asked.should_save
+        assert asked.should_training_stop == (step in (6, 8))  # at the rollout's end, or the run's
+    assert saved == [3, 6, 8]
+    assert capsys.readouterr().out.count("a checkpoint was due at step 2, amid a rollout") == 1
+
+
+@pytest.mark.parametrize(("saved", "writes"), [(4, []), (3, [4])])
+def test_a_signal_after_the_last_step_ends_the_run_too(tmp_path, saved, writes):
+    """After the last step's end nobody asks any more, and the evaluation that follows may take long."""
+    (ending, stop), written = stopping(tmp_path), []
+    stop.trainer._save_checkpoint = lambda model, trial: written.append(STATE.global_step)
+    stop.trainer.model = None
+    stop.on_save(None, SimpleNamespace(global_step=saved), control())
+    ending.signal = signal.SIGTERM
+    stop.on_train_end(None, STATE, control())
+    assert (ending.reason, written) == ("SIGTERM", writes)
 
 
 def test_what_one_process_was_told_ends_all_of_them(tmp_path):
@@ -263,20 +244,24 @@ def test_a_rewards_child_ends_by_sigterm_but_not_by_ctrl_c(tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_torchruns_echo_of_a_signal_is_no_second_one(tmp_path, monkeypatch):
-    """As Slurm sends it: torchrun gets one, too, and passes it on."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_second_signal_stops_at_once(launched, tmp_path, monkeypatch):
+    """But for torchrun's echo, as Slurm sends it: torchrun gets one, too, and passes it on."""
     ending, stop = stopping(tmp_path)
+    if launched:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with ending._signals():
         stop.on_train_begin(None, None, None)
-        for _ in range(2):
+        for _ in range(1 + launched):
             os.kill(os.getpid(), signal.SIGTERM)
         assert ending.signal == signal.SIGTERM
-        ended = []
-        monkeypatch.setattr(signal, "raise_signal", ended.append)
-        monkeypatch.setattr("grpo.runs.run.ECHO", 0)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert ended == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if launched:
+            ended = []
+            monkeypatch.setattr(signal, "raise_signal", ended.append)
+            monkeypatch.setattr("grpo.runs.run.ECHO", 0)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert ended == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # the system's own effect
 
 
 # --- Real processes
@@ -295,22 +280,6 @@ def begun(argv, run, processes=1, step=2):
 
 
 LONG = {**LEARNS, "max_steps": "2000", "save_strategy": "no", "max_completion_length": "8", "logging_steps": "1"}
-
-
-@pytest.mark.slow
-def test_a_second_signal_stops_at_once(tiny_run):
-    # a rollout that serves 300 steps: the first signal waits for all of them
-    flags = {**LONG, "steps_per_generation": "300", "max_samples": "400", "per_device_train_batch_size": "2"}
-    flags |= {"num_generations": "2"}
-    started = begun(tiny_run(**flags), Path("run"))
-    (process,) = started.processes
-    process.terminate()
-    time.sleep(2)
-    assert process.is_alive()
-    process.terminate()
-    done = started.wait(timeout=20)
-    assert done.returncode == -signal.SIGTERM and "SIGTERM: finishing" in done.stderr
-    assert not checkpoints.all_of(Path("run"))
 
 
 @pytest.mark.slow
