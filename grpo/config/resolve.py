@@ -36,7 +36,6 @@ class Merged:
     geometry: Geometry
     stages: list[Stage]
     notes: list[str]
-    rollout_given: str | None
 
 
 def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> Merged:
@@ -46,7 +45,6 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.read_dictionaries(settings)
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
-    rollout_given = next((key for key in ("generation_batch_size", "steps_per_generation") if settings[key]), None)
     in_stages, notes = stages.read(settings, typed, geometry.steps_per_rollout)
     settings.update(stages.whole_run(in_stages))
     validate.check_adaptive(settings)
@@ -55,7 +53,7 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.check_together(settings, world_size)
     engines.settle(settings, typed)
     validate.check_effect(settings, typed)
-    return Merged(settings, typed, geometry, in_stages, notes, rollout_given)
+    return Merged(settings, typed, geometry, in_stages, notes)
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:
@@ -107,7 +105,6 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
         changed=changed,
         argv=argv,
         stages=merged.stages,
-        rollout_given=merged.rollout_given,
         claimed=run_directory.last_written(Path(claim.output_dir)),
     )
     if claim.checkpoint:

@@ -233,8 +233,6 @@ class Config:
     changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
-    # generation_batch_size or steps_per_generation, where one of them was given; TRL's config then holds both
-    rollout_given: str | None = None
     claimed: int | None = None  # when the directory's run.json was last written, as it was chosen (last_written)
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 

@@ -18,66 +18,51 @@ from grpo.runs import checkpoints
 
 
 def advice(error: OutOfMemory, config: Config) -> str:
-    """What to change, and how to continue; nothing that is so already, and no invalid batch geometry."""
-    rows = [row for row in remedies(error, config) if error.phase in row[0] and row[1]]
+    """What to change, and how to continue; nothing that is so already."""
     newest, _ = checkpoints.newest(config.output)
+
+    def of(rows: list[tuple[tuple[str, ...], bool, str]]) -> str:
+        return " or ".join(text for phases, applies, text in rows if error.phase in phases and applies)
+
     ways = []
-    if same_run := " or ".join(text for _, _, text, new_run in rows if not new_run):
-        ways.append(f"use {same_run} and " + ("--resume_from_checkpoint auto" if newest else "start again"))
-    if new_run := " or ".join(text for _, _, text, new_run in rows if new_run):
-        ways.append(f"use {new_run} in a new run" + (f" (--model_name_or_path {newest})" if newest else ""))
+    if at_once := of(at_a_resume(error, config)):
+        ways.append(f"use {at_once} and " + ("--resume_from_checkpoint auto" if newest else "start again"))
+    if new := of(in_a_new_run(error, config)):
+        ways.append(f"use {new} in a new run" + (f" (--model_name_or_path {newest})" if newest else ""))
     return ", or ".join(ways) or "use a smaller model or a larger device"
 
 
-def remedies(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...], bool, str, bool]]:
-    """The table, the least costly first: phases, whether it applies, the setting, whether it needs a new run."""
-    training, model, geometry = config.training, config.model, config.geometry
-    lora = model.use_peft or (Path(model.model_name_or_path or "") / "adapter_config.json").exists()
-    gpu, optim = not training.use_cpu, getattr(training.optim, "value", training.optim)
-    shared = bool(training.use_vllm) and training.vllm_mode == "colocate"
-    share = 0.7 * training.vllm_gpu_memory_utilization
-    evaluated, longest = training.per_device_eval_batch_size // 2, training.max_completion_length or 0
+def at_a_resume(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
+    """What may be changed when a run is resumed, the least costly first: phases, whether it applies, the setting."""
+    training, packed = config.training, error.pack_tokens or 0
     # a pack holds a whole prompt and completion, however small it is
-    packs = max((error.pack_tokens or 0) // 2, (config.script.max_prompt_length or 0) + longest)
-    micro, steps = geometry.per_device_train_batch_size // 2, geometry.steps_per_generation // 2
-    accumulation = geometry.gradient_accumulation_steps
-    fewer = (
-        steps > 0 and geometry.steps_per_generation % 2 == 0 and geometry.rollout // 2 % geometry.num_generations == 0
-    )
-    fewer = fewer and (steps % accumulation == 0 or accumulation % steps == 0)
-    given = config.rollout_given == "generation_batch_size"
-    rollout = f"generation_batch_size {geometry.rollout // 2}" if given else f"steps_per_generation {steps}"
-    batch = f"per_device_train_batch_size {micro} with gradient_accumulation_steps {2 * accumulation}"
-    if config.rollout_given == "steps_per_generation":  # which counts micro-batches
-        batch += f" and steps_per_generation {2 * geometry.steps_per_generation}"
-    halves = geometry.per_device_train_batch_size % 2 == 0
+    tokens = max(packed // 2, (config.script.max_prompt_length or 0) + config.completion_limit)
+    shared = bool(training.use_vllm) and training.vllm_mode == "colocate"
+    beside_vllm = (REWARDS, SCORING, TRAINING, OPTIMIZER, CHECKPOINT)
+    utilization = f"vllm_gpu_memory_utilization {0.7 * training.vllm_gpu_memory_utilization:.2g}"
     return [
-        ((EVALUATION,), evaluated > 0, f"per_device_eval_batch_size {evaluated}", False),
-        ((TRAINING, SCORING), packs < (error.pack_tokens or 0), f"pack_tokens {packs}", False),
-        ((TRAINING,), not training.gradient_checkpointing, "gradient_checkpointing true", False),
-        (
-            (REWARDS, SCORING, TRAINING, OPTIMIZER, CHECKPOINT),
-            shared and not training.vllm_enable_sleep_mode,
-            "vllm_enable_sleep_mode true",
-            False,
-        ),
-        (
-            (START, GENERATION, REWARDS, SCORING, TRAINING, OPTIMIZER, CHECKPOINT),
-            shared,
-            f"vllm_gpu_memory_utilization {share:.2g}",
-            False,
-        ),
-        ((TRAINING, SCORING), error.pack_tokens is None and halves, batch, True),
-        ((GENERATION, REWARDS), fewer and not shared, rollout, True),
-        ((GENERATION, EVALUATION, TRAINING), longest > 1, f"max_completion_length {longest // 2}", True),
-        ((OPTIMIZER, TRAINING, CHECKPOINT), not lora, "use_peft true", True),
-        ((OPTIMIZER,), gpu and "8bit" not in optim, "optim adamw_bnb_8bit", True),
-        ((OPTIMIZER,), gpu and "8bit" in optim and "paged" not in optim, "optim paged_adamw_8bit", True),
-        ((START, OPTIMIZER), gpu and str(model.dtype) not in ("bfloat16", "float16"), "dtype bfloat16", True),
-        (
-            (START,),
-            gpu and not model.load_in_4bit,
-            "load_in_4bit true" + ("" if lora else " with use_peft true"),
-            True,
-        ),
+        ((EVALUATION,), True, f"per_device_eval_batch_size {max(1, training.per_device_eval_batch_size // 2)}"),
+        ((TRAINING, SCORING), tokens < packed, f"pack_tokens {tokens}"),
+        ((TRAINING,), not training.gradient_checkpointing, "gradient_checkpointing true"),
+        (beside_vllm, shared and not training.vllm_enable_sleep_mode, "vllm_enable_sleep_mode true"),
+        ((START, GENERATION, *beside_vllm), shared, utilization),
+    ]
+
+
+def in_a_new_run(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
+    """What a checkpoint does not survive, likewise."""
+    training, model = config.training, config.model
+    lora = model.use_peft or (Path(config.model_name) / "adapter_config.json").exists()
+    gpu, optim = not training.use_cpu, getattr(training.optim, "value", training.optim)
+    shorter, limit = f"max_completion_length {config.completion_limit // 2}", config.completion_limit > 1
+    four_bit = "load_in_4bit true" + ("" if lora else " with use_peft true")
+    return [
+        ((SCORING, TRAINING), error.pack_tokens is None, "a smaller per_device_train_batch_size"),
+        ((GENERATION, REWARDS), not training.use_vllm, "fewer completions at once (steps_per_generation)"),
+        ((GENERATION, EVALUATION, TRAINING), limit, shorter),
+        ((OPTIMIZER, TRAINING, CHECKPOINT), not lora, "use_peft true"),
+        ((OPTIMIZER,), gpu and "8bit" not in optim, "optim adamw_bnb_8bit"),
+        ((OPTIMIZER,), gpu and "8bit" in optim and "paged" not in optim, "optim paged_adamw_8bit"),
+        ((START, OPTIMIZER), gpu and str(model.dtype) not in ("bfloat16", "float16"), "dtype bfloat16"),
+        ((START,), gpu and not model.load_in_4bit, four_bit),
     ]

@@ -113,7 +113,8 @@ def draw(
     axes.set_yticks(ticks, [number(tick) for tick in ticks])
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     if curve.lows != curve.highs:
-        axes.fill_between(curve.steps, curve.lows, curve.highs, color=COLORS[color], alpha=0.15, linewidth=0)
+        outline = (curve.steps + curve.steps[::-1], curve.highs + curve.lows[::-1])
+        axes.fill(*outline, color=COLORS[color], alpha=0.15, linewidth=0)  # fill_between would define it in <defs>
     noisy = curve.window > 1
     axes.plot(curve.steps, curve.values, color=COLORS[color], linewidth=1 if noisy else 2, alpha=0.4 if noisy else 1)
     if noisy:

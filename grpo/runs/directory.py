@@ -1,10 +1,10 @@
 """Which directory a run writes, which checkpoint it resumes from, and that nobody else writes there meanwhile."""
 
 import contextlib
-import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,8 +95,11 @@ def _claim(output_dir: str | None, default_dir: str, resume: str | None, overwri
         return _resume_from(Path(resume), output_dir, overwrite)
     if output_dir or overwrite:
         newest = free = Path(output_dir or default_dir)
-    else:
-        newest, free = _numbered(Path(default_dir))
+    else:  # the last that holds a run, and the first that is neither a run's nor about to be
+        names = [Path(default_dir)]
+        while holds_run(names[-1]) or (names[-1] / LOCK).exists():
+            names.append(Path(f"{default_dir}-{len(names) + 1}"))
+        newest, free = next(filter(holds_run, reversed(names)), names[0]), names[-1]
     if resume == "auto":
         return _resume_newest(newest)
     if holds_run(free) and not overwrite:
@@ -134,39 +137,20 @@ def _resume_newest(run: Path) -> Claim:
     found, skipped = checkpoints.newest(run)
     if found is not None:
         return Claim(str(run), str(found), tuple(f"note: {line}; it is skipped" for line in skipped))
-    finished = [*run.glob("*.safetensors"), *(path for path in checkpoints.all_of(run) if checkpoints.is_sealed(path))]
-    # "sessions": written by a version that seals its checkpoints
-    broken_off = recorded(run, "sessions") and str(recorded(run, "status")).startswith(
-        ("running", "interrupted", "failed")
-    )
-    if broken_off and not finished:
-        origin = recorded(run, "settings", "resume_from_checkpoint")
-        if origin and Path(origin).parent.resolve() != run.resolve():
-            note = f"note: {run} ended before it had a checkpoint of its own: it resumes from {origin} again"
-            return _resume_from(Path(origin), str(run), overwrite=True)._replace(notes=(note,))
-        return Claim(
-            str(run), None, (f"note: {run} ended before its first complete checkpoint: it starts from its beginning",)
-        )
-    if not holds_run(run):
-        if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
-            return Claim(str(run), None, (f"note: {run} holds no checkpoint yet: the run starts from its beginning",))
+    if not holds_run(run) and not int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
         raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
+    weights = any(run.glob("*.safetensors"))
+    broken_off = str(recorded(run, "status")).startswith(("running", "interrupted", "failed"))
+    from_its_start = not recorded(run, "settings", "resume_from_checkpoint")  # not from another run's
+    sealed = any(map(checkpoints.is_sealed, checkpoints.all_of(run)))
+    if not holds_run(run) or (broken_off and from_its_start and not weights and not sealed):
+        return Claim(str(run), None, (f"note: {run} has no checkpoint yet: it starts from its beginning",))
     detail = f" ({'; '.join(skipped)})" if skipped else ""
-    weights = ", but trained weights (--eval_only true evaluates them)" if any(run.glob("*.safetensors")) else ""
+    detail += ", but trained weights (--eval_only true evaluates them)" if weights else ""
     raise UserError(
-        f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint{detail}{weights}; use another output_dir, "
-        "or replace the run (--overwrite_run true)"
+        f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint{detail}; use another output_dir, or "
+        "replace the run (--overwrite_run true)"
     )
-
-
-def _numbered(directory: Path) -> tuple[Path, Path]:
-    """The last of the directory, its `-2`, `-3`, … that holds a run (itself if none does), and the first free one."""
-    newest = free = directory
-    number = 1
-    while holds_run(free):
-        newest, number = free, number + 1
-        free = directory.with_name(f"{directory.name}-{number}")
-    return newest, free
 
 
 # --- One writer -----------------------------------------------------------------------------------------------------
@@ -174,9 +158,7 @@ def _numbered(directory: Path) -> tuple[Path, Path]:
 
 def refuse_unwritable(directory: Path) -> None:
     """UserError where the directory cannot be made or written; writes nothing."""
-    if directory.is_symlink() and not directory.exists():
-        raise UserError(f"output_dir: {str(directory)!r} is a broken link; use another name")
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
 
@@ -213,8 +195,7 @@ def held(directory: Path, claimed: int | None) -> Iterator[None]:
         processes.check_shared(directory)
         yield
         return
-    made = (directory / "completions", directory, *directory.parents)  # innermost first; TRL makes completions
-    new = [path for path in made if not path.exists()]
+    new = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with _lock(directory):
@@ -225,15 +206,11 @@ def held(directory: Path, claimed: int | None) -> Iterator[None]:
             processes.check_shared(directory)
             yield
     finally:
-        if directory in new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:
-            (directory / LOCK).unlink(missing_ok=True)
-        for path in new:
-            with contextlib.suppress(OSError):  # not empty
-                path.rmdir()
+        if new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:  # TRL makes completions
+            shutil.rmtree(directory)
 
 
 def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
-    """Lock the directory, as far as its file system can."""
     try:
         return FileLock(directory / LOCK).acquire(timeout=0)
     except Timeout:
@@ -244,7 +221,4 @@ def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
             f"or use another name (if there is no such process, delete {directory / LOCK})"
         ) from None
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a network file system without locks
-            raise UserError(f"output_dir: {str(directory / LOCK)!r} cannot be written ({error.strerror})") from None
-    print(f"note: files in {str(directory)!r} cannot be locked; let no other run write there meanwhile")
-    return contextlib.nullcontext()
+        raise UserError(f"output_dir: {str(directory / LOCK)!r} cannot be written ({error.strerror})") from None

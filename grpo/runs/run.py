@@ -19,7 +19,6 @@ from grpo.core.settings import Config
 from grpo.runs import advice, checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TORCHRUN_WAITS = 30  # seconds, unless --shutdown-timeout says otherwise
 ECHO = 3.0  # seconds in which torchrun passes on a signal that its processes have got, too, as Slurm sends it
 
 
@@ -33,13 +32,12 @@ class Run:
         save: whether a checkpoint is worth having there.
         training: whether optimizer steps are under way, which a signal lets come to a rollout's end.
         signal: the number of the signal that this process has got, 0 for none.
-        step_seconds: what the last optimizer step took.
     """
 
     def __init__(self, config: Config) -> None:
         self.config, self.output = config, config.output
         self.reason, self.status, self.save = "", 0, True
-        self.training, self.step_seconds = False, 0.0
+        self.training = False
         self.signal = 0
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
@@ -145,11 +143,8 @@ class Run:
         if is_first_process():  # print may be in the middle of a line of its own: write at once
             name = signal.Signals(signum).name
             text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
-            if launched and self.step_seconds > TORCHRUN_WAITS / 2:
-                text += (
-                    f"note: the last step took {self.step_seconds:.0f} s, and torchrun kills its processes after "
-                    f"{TORCHRUN_WAITS} s (--shutdown-timeout); should that come first, the newest checkpoint is left\n"
-                )
+            if launched:
+                text += "note: torchrun gives it 30 seconds (--shutdown-timeout); then the newest checkpoint is left\n"
             os.write(2, text.encode())
 
     # Errors
@@ -167,9 +162,6 @@ class Run:
                 raise Interrupted(f" by {error}. {self.way_on()}", error.status) from None
             raise
 
-    def _free(self) -> str:
-        return f"{shutil.disk_usage(self.output).free / 1e6:,.1f} MB free"
-
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[Run]:
@@ -180,7 +172,12 @@ def open_run(config: Config) -> Iterator[Run]:
         Interrupted: a signal came while nothing was trained.
     """
     run = Run(config)
-    facts = {"output": str(run.output), "free": run._free, "left": run.what_is_left, "way_on": run.way_on}
+    facts = {
+        "output": str(run.output),
+        "free": lambda: f"{shutil.disk_usage(run.output).free / 1e6:,.1f} MB free",
+        "left": run.what_is_left,
+        "way_on": run.way_on,
+    }
     translated = readable("the run", advice=lambda full: advice.advice(full, config), **facts)
     with directory.held(run.output, config.claimed), run._signals(), run._noted(), translated:
         yield run

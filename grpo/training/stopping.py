@@ -5,7 +5,6 @@ anyway does it continue as if it had never stopped.
 """
 
 import signal
-import time
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ class Stopping(TrainerCallback):
 
     def __init__(self, trainer: BaseGRPOTrainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
-        self._began = time.perf_counter()
         self._postponed = False  # a checkpoint that was due in the middle of a rollout
         self._told = False
         self._saved = -1  # the step of the newest checkpoint
@@ -41,15 +39,9 @@ class Stopping(TrainerCallback):
         if self._asked_by_signal() and self._saved < state.global_step:  # after the last step's end
             self.trainer._save_checkpoint(self.trainer.model, None)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._began = time.perf_counter()
-
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.run.step_seconds = time.perf_counter() - self._began
         self._asked_by_signal()
         if not self.at_boundary and state.global_step < state.max_steps:
             self._postpone(state, control)

@@ -33,13 +33,10 @@ def make_run(name, checkpoints=(), **record):
         ("Qwen/Qwen2.5-1.5B-Instruct", "gsm8k/", False, ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-gsm8k")),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "a/b.jsonl", False, ("SmolLM-135M-GRPO", "SmolLM-135M-GRPO-b")),
         ("unsloth/gemma-3-1b-it", "my/data-v1.5", False, ("gemma-1B-GRPO", "gemma-1B-GRPO-data-v1.5")),
-        ("openai-community/gpt2", "gsm8k", False, ("gpt2-GRPO", "gpt2-GRPO-gsm8k")),
         ("/models/Qwen3-0.6B/", "gsm8k", False, ("Qwen-0.6B-GRPO", "Qwen-0.6B-GRPO-gsm8k")),
         ("assets/demo/model", "a/train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
-        ("outputs/demo-GRPO", "train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
         ("outputs/demo-GRPO-2", "train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
         ("outputs/demo-GRPO", "d.jsonl", True, ("demo-GRPO-eval", "demo-GRPO-eval-d")),
-        ("a/Qwen2.5-1.5B-Instruct", "d", True, ("Qwen2.5-1.5B-Instruct-eval", "Qwen2.5-1.5B-Instruct-eval-d")),
     ],
 )
 def test_names_follow_from_model_and_data(model, data, eval_only, names):
@@ -53,6 +50,9 @@ def test_an_unset_directory_takes_the_next_free_number():
     make_run("out/X-2")
     assert claim(None, "out/X", None, False) == ("out/X-3", None, ())
     assert not Path("out/X-3").exists()
+    Path("out/X-3").mkdir()
+    (Path("out/X-3") / LOCK).touch()  # a run that has only begun
+    assert claim(None, "out/X", None, False)[0] == "out/X-4"
     assert claim(None, "out/X", None, True) == ("out/X", None, ())
 
 
@@ -63,12 +63,9 @@ def test_a_directory_that_holds_a_run_is_refused():
     for way in ("--resume_from_checkpoint auto", "another name", "--overwrite_run true"):
         assert way in str(caught.value)
     assert claim("mine", "unused", None, True) == ("mine", None, ())
-
-
-def test_a_directory_with_other_files_is_free():
-    Path("mine").mkdir()
-    Path("mine/notes.txt").write_text("hello")
-    assert claim("mine", "unused", None, False) == ("mine", None, ())
+    Path("pictures").mkdir()
+    Path("pictures/holiday.png").touch()
+    assert claim("pictures", "unused", None, False) == ("pictures", None, ())
 
 
 def test_a_name_that_is_too_long_is_an_error():
@@ -78,8 +75,9 @@ def test_a_name_that_is_too_long_is_an_error():
 
 def test_a_file_in_the_way_is_named():
     Path("file").write_text("x")
-    for name in ("file", "file/run"):
-        with pytest.raises(UserError, match=r"output_dir.*file. is in the way"):
+    Path("broken").symlink_to("nowhere")
+    for name in ("file", "file/run", "broken"):
+        with pytest.raises(UserError, match=r"output_dir.*(file|broken). is in the way"):
             refuse_unwritable(Path(name))
     refuse_unwritable(Path("new/deep/run"))
     refuse_in_use(Path("new/deep/run"))
@@ -92,6 +90,8 @@ def test_a_file_in_the_way_is_named():
 def test_auto_takes_the_newest_checkpoint_of_the_newest_run():
     make_run("out/X", [5, 10])
     make_run("out/X-2", [9, 100, 20])
+    Path("out/X-3").mkdir()
+    (Path("out/X-3") / LOCK).touch()  # a run that has only begun
     assert claim(None, "out/X", "auto", False) == ("out/X-2", "out/X-2/checkpoint-100", ())
     assert claim("out/X", "unused", "auto", False) == ("out/X", "out/X/checkpoint-10", ())
 
@@ -106,7 +106,7 @@ def test_auto_names_the_checkpoints_it_skips():
 
 @pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM", "failed: the disk is full"])
 def test_auto_restarts_a_run_killed_before_its_first_one(status):
-    make_run("run", status=status, sessions=[{}])
+    make_run("run", status=status)
     make_checkpoint("run", 3, sealed=False)
     found = claim("run", "unused", "auto", False)
     assert found[:2] == ("run", None) and "starts from its beginning" in found.notes[0]
@@ -119,8 +119,11 @@ def test_auto_restarts_what_torchrun_restarts(monkeypatch):
     assert claim("run", "unused", "auto", False)[:2] == ("run", None)
 
 
-@pytest.mark.parametrize("record", [{"status": "finished", "sessions": [{}]}, {"status": "running"}, {}])
+@pytest.mark.parametrize(
+    "record", [{"status": "finished"}, {}, {"status": "running", "settings": {"resume_from_checkpoint": "x"}}]
+)
 def test_auto_never_restarts_a_finished_or_foreign_run(record):
+    """Nor one that had resumed from another's checkpoint."""
     make_run("run", **record)
     make_checkpoint("run", 3, sealed=False)
     with pytest.raises(UserError, match=r"no complete checkpoint \(run/checkpoint-3: .*--overwrite_run true"):
@@ -128,7 +131,7 @@ def test_auto_never_restarts_a_finished_or_foreign_run(record):
 
 
 def test_auto_never_restarts_over_damaged_checkpoints():
-    make_run("run", [5], status="running", sessions=[{}])
+    make_run("run", [5], status="running")
     cut(Path("run/checkpoint-5"), "optimizer.pt")
     with pytest.raises(UserError, match=r"no complete checkpoint \(run/checkpoint-5: "):
         claim("run", "unused", "auto", False)
@@ -136,19 +139,9 @@ def test_auto_never_restarts_over_damaged_checkpoints():
 
 def test_auto_never_restarts_over_trained_weights():
     """With save_strategy no, a run interrupted in its last evaluation has weights and no checkpoint."""
-    make_run("run", status="interrupted by SIGTERM", sessions=[{}])
+    make_run("run", status="interrupted by SIGTERM")
     Path("run/model.safetensors").write_bytes(b"trained")
     with pytest.raises(UserError, match=r"no complete checkpoint, but trained weights \(--eval_only true"):
-        claim("run", "unused", "auto", False)
-
-
-def test_auto_resumes_from_another_run_again():
-    make_run("first", [5], status="finished", sessions=[{}])
-    make_run("run", status="running", sessions=[{}, {}], settings={"resume_from_checkpoint": "first/checkpoint-5"})
-    found = claim("run", "unused", "auto", False)
-    assert found[:2] == ("run", "first/checkpoint-5") and "resumes from first/checkpoint-5" in found.notes[0]
-    cut(Path("first/checkpoint-5"), "optimizer.pt")
-    with pytest.raises(UserError, match=r"cannot resume from 'first/checkpoint-5': optimizer.pt has"):
         claim("run", "unused", "auto", False)
 
 
@@ -159,19 +152,11 @@ def test_a_checkpoint_names_its_run():
         claim(None, "unused", "out/X", False)
 
 
-def test_a_damaged_checkpoint_is_refused():
-    make_run("run", [10])
-    cut(Path("run/checkpoint-10"), "optimizer.pt")
-    with pytest.raises(UserError, match=r"'run/checkpoint-10': optimizer.pt has "):
-        claim(None, "unused", "run/checkpoint-10", False)
-
-
 def test_a_checkpoint_of_stock_trl_is_refused_truthfully():
     directory = make_checkpoint("trl", 10, sealed=False)
-    with pytest.raises(UserError) as caught:
+    line = f"'{directory}': it has no complete.json.*stock TRL.*--model_name_or_path {directory}"
+    with pytest.raises(UserError, match=line):
         claim(None, "unused", str(directory), False)
-    for words in ("cannot resume from", "has no complete.json", "stock TRL", f"--model_name_or_path {directory}"):
-        assert words in str(caught.value)
 
 
 def test_an_older_checkpoint_needs_a_directory_of_its_own():
@@ -227,8 +212,8 @@ def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
 
 
 def test_a_directory_without_a_new_file_is_removed_again():
-    with pytest.raises(KeyError), hold("new/deep/run"):
-        (Path("new/deep/run/completions")).mkdir()
+    with pytest.raises(KeyError), hold("new"):
+        Path("new/completions").mkdir()
         raise KeyError
     assert not Path("new").exists()
     Path("mine").mkdir()
@@ -246,17 +231,6 @@ def test_other_processes_leave_the_lock_to_the_first(monkeypatch):
         monkeypatch.setenv("LOCAL_RANK", "1")
         with hold():
             pass
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_without_locks_a_run_starts_with_a_note(monkeypatch, number, capsys):
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with hold():
-        Path("run/run.json").write_text("{}")
-    assert "note: files in 'run' cannot be locked" in capsys.readouterr().out
 
 
 def test_a_lock_that_may_not_be_opened_is_one_line(monkeypatch):

@@ -150,6 +150,9 @@ def test_a_chart_is_an_element_in_the_pages_colours():
     drawn = charts.svg(curve, '"KL" <b>', 320, 150, [])
     assert drawn.startswith('<svg viewBox="0 0 320 150" role="img" aria-label="&#34;KL&#34; &lt;b&gt;: 0.143 at step')
     assert not re.search(r"#[0-9a-f]{6}|url\(|https?:| id=", drawn) and "var(--accent)" in drawn
+    assert "opacity: 0.15" not in drawn
+    reward = charts.read_curves([{"step": step, "reward": step, "reward_std": 1} for step in (1, 2)])["reward"]
+    assert "opacity: 0.15" in charts.svg(reward, "Reward", 320, 150, [])  # its band
 
 
 def test_any_subset_of_the_files_makes_a_report(tmp_path, undrawn):

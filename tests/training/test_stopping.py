@@ -184,20 +184,13 @@ def test_what_one_process_was_told_ends_all_of_them(tmp_path):
     assert (ending.reason, ending.status) == ("SIGTERM", 143) and asked.should_training_stop
 
 
-@pytest.mark.parametrize(("took", "launcher", "told"), [(16, True, True), (14, True, False), (60, False, False)])
-def test_where_torchrun_may_not_wait_long_enough_a_line_says_so(tmp_path, monkeypatch, capfd, took, launcher, told):
-    clock = [100.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    if launcher:
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+def test_under_torchrun_a_line_says_how_long_it_waits(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     ending, stop = stopping(tmp_path)
     stop.on_train_begin(None, STATE, control())
-    stop.on_step_begin(None, STATE, control())
-    clock[0] += took
-    stop.on_step_end(None, STATE, control())
     with ending._signals():
         os.kill(os.getpid(), signal.SIGTERM)
-    assert (f"the last step took {took} s, and torchrun kills" in capfd.readouterr().err) == told
+    assert "30 seconds (--shutdown-timeout)" in capfd.readouterr().err
 
 
 def test_outside_of_training_a_signal_raises(tmp_path):
