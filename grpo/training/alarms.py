@@ -84,7 +84,6 @@ class Observed:
     # of each reward's values at a weight of 1 or -1, in the whole run: weights may change
     highest: dict[str, float] = field(default_factory=dict)
     lowest: dict[str, float] = field(default_factory=dict)
-    totals: tuple[float, float] | None = None  # the lowest and highest sum that a completion earned at these weights
     nonfinite: str = ""  # "the gradient holds" or "the loss is" in a step that was skipped
     updates: int = 0  # optimizer steps with a learning rate above 0
     weights_moved: bool | None = None  # None until it is known
@@ -93,9 +92,8 @@ class Observed:
     def restored(cls, found: dict[str, Any], **facts: bool) -> "Observed":
         """From a checkpoint (`dataclasses.asdict`, through JSON); `facts` follow from the resumed run's settings."""
         rollouts = [Rollout(**rollout) for rollout in found["rollouts"]]
-        totals = found["totals"] and tuple(found["totals"])
         known = {field.name for field in fields(cls)} & found.keys()  # a checkpoint of another version has others
-        return cls(**{**{key: found[key] for key in known}, "rollouts": rollouts, "totals": totals, **facts})
+        return cls(**{**{key: found[key] for key in known}, "rollouts": rollouts, **facts})
 
     def note(self, key: str, value: float) -> None:
         """The mean of a metric in an optimizer step; of many steps the first and last ENTROPY_WINDOW are kept."""
@@ -105,11 +103,7 @@ class Observed:
             del values[ENTROPY_WINDOW]
 
     def add(self, rollout: Rollout, after_warmup: bool = True) -> None:
-        if self.rollouts and self.rollouts[-1].weights != rollout.weights:
-            self.totals = None
         self.rollouts = [*self.rollouts[1 - IN_A_ROW :], rollout]
-        totals = [*rollout.totals(slice(None)), *(self.totals or ())]
-        self.totals = min(totals), max(totals)
         for name, values in rollout.rewards.items():
             self.rollouts_seen[name] = self.rollouts_seen.get(name, 0) + 1
             self.rollouts_after_warmup[name] = self.rollouts_after_warmup.get(name, 0) + after_warmup
@@ -167,12 +161,8 @@ def no_chat_template(seen: Observed) -> Finding:
     return None
 
 
-def _kind(seen: Observed, rollout: Rollout, group: slice) -> str:
+def _kind(verdict: list[bool] | None) -> str:
     """Why the completions of a group earned the same."""
-    verdict, (low, high) = rollout.correct(group), seen.totals or (0.0, 0.0)
-    if verdict is None and low < high:  # no reward judges what is right: compare with the best and worst seen so far
-        total = rollout.totals(group)[0]
-        verdict = [total == high] if total in (low, high) else None
     if verdict is None or (any(verdict) and not all(verdict)):  # where rewards cancel out, some are right
         return "constant reward"
     return "all right" if all(verdict) else "all wrong"
@@ -186,7 +176,7 @@ def zero_variance(seen: Observed) -> Finding:
     groups = [(rollout, group) for rollout in seen.rollouts for group in rollout.groups()]
     if not seen.has_enough_rollouts or any(rollout.differs(group) for rollout, group in groups):
         return None
-    kinds = Counter(_kind(seen, rollout, group) for rollout, group in groups)
+    kinds = Counter(_kind(rollout.correct(group)) for rollout, group in groups)
     kind = next(iter(kinds)) if len(kinds) == 1 else ", ".join(f"{n} groups {kind}" for kind, n in kinds.items())
     return (
         f"within each group of the last {IN_A_ROW} rollouts all completions earned the same ({kind}), so every "

@@ -25,8 +25,6 @@ def settings(**overrides):
         ({"generation": "lean"}, "lean", None),
         ({"generation": "vllm"}, "vllm", "use_vllm"),
         ({"use_vllm": True}, "vllm", "use_vllm"),
-        ({"generation": "vllm", "use_vllm": True}, "vllm", "use_vllm"),
-        ({"generation": "continuous"}, "continuous", "use_transformers_continuous_batching"),
         ({"use_transformers_continuous_batching": True}, "continuous", "use_transformers_continuous_batching"),
         ({"cache_implementation": "offloaded"}, "hf", None),
         ({"generation": "compiled", "cache_implementation": "static"}, "compiled", None),
@@ -43,12 +41,9 @@ def test_a_switch_of_trl_and_the_setting_mean_each_other(given, engine, switch):
     [
         ({"generation": "hf", "use_vllm": True}, "hf contradicts use_vllm True.*--use_vllm false"),
         ({"generation": "vllm", "use_vllm": False}, "vllm contradicts use_vllm false"),
-        ({"generation": "lean", "use_transformers_continuous_batching": True}, "lean contradicts use_transformers_co"),
         ({"generation": "lean", "cache_implementation": "static"}, "lean contradicts cache_implementation static"),
-        ({"generation": "compiled", "cache_implementation": "offloaded"}, "compiled contradicts cache_impl"),
         ({"use_vllm": True, "use_transformers_continuous_batching": True}, "drop one"),
         ({"use_vllm": True, "cache_implementation": "static"}, "no effect with use_vllm"),
-        ({"generation": "vllm", "cache_implementation": "static"}, "vllm contradicts cache_implementation"),
     ],
 )
 def test_contradictions_are_mistakes(given, message):
@@ -61,7 +56,6 @@ def test_contradictions_are_mistakes(given, message):
     [
         (["--generation", "fast"], "generation: 'fast' is unknown; give auto, lean"),
         (["--generation", "vllm"], "generation: vLLM needs a CUDA GPU; give --generation auto"),
-        (["--generation", "hf", "--use_vllm", "true"], "generation: hf contradicts use_vllm True"),
         (["--vllm_mode", "remote"], "vllm_mode: 'remote' is unknown; give colocate or server"),
     ],
 )
@@ -101,7 +95,6 @@ def test_compiled_decoding_replaces_flash_attention():
     [
         ({"dtype": "float32"}, True),
         ({"use_peft": True}, True),
-        ({"bf16": False, "fp16": True, "dtype": "float32"}, True),
         ({"bf16": False, "dtype": "float32"}, False),
         ({}, False),
     ],
@@ -115,10 +108,9 @@ def test_continuous_batching_keeps_float32_weights(overrides, refused):
         engines.fit_to_gpu(found, set())
 
 
-@pytest.mark.parametrize("engine", ["lean", "compiled", "continuous"])
-def test_unsloth_decodes_in_its_own_way(engine):
+def test_unsloth_decodes_in_its_own_way():
     with pytest.raises(UserError, match="Unsloth"):
-        engines.fit_to_gpu(on_gpu(generation=engine, use_unsloth=True), set())
+        engines.fit_to_gpu(on_gpu(generation="lean", use_unsloth=True), set())
 
 
 def test_vllm_reserves_only_the_longest_sequence(monkeypatch):

@@ -162,10 +162,6 @@ def test_the_backend_follows_what_the_model_runs_with(implementation, device, na
     assert attention.choose(implementation, torch.device(device)).name == name
 
 
-def test_unknown_implementations_have_no_backend():
-    assert attention.choose("my_attention", CPU) is None
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [({}, 2048), ({"pack_tokens": 512}, 512), ({"packed": False}, None), ({"use_unsloth": True}, None)],
