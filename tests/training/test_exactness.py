@@ -12,7 +12,8 @@ import bench_exactness
 @pytest.mark.parametrize(
     ("name", "outcome", "decoding"),
     [
-        ("llama", "packed", "lean"),
+        ("gpt2", "packed", "lean"),  # learned positions
+        ("bloom", "fell back", "lean"),  # ALiBi, which counts from the mask
         ("doge", "packed", "lean"),  # learned attention biases
         ("gpt_neo", "fell back", "lean"),  # local attention
         ("roberta", "fell back", "lean"),  # positions that begin after the padding's
