@@ -8,12 +8,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from math import comb
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -25,7 +23,6 @@ from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.generation import Sampling, generate, training_autocast
 from rewards import (
-    XML_COT_FORMAT,
     extract_xml_answer,
     has_soft_format,
     has_strict_format,
@@ -61,17 +58,6 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of k samples is right, from n samples (Chen et al., 2021).
-
-    >>> pass_at_k(n=5, correct=1, k=1), pass_at_k(n=5, correct=2, k=4)
-    (0.2, 1.0)
-    """
-    if not 1 <= k <= n or not 0 <= correct <= n:
-        raise ValueError(f"pass@{k} of {n} samples, {correct} of them right")
-    return (comb(n, k) - comb(n - correct, k)) / comb(n, k)
-
-
 def majority(texts: Sequence[str]) -> str | None:
     """The first completion that gives the most frequent answer; of equally frequent ones, the one sampled first.
 
@@ -89,46 +75,26 @@ def majority(texts: Sequence[str]) -> str | None:
 
 
 def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> Evaluation:
-    """`evaluate` on a run's held-out questions, in its training's number format; samples are drawn like rollouts."""
-    training = config.training
-    with phase(EVALUATION), training_autocast(training, model):
-        return evaluate(
-            model,
-            tokenizer,
-            data.held_out,
-            max_new_tokens=config.completion_limit,
-            batch_size=training.per_device_eval_batch_size,
-            chat_template_kwargs=config.template_kwargs,
-            num_samples=config.script.eval_num_samples,
-            sampling=Sampling.like(training),
-            template=data.prompt_format.completion,
-        )
+    """Greedy pass@1 on the held-out questions; with `eval_num_samples` k > 1 also maj@k and pass@k.
 
-
-def evaluate(
-    model: "PreTrainedModel",
-    tokenizer: Any,
-    rows: Dataset,
-    max_new_tokens: int,
-    batch_size: int = 64,
-    chat_template_kwargs: dict[str, Any] | None = None,
-    num_samples: int = 1,
-    sampling: Sampling | None = None,
-    template: str = XML_COT_FORMAT,
-) -> Evaluation:
-    """Greedy pass@1 on rows with `question`, `prompt` and `answer`; with `num_samples` k > 1 also maj@k and pass@k.
-
-    `template` is the format that `format_strict` and `format_soft` hold completions against.
+    It computes in training's number format; samples are drawn like rollouts.
 
     Returns:
         The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
         in tokens; `seconds`), and one record per question, in the order of the rows.
     """
     start = time.perf_counter()
-    prompts = tokenize(rows["prompt"], tokenizer, chat_template_kwargs)
-    completions = generate(model, tokenizer, prompts, max_new_tokens, batch_size)
+    training, k, template = config.training, config.script.eval_num_samples, data.prompt_format.completion
+    prompts = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs)
+    limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
+    drawn: list[tuple[list[int], bool]] = []
+    with phase(EVALUATION), training_autocast(training, model):
+        greedy = generate(model, tokenizer, prompts, limit, batch_size)
+        if k > 1:
+            many = [prompt for prompt in prompts for _ in range(k)]
+            drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training))
     records = []
-    for question, gold, (ids, cut) in zip(rows["question"], rows["answer"], completions, strict=True):
+    for question, gold, (ids, cut) in zip(data.held_out["question"], data.held_out["answer"], greedy, strict=True):
         text = tokenizer.decode(ids, skip_special_tokens=True)
         extracted = extract_xml_answer(text)
         records.append(
@@ -145,20 +111,16 @@ def evaluate(
                 "length": len(ids),
             }
         )
-    if num_samples > 1:
-        many = [prompt for prompt in prompts for _ in range(num_samples)]
-        drawn = generate(model, tokenizer, many, max_new_tokens, batch_size, sampling or Sampling())
-        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn]
-        for index, record in enumerate(records):
-            record["samples"] = texts[index * num_samples : (index + 1) * num_samples]
+    for index, (ids, _) in enumerate(drawn):
+        records[index // k].setdefault("samples", []).append(tokenizer.decode(ids, skip_special_tokens=True))
     return {**summarize(records), "seconds": round(time.perf_counter() - start, 2)}, records
 
 
 def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares and intervals over the records of `evaluate`.
+    """Shares and intervals over the records of `measure`.
 
-    Where the records hold k samples, maj@k and pass@k by the lenient rule too: `maj_k` and `pass_k` with intervals,
-    and `pass_1`, `pass_2`, `pass_4`, … as far as they are below k.
+    Where the records hold k samples, by the lenient rule too: `maj_k` (the majority is right), `pass_k` (one of them
+    is) and `pass_1` (the mean share of them that is).
     """
     n = len(records)
     counts = {share: sum(record[column] for record in records) for share, column in SHARES.items()}
@@ -168,10 +130,8 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         right = [sum(is_right(text, record["answer"]) for text in record["samples"]) for record in records]
         chosen = [(majority(record["samples"]), record["answer"]) for record in records]
         counts["maj_k"] = sum(text is not None and is_right(text, gold) for text, gold in chosen)
-        counts["pass_k"] = sum(correct > 0 for correct in right)  # pass_at_k(k, correct, k)
-        others["k"] = k
-        for power in range((k - 1).bit_length()):
-            others[f"pass_{2**power}"] = sum(pass_at_k(k, correct, 2**power) for correct in right) / n
+        counts["pass_k"] = sum(correct > 0 for correct in right)
+        others |= {"k": k, "pass_1": sum(right) / (n * k)}
     summary: dict[str, Any] = {"n": n}
     for share, count in counts.items():
         summary[share] = count / n

@@ -1,8 +1,7 @@
 """grpo/evaluation/evaluate.py: the numbers, and that batching changes no answer."""
 
-import itertools
+import dataclasses
 import json
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -35,22 +34,6 @@ def test_wilson_intervals_equal_scipys(n):
         reference = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
         assert wilson(successes, n) == pytest.approx((reference.low, reference.high), abs=1e-9)
     assert wilson(0, 0) == (0, 1)
-
-
-@pytest.mark.parametrize(("n", "correct"), [(1, 0), (1, 1), (5, 2), (8, 8), (10, 1)])
-def test_pass_at_k_is_the_share_of_draws_with_a_right_one(n, correct):
-    outcomes = [index < correct for index in range(n)]
-    for k in range(1, n + 1):
-        draws = list(itertools.combinations(outcomes, k))
-        assert evaluate.pass_at_k(n, correct, k) == pytest.approx(sum(map(any, draws)) / len(draws))
-    # the values of Chen et al.'s product form
-    assert evaluate.pass_at_k(200, 20, 100) == pytest.approx(1 - math.prod(1 - 100 / i for i in range(181, 201)))
-
-
-@pytest.mark.parametrize(("n", "correct", "k"), [(5, 1, 6), (5, 6, 1), (5, -1, 1), (5, 1, 0)])
-def test_pass_at_k_of_impossible_numbers_is_an_error(n, correct, k):
-    with pytest.raises(ValueError, match="pass@"):
-        evaluate.pass_at_k(n, correct, k)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +76,20 @@ def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     assert [json.loads(line) for line in lines if line] == records
 
 
+def measure(model, tokenizer, questions, bf16=False, **script):
+    config = resolve(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
+    config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
+    data = SimpleNamespace(held_out=questions, prompt_format=PROMPT_FORMATS["xml"])
+    return evaluate.measure(config, model, tokenizer, data)
+
+
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
     """Accelerate casts in the forward of a model that it has prepared: the same weights must answer the same."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32), demo[1]
-    argv = ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"]
-    config = resolve(HYPERPARAMETERS, argv)
-    data = SimpleNamespace(held_out=questions, prompt_format=PROMPT_FORMATS["xml"])
-    full = evaluate.measure(config, model, tokenizer, data)[1]
-    config.training.bf16 = True
-    before = evaluate.measure(config, model, tokenizer, data)[1]
+    full = measure(model, tokenizer, questions)[1]
+    before = measure(model, tokenizer, questions, bf16=True)[1]
     model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
-    after = evaluate.measure(config, model, tokenizer, data)[1]
-    assert before == after != full
+    assert before == measure(model, tokenizer, questions, bf16=True)[1] != full
 
 
 def test_k_samples_give_majority_and_pass_at_k():
@@ -112,19 +97,18 @@ def test_k_samples_give_majority_and_pass_at_k():
     mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
     summary = evaluate.summarize([record(True, True, True, answer="4", samples=mix) for mix in mixes])
     assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75)
-    assert summary["pass_1"] == pytest.approx((4 + 0 + 1 + 3) / 16) and 0.5 < summary["pass_2"] < 0.75
-    assert "pass_4" not in summary and summary["maj_k_low"] < 0.5 < summary["maj_k_high"]
+    assert summary["pass_1"] == pytest.approx((4 + 0 + 1 + 3) / 16) and summary["maj_k_low"] < 0.5
 
 
 def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
-    (summary, records) = evaluate.evaluate(*demo, questions.select(range(4)), max_new_tokens=40, num_samples=3)
+    few = questions.select(range(4))
+    (summary, records) = measure(*demo, few, eval_num_samples=3)
     assert summary["k"] == 3 and 0 <= summary["maj_k"] <= summary["pass_k"] <= 1
     assert all(len(row["samples"]) == 3 for row in records)
-    again = evaluate.evaluate(*demo, questions.select(range(4)), max_new_tokens=40, num_samples=3)[1]
-    assert [row["samples"] for row in again] == [row["samples"] for row in records]
+    assert records == measure(*demo, few, eval_num_samples=3)[1]
 
 
-@examples(150)
+@examples(60)
 @given(
     st.lists(
         st.sampled_from(["<answer>7</answer>", "<answer>$7.0</answer>", "8", "<answer></answer>", "x", ""]), max_size=8

@@ -68,7 +68,7 @@ def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd):
 
 def interrupted_at(monkeypatch, evaluation):
     """Let this process get SIGTERM in this evaluation of its run, which would take long."""
-    measure, calls = evaluate.evaluate, []
+    measure, calls = evaluate.measure, []
 
     def interrupted(*args, **kwargs):
         calls.append(1)
@@ -77,7 +77,7 @@ def interrupted_at(monkeypatch, evaluation):
             time.sleep(10)
         return measure(*args, **kwargs)
 
-    monkeypatch.setattr(evaluate, "evaluate", interrupted)
+    monkeypatch.setattr(evaluate, "measure", interrupted)
 
 
 def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkeypatch, capfd):
