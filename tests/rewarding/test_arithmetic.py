@@ -26,19 +26,13 @@ def score(*lines, answer="<answer>7</answer>", tag="think", **parameters):
 
 WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
     (r"\frac{48}{2} = 24", r"\frac{48}{2} = 25"),
-    (r"\[ \dfrac{48 \text{ clips}}{2} = 24 \]", r"\[ \dfrac{48 \text{ clips}}{2} = 25 \]"),
-    (r"$48 \times 2 = \boxed{96}$", r"$48 \times 2 = \boxed{97}$"),
     (r"48 \times 2 = \boxed{96 \text{ clips}}.", r"48 \times 2 = \boxed{97 \text{ clips}}."),
-    (r"48 \text{ clips} \times 2 = 96", r"48 \text{ clips} \times 2 = 97"),
     (r"48 + 24 = \$72", r"48 + 24 = \$73"),
-    (r"\$5 \cdot 3 = \$15", r"\$5 \cdot 3 = \$16"),
     (r"20\% of 50 = 10", r"20\% of 50 = 11"),
     (r"48 + 24 &= 72 \\", r"48 + 24 &= 73 \\"),
     (r"\left( 3 + 4 \right) * 2 = 14", r"\left( 3 + 4 \right) * 2 = 11"),
     (r"\frac{1}{2} \text{ of } 80 = 40", r"\frac{1}{2} \text{ of } 80 = 41"),
-    ("1/2 of 80 = 40", "1/2 of 80 = 41"),
     ("50 percent of 80 = 40", "50 percent of 80 = 41"),
-    ("10/3 ≈ 3.33", "10/3 ≈ 3.34"),
     (r"10/3 = 3.333 \approx 3.33", r"10/3 = 3.333 \approx 3.34"),
     ("15 / 2 = 7.5 ≈ 8", "15 / 2 = 7.5 ≈ 7"),  # here a whole number may be the rounded one
 ]
@@ -48,49 +42,32 @@ WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
     "line",
     [
         "48/2 = <<48/2=24>>24 clips",
-        "48/2 = $<<48/2=24>>24.",
         "She sold 48 clips / 2 = 24 clips in May.",  # units
         "- 3 + 4 = 7",  # a bullet is no minus
-        "1. 3 + 4 = 7",
         "Step 1: 3 + 4 = 7",
-        "**3 + 4 = 7**",
         "(since 3 + 4 = 7)",
-        "(3 + 4) * (2 - 1) = 7",
         "2 * (3 apples + 4 pears) = 14 fruits",
         "3 + 4 + 5 - 6 * 2 / 4 = 9",
         "-3 + 4 = 1",
-        "3 - 4 = -1",
         "3 \u2212 4 = \u22121",
-        "3 - 4 = <<3-4=-1>>-1",
-        "15x2 = 30",
         "3 boxes x 4 pens = 12 pens",
         "15 × 2 ÷ 3 · 1 = 10",
         r"\(15 \times 2 = 30\)",
-        "$1,200 * 2 = $2,400",
         "1,000,000 / 4 = <<1000000/4=250000>>250,000 people",
         "$780/year / 12 months/year = $65/month",
-        "50% * 200 = 100",  # a hundredth
         "20% of 50 = 10",
         "25% - 5% = 20%",
         "100 - 30 = 70%",  # a unit
-        "(3/4) of 48 = 36",
         "200(.60) = 120",
         "10 / 3 = 3.33",  # rounded
-        "2 / 3 = 0.667",
         "1 / 8 = 0.13",  # a half goes up
-        "3 + 4 = 7 = 14 / 2",
         "3 * 4 + 1 = 12 + 1 = 13",
-        "3 + 4 = 7 and then 7 * 2 = 14.",
         "x=<<26=26>>26",  # GSM8K's calculator does so
         "In total S + <<+30+46=76>>76",
         "0.1 + 0.2 = 0.3",  # no binary fractions
         "1+1=2 because of course 12-5 = 7; yes",
-        "3+4=7 -> 7*2=14",
-        "(5/20) * 100 = 25%",  # percent as a unit
         "100% - 30% = 70",
-        "1 - 20% = 80%",
         "1/3 = 33.33%",
-        "48 + 24 = 72 (since 48 / 2 = 24)",
         *(line for line, _ in WRITTEN_BY_MODELS),
     ],
 )
@@ -102,72 +79,41 @@ def test_right_arithmetic(line):
     "line",
     [
         "3 + 4 = 7, 2 * 7 = 15",  # one wrong equation spoils its line
-        "3 + 4 = 7 = 8 - 2",
         "48/2 = <<48/2=25>>24",  # the annotation
         "48/2 = <<48/2=24>>25",  # the number after it
         "49/2 = <<48/2=24>>24",  # the text
-        "<<48/2=24>>24 and <<24+1=26>>26",
         "<<48/2>>24",  # no result
-        "<<48/2=24=25>>24",
-        "<<x/2=24>>24",
         "<<>>",
         "10 / 3 = 3.34",
         "10 / 3 = 3.3",  # rounding takes two decimals
         "7 / 2 = 4",
         "1 / 8 = 0.12",
         "1 / 0 = 0",
-        "0 / 0 = 0",
-        "<<1/0=1/0>>",
         "6 // 4 = 1",
-        "2 ** 3 = 8",
         "2^3 = 8",
-        "3! + 1 = 7",
-        "1.5.2 + 1 = 2",
         "2x + 3 = 9",  # algebra is not read
-        "x + 3 = 10",
         "x = 3 + 4",
-        "3 + 4 = x",
         "7 = 7",
-        "3 + 4 == 7",
-        "3 + 4",
         "",
-        "the sum is 7",
         "1+" * 60 + "1 = 61",  # over 100 characters
         "1+1=2 " * 30,  # over 24 equations
         "1+1=2 " + "and so on " * 60,  # over 500 characters
         "٣ + 4 = 7",  # ASCII digits only
         "10 - 5 = 5 = 3",  # all neighbours in a chain
-        "3 = 5 = 10 - 5",
-        "10 - 5 = 5 apples = 3 apples",
         "7 = 7 = 7",  # a chain without an operator is worth nothing
         "12 000 / 2 = 0",  # what stands before a blank belongs to the number, or multiplies it
         "2 + 2 = 4 000",
         "2 (3 + 4) = 7",
-        "1 1/2 + 2 = 2.5",
         "2 + 3 = 3 1/2",
-        r"2\frac{1}{2} + 1 = 1.5",
         "10% * 10 = 100",  # percent is no unit beside * and /
-        "100 * 5% = 500",
-        "20% * 30% = 600%",
         "5 + 5% = 10",  # nor where only some have it
-        "100 - 20% = 80",
-        "1/3 = 33.34%",
         "sqrt 4 + 2 = 6",  # words that change a number
-        r"\sqrt{4} + 2 = 6",
-        "√ 4 + 2 = 6",
-        "square root of 4 + 2 = 6",
         "log(100) + 2 = 102",
-        "max(3) + 2 = 5",
         "10 mod 3 + 1 = 4",
-        r"10 \bmod 3 + 1 = 4",
         "10 divided by 3 + 1 = 4",
-        "3 squared + 1 = 4",
-        "2 pi + 3 = 5",
         "2 dozen + 3 = 5",
         "2 + 2 = 4 thousand",
-        "2(x) + 1 = 3",  # variables
         "6/x + 1 = 7",
-        "x_1 + 2 = 3",
         "1/1000 = 0.00",  # rounding leaves something
         "1/4 ≈ 0",
         *(line for _, line in WRITTEN_BY_MODELS),
@@ -211,10 +157,6 @@ def test_lines_pay_once_and_up_to_the_cap():
     assert score(*(f"{n}+1={n + 1}" for n in range(5)), max_lines=5, line_value=1, answer_value=2) == 7.0
     assert score("3 + 4 = 7", "3 + 4 = 7 = 7", "3 + 4 = <<3+4=7>>7") == pytest.approx(0.6)  # 7 = 7 is none
     assert score("1+1=2", "1+2=3", "1+3=4", answer="") == 0.6  # not 0.6000000000000001
-    assert score("10/3 ≈ 3.33", answer="") == 0.2
-    assert score("3 + 4 = 7", max_lines=0) == pytest.approx(0.4)
-    with pytest.raises(ValueError, match="max_lines -1"):
-        score(max_lines=-1)
 
 
 def test_only_closed_reasoning_counts():
@@ -271,21 +213,12 @@ def test_hostile_text_of_a_million_characters(kind):
     assert time.process_time() - start < 3
 
 
-def solutions():
+def test_gold_solutions_lose_their_credit_with_a_digit_changed():
+    """Of 300 of GSM8K's own solutions; benchmarks/gold_steps.py measures all of them."""
     if not GSM8K.exists():
         pytest.skip("GSM8K's training file is not beside this checkout")
-    return [json.loads(line)["answer"] for line in GSM8K.read_text(encoding="utf-8").splitlines()]
-
-
-def test_gold_solutions_lose_their_credit_with_a_digit_changed():
-    found = gold_steps.measure(random.Random(1).sample(solutions(), 300))
-    assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
-
-
-@pytest.mark.slow
-def test_all_gold_solutions():
-    found = gold_steps.measure(solutions())
-    assert (found["rows"], found["annotations"]) == (7378, 23716)
+    lines = random.Random(1).sample(GSM8K.read_text(encoding="utf-8").splitlines(), 300)
+    found = gold_steps.measure([json.loads(line)["answer"] for line in lines])
     assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
 
 
@@ -327,7 +260,7 @@ def expressions(draw, depth=3):
     return f"({left}{sign}{right})", OPERATORS[sign](a, b)
 
 
-@examples(150)
+@examples(80)
 @given(expressions(), expressions())
 def test_equality_of_expressions_is_that_of_their_values(one, other):
     (left, a), (right, b) = one, other
@@ -337,7 +270,7 @@ def test_equality_of_expressions_is_that_of_their_values(one, other):
         assert is_true(left, str(a)) and not is_true(left, str(a + 1))
 
 
-@examples(150)
+@examples(80)
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from("+-*"), st.integers(1, 90), st.booleans()), max_size=5))
 def test_verified_lines_are_the_right_ones_that_add_something(steps):
     """Of lines `a op b = c`, by a reference that evaluates them; the question is not known."""
