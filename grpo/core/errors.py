@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -175,13 +176,8 @@ def translate(error: BaseException, doing: str, facts: dict[str, Any]) -> UserEr
             if row.matches(found):
                 known = {key: value() if callable(value) else value for key, value in facts.items() if key in row.line}
                 known |= {"reason": reason_of(found), "whole": str(found)}
-                return row.kind(row.line.format_map(_Facts(known)).strip(" ;."))
+                return row.kind(row.line.format_map(defaultdict(str, known)).strip(" ;."))
     return None
-
-
-class _Facts(dict[str, Any]):
-    def __missing__(self, key: str) -> str:
-        return ""
 
 
 def reason_of(error: BaseException) -> str:

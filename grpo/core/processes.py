@@ -7,9 +7,6 @@ import importlib
 import itertools
 import os
 import platform
-import re
-import shlex
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -19,7 +16,6 @@ from grpo.core.errors import UserError, readable
 
 SHARED_DIR_TIMEOUT = 10.0  # seconds after which the first process' file does not appear: network file systems are late
 MEETINGS = itertools.count()
-LAUNCHER = re.compile(r"accelerate(-launch|[./]commands[./]launch(\.py)?)?$")
 
 
 def is_first_process() -> bool:
@@ -44,8 +40,8 @@ def count() -> int:
 
 def launch() -> str:
     """The words before `train_grpo.py` that start as many processes as there are, the same on every machine."""
-    if words := _accelerate_launch():
-        return words
+    if "ACCELERATE_DYNAMO_USE_FULLGRAPH" in os.environ:  # which its launcher sets, and nobody else
+        return "accelerate launch [its options as before]"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     if not processes:
         return "python"
@@ -56,23 +52,9 @@ def launch() -> str:
     return f"torchrun --nnodes={count()} --nproc_per_node={processes} {rendezvous}"
 
 
-def _accelerate_launch() -> str:
-    """Accelerate's launcher with its options, of which no variable names the settings file; empty without it."""
-    import psutil
-
-    try:
-        words = psutil.Process().parent().cmdline()  # type: ignore[union-attr]  # caught below
-        start = next(at for at, word in enumerate(words) if LAUNCHER.search(word))
-        options = words[start + 1 : words.index(sys.argv[0])]
-    except (psutil.Error, AttributeError, StopIteration, ValueError):
-        return ""
-    return shlex.join(["accelerate", "launch", *options[options[:1] == ["launch"] :]])
-
-
 def on_each() -> str:
     """What precedes a command that has to be started on every machine."""
-    own = " (with its own --machine_rank)" if "--machine_rank" in launch() else ""
-    return f", on each of the {count()} machines{own}" if count() > 1 else ""
+    return f", on each of the {count()} machines" if count() > 1 else ""
 
 
 def speaker() -> str:

@@ -71,11 +71,9 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
     found = [f"{key} {then[key]} → {now[key]}" for key in changed if _matters(key)]
     if settings.get("sync_ref_model"):
         found.append("checkpoints do not hold the reference model, so sync_ref_model begins with the first one again")
-    if settings.get("dataloader_persistent_workers"):
-        found.append("dataloader_persistent_workers draw random numbers when they start")
-    notes = [f"note: since the checkpoint {', '.join(found)}; the run will differ from an uninterrupted one"] * bool(
-        found
-    )
+    notes = []
+    if found:
+        notes.append(f"note: since the checkpoint {', '.join(found)}; the run will differ from an uninterrupted one")
     before, here = sealed.get("versions") or {}, versions()
     if other := [f"{name} {before[name]} → {here.get(name)}" for name in before if before[name] != here.get(name)]:
         notes.append(f"note: other versions than before: {', '.join(other)}; results may differ in their last digits")
