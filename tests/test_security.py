@@ -24,7 +24,6 @@ from grpo.config.validate import refuse_secrets
 from grpo.core.check import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate, inference, xray
-from grpo.policy import loading
 from grpo.rewarding import arithmetic
 from grpo.runs import charts, checkpoints, report
 from grpo.training import console
@@ -42,11 +41,11 @@ class Payload:
         return open, (str(RAN.absolute()), "w")
 
 
-def plant(path, kind="zip"):
-    if kind == "zip":
-        torch.save({"state": Payload()}, path)
-    else:  # as torch saved before 1.6
+def plant(path, raw=False):
+    if raw:  # as torch saved before 1.6
         Path(path).write_bytes(pickle.dumps(Payload()))
+    else:
+        torch.save({"state": Payload()}, path)
 
 
 @pytest.fixture
@@ -62,13 +61,9 @@ def copy_model(tmp_path):
     return copy
 
 
-@pytest.mark.parametrize("kind", ["zip", "raw"])
-def test_the_payload_would_run(kind):
-    plant("x.bin", kind)
-    if kind == "zip":
-        torch.load("x.bin", weights_only=False)
-    else:
-        pickle.loads(Path("x.bin").read_bytes())
+def test_the_payload_would_run():
+    plant("x.bin")
+    torch.load("x.bin", weights_only=False)
     assert RAN.exists()
 
 
@@ -81,56 +76,33 @@ EVALUATE = {"eval_only": "true", "eval_samples": "2"}
 ASK = {"ask": "What is 2 + 2?", "output_dir": "elsewhere"}
 
 
-@pytest.mark.parametrize(("kind", "how"), [("zip", {}), ("raw", {}), ("zip", ASK)])
-def test_weights_that_hold_code_are_refused(kind, how, copy_model, tiny_run, capfd):
+@pytest.mark.parametrize(("raw", "how"), [(False, {}), (True, ASK)])
+def test_weights_that_hold_code_are_refused(raw, how, copy_model, tiny_run, capfd):
     model = copy_model(weights=False)
-    plant(model / "pytorch_model.bin", kind)
+    plant(model / "pytorch_model.bin", raw)
     assert train_grpo.main(tiny_run(model_name_or_path=str(model), **how)) == 2
     line = one_error(capfd)
     assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
 
-def test_weights_in_a_harmless_pickle_are_still_read(copy_model, tiny_run, capfd):
-    from safetensors.torch import load_file
-
-    model = copy_model()
-    answers = []
-    for convert in (False, True):
-        if convert:
-            torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
-            (model / "model.safetensors").unlink()
-        assert train_grpo.main(tiny_run(model_name_or_path=str(model), ask="What is 2 + 2?")) == 0
-        answers.append(capfd.readouterr().out)
-    assert answers[0] == answers[1]
-
-
-PICKLES = (
-    "pytorch_model.bin",
-    "training_args.bin",
-    "adapter_model.bin",
-    "optimizer.pt",
-    "scheduler.pt",
-    "rng_state.pth",
-)
+PICKLES = ("pytorch_model.bin", "training_args.bin", "adapter_model.bin", "optimizer.pt", "rng_state.pth")
 
 
 def test_pickles_beside_a_model_are_not_opened(copy_model, tiny_run):
     model = copy_model()
     for name in PICKLES:
-        plant(model / name, "raw")
+        plant(model / name, raw=True)
     assert train_grpo.main(tiny_run(model_name_or_path=str(model), **ASK)) == 0
     assert not RAN.exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth"])
-def test_a_checkpoint_runs_no_code_at_a_resume(name, tiny_run, learned, capfd):
+def test_a_checkpoint_runs_no_code_at_a_resume(tiny_run, learned, capfd):
     """Pickles that are no archives: tests/runs/test_checkpoints.py."""
     run = learned.copy()
     checkpoint = run / "checkpoint-1"
     shutil.rmtree(run / "checkpoint-2")
-    assert (checkpoint / name).exists()
-    plant(checkpoint / name)
+    plant(checkpoint / "optimizer.pt")
     checkpoints.break_seal(checkpoint)
     checkpoints.seal(checkpoint, 1)  # by somebody who knows how
     resume = tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto", eval_samples="2")
@@ -143,62 +115,36 @@ def test_an_adapter_that_holds_code_is_refused(learned_adapter, tiny_run):
     run = learned_adapter.copy("adapter")
     shutil.rmtree(run / "merged")
     plant(run / "adapter_model.bin")
-    ask = {"model_name_or_path": "adapter", "ask": "What is 2 + 2?"}
-    assert train_grpo.main(tiny_run(**ask)) == 0  # the safetensors file beside it is what is read
     (run / "adapter_model.safetensors").unlink()
-    for overrides in (ask, {"merge_only": "adapter"}, {"model_name_or_path": "adapter"}):
+    for overrides in ({"merge_only": "adapter"}, {"model_name_or_path": "adapter", "ask": "What is 2 + 2?"}):
         assert train_grpo.main(tiny_run(**overrides)) == 2
     assert not RAN.exists()
 
 
 # --- What the source calls
 
-SOURCES = [
-    ROOT / "train_grpo.py",
-    ROOT / "rewards.py",
-    *sorted(path for name in ("grpo", "benchmarks", "assets") for path in (ROOT / name).rglob("*.py")),
-]
+SOURCES = [ROOT / "train_grpo.py", ROOT / "rewards.py"]
+SOURCES += [path for name in ("grpo", "benchmarks", "assets") for path in (ROOT / name).rglob("*.py")]
 FORBIDDEN = {
-    "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "cPickle.load", "joblib.load", "dill.load",
-    "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "marshal.loads", "shelve.open",
-    "pandas.read_pickle", "pd.read_pickle", "torch.hub.load", "numpy.load", "np.load",
+    "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "joblib.load", "os.system", "os.popen",
+    "yaml.load", "yaml.unsafe_load", "pandas.read_pickle", "pd.read_pickle", "torch.hub.load",
 }  # fmt: skip
 
 
-def calls(path):
-    """(the dotted name that is called, its keyword arguments, the line) of every call in a file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_source_unpickles_evaluates_or_trusts(path):
+    """transformers asks at a terminal whether to trust a model's code, unless it is told."""
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), {word.arg: word.value for word in node.keywords}, node.lineno
-
-
-def literal(node):
-    return node.value if isinstance(node, ast.Constant) else None
-
-
-def test_no_source_unpickles_evaluates_or_trusts():
-    for path in SOURCES:
-        for name, keywords, line in calls(path):
-            place = f"{path.name}:{line}: {name}"
+            name, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+            place = f"line {node.lineno}: {name}"
             assert name not in FORBIDDEN, place
-            assert name != "torch.load" or literal(keywords.get("weights_only")) is True, place
+            assert name != "torch.load" or keywords.get("weights_only") == "True", place
             assert not name.startswith("subprocess.") or "shell" not in keywords, place
-            assert literal(keywords.get("allow_pickle")) is not True, place
-            assert literal(keywords.get("trust_remote_code")) is not True, place
-            assert "use_kernels" not in keywords, place
-
-
-def test_models_are_told_whether_to_trust_code():
-    """Unset, transformers asks at a terminal; it is to follow the setting alone."""
-    seen = 0
-    for path in (*(ROOT / "grpo").rglob("*.py"), ROOT / "train_grpo.py"):
-        text = path.read_text(encoding="utf-8")
-        for name, keywords, line in calls(path):
-            if re.fullmatch(r"Auto\w+\.from_pretrained", name):
-                given = "trust_remote_code" in keywords or (None in keywords and "trust_remote_code" in text)
-                assert given, f"{path.name}:{line}"
-                seen += 1
-    assert seen >= 4
+            assert "True" not in (keywords.get("allow_pickle"), keywords.get("trust_remote_code")), place
+            if re.fullmatch(r"Auto\w+\.from_pretrained", name) and path.is_relative_to(ROOT / "grpo"):
+                assert "trust_remote_code" in keywords or (None in keywords and "trust_remote_code" in text), place
 
 
 # --- A model's own code
@@ -279,7 +225,7 @@ def test_data_are_read_without_the_code_beside_them(tiny_run):
     Path("theirs/theirs.py").write_text(f"open({str(RAN.absolute())!r}, 'w').close()\n")
     assert train_grpo.main(tiny_run(dataset_name="theirs", dry_run="true")) == 2
     assert not RAN.exists()
-    plant("rows.pkl", "raw")
+    plant("rows.pkl", raw=True)
     assert train_grpo.main(tiny_run(dataset_name="rows.pkl", dry_run="true")) == 2
     assert not RAN.exists()
 
@@ -303,19 +249,9 @@ def kernels(monkeypatch):
     return wanted
 
 
-def test_a_kernel_is_fetched_only_if_asked_for(kernels, tiny_run, copy_model):
-    model = str(copy_model())
-    assert train_grpo.main(tiny_run(model_name_or_path=model, **EVALUATE)) == 0
-    assert kernels == []
-    config = resolve(train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", model])
-    config.model.attn_implementation = "someone/attention"  # which the command line refuses on a CPU
-    with pytest.raises(UserError, match="does not load"):
-        loading.load(config)
-    assert set(kernels) == {"someone/attention"}
-
-
 def test_a_models_configuration_asks_for_no_kernel(kernels, tiny_run, copy_model, capfd):
     model = copy_model()
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **EVALUATE)) == 0
     written = json.loads((model / "config.json").read_text()) | {"_attn_implementation": "someone/attention"}
     (model / "config.json").write_text(json.dumps(written))
     assert train_grpo.main(tiny_run(model_name_or_path=str(model))) == 2
@@ -328,7 +264,7 @@ def test_a_models_configuration_asks_for_no_kernel(kernels, tiny_run, copy_model
 KEY = "hf_" + "aB3" * 12
 
 
-@pytest.mark.parametrize("key", ["hub_token", "api_key", "my-secret", "db_password", "a.b.hf_token", "credentials"])
+@pytest.mark.parametrize("key", ["hub_token", "my-secret", "a.b.hf_token"])
 def test_a_setting_named_like_a_key_is_refused(key):
     for settings in ({key: "x" * 40}, {"a": {"f": [{key: "x" * 40}]}}, {"kwargs": json.dumps({key: "x" * 40})}):
         with pytest.raises(UserError, match="secrets are taken from the environment only") as caught:
@@ -344,13 +280,10 @@ def test_what_only_resembles_a_secret_is_accepted():
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--run_name", KEY],
         ["--dataset_name=https://me:aB3aB3@host.example/data"],
-        ["--model_init_kwargs", json.dumps({"x": [KEY]})],
         ["--reward_args", json.dumps({"length_reward_func": {"low": KEY}})],
         ["--config", "recipe.yaml"],
         ["--wandb_api_key", "aB3aB3"],  # no such flag
-        ["--api_key=aB3aB3"],
     ],
 )
 def test_a_secret_as_a_value_is_refused_and_not_shown(argv, capfd):
@@ -374,22 +307,13 @@ def test_no_secret_reaches_a_file_or_the_console(learned):
 
 HOSTILE = {
     "script": "<script>alert(1)</script>",
-    "image": "<img src=x onerror=alert(1)>",
-    "svg": "<svg/onload=alert(1)>",
+    "markup": "<img src=x onerror=alert(1)></title></style></pre></td></svg>--><a href='javascript:alert(1)'>x",
     "attribute": '" onmouseover="alert(1)" x=\'',
-    "textarea": "</textarea></title></style></pre></td></svg>-->",
-    "link": "javascript:alert(1)",
-    "anchor": '<a href="javascript:alert(1)">x</a>',
     "entity": "&lt;script&gt;&#60;b&#62;",
     "template": "{{ 7 * 6 }}{% include '/etc/passwd' %}{# x #}",
-    "ansi": "\x1b[31mred\x1b[0m\x1b]0;title\x07\x1b]8;;http://x\x1b\\",
-    "c1": "\x9b31m\x90q\x9c",
-    "rich": "[red]x[/red] [/nope] [link=http://x]y[/link] [bold",
-    "backslashes": "\\[x]\\\\[/bold]\\",
-    "nul": "a\x00b\x08\x7f",
-    "bidi": "\u202eabc\u2066\u200f",
-    "lines": "a\r\nb\x0bc\x85d\u2028e",
-    "surrogate": "half \ud800 a pair",
+    "terminal": "\x1b[31mred\x1b[0m\x1b]0;title\x07\x1b]8;;http://x\x1b\\ \x9b31m\x90q\x9c a\x00b\x08\x7f",
+    "letters": "\u202eabc\u2066\u200f a\r\nb\x0bc\x85d\u2028e half \ud800 a pair",
+    "rich": "[red]x[/red] [/nope] [link=http://x]y[/link] [bold \\[x]\\\\[/bold]\\",
     "markdown": "# x\n---\n| a | b |\n```\n![x](http://x/y.png) <b>",
 }
 
@@ -459,18 +383,6 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
         assert out.count(text) >= 10  # nothing was taken for markup
 
 
-def test_what_a_model_answers_cannot_steer_the_terminal(monkeypatch):
-    config = resolve(
-        train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", str(DEMO / "model"), "--ask", "2 + 2?"]
-    )
-    tokenizer, style = loading.load_tokenizer(config, train_grpo.PROMPT_FORMATS["xml"])
-    for text in HOSTILE.values():
-        monkeypatch.setattr(type(tokenizer), "decode", lambda *args, text=text, **kwargs: f"{text}<answer>{text}")
-        monkeypatch.setattr(inference, "training_autocast", lambda *args: contextlib.nullcontext())
-        monkeypatch.setattr(inference, "generate", lambda *args, **kwargs: [([1], False)])
-        assert not shown_raw(inference.answer(config, None, tokenizer, style, []))
-
-
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_x_ray_shows_hostile_text_as_text(kind, tmp_path, write_jsonl, capsys):
     text = HOSTILE[kind]
@@ -489,55 +401,26 @@ def test_the_x_ray_shows_hostile_text_as_text(kind, tmp_path, write_jsonl, capsy
 MEGABYTE = 1_000_000
 EXPRESSIONS = {
     "tower": "9^{9^{9}}",
-    "tower of five": "9**9**9**9**9",
-    "factorial": "100000000!",
     "factorials": "9!!!!!!!",
     "power": "10^999999999",
-    "exponent": "1e999999999",
-    "negative exponent": "1E-999999999",
-    "10,000 brackets": "(" * 10_000 + "1" + ")" * 10_000,
+    "brackets": "(" * 10_000 + "1" + ")" * 10_000,
     "brackets in an expression": "(" * 40 + "1" + "*7)" * 40,
-    "open brackets": "(" * MEGABYTE,
-    "closed brackets": ")" * MEGABYTE,
-    "digits": "9" * MEGABYTE,
     "digits on both sides": "9" * (MEGABYTE // 2) + " = " + "9" * (MEGABYTE // 2),
     "decimals": "0." + "0" * MEGABYTE + "1",
-    "longest product": "*".join("9" * 50),
-    "longest quotient": "1" + "/7" * 49,
     "largest factors": "*".join(["9" * 24] * 4),
-    "sums": "1" + "+1" * (MEGABYTE // 2),
-    "products": "9" + "*9" * (MEGABYTE // 2),
-    "fractions": "1/" * (MEGABYTE // 2),
-    "signs": "-" * MEGABYTE + "1",
-    "equals": "=" * MEGABYTE,
     "equations": "1=1" * (MEGABYTE // 3),
-    "spaced equations": "1 = " * (MEGABYTE // 4),
-    "lines": "1+1=2\n" * (MEGABYTE // 6),
-    "commas": "1," * (MEGABYTE // 2),
     "thousands": "1" + ",000" * (MEGABYTE // 4),
-    "dots": "1." * (MEGABYTE // 2),
     "spaces": "1" + " " * MEGABYTE + "= 1",
-    "words": "ab " * (MEGABYTE // 3),
-    "units": "ab-" * (MEGABYTE // 3),
-    "times": "2 x " * (MEGABYTE // 4),
     "shares": "1/2 of " * (MEGABYTE // 7),
-    "dollars": "$" * MEGABYTE,
     "carets": "^{-1" * (MEGABYTE // 4),
     "latex": r"\frac{1}{" * 3000 + "2" + "}" * 3000,
-    "text": r"\text{" * (MEGABYTE // 6),
-    "backslashes": "\\" * MEGABYTE,
     "annotations": "<<1=1>>" * (MEGABYTE // 7),
-    "open annotations": "<<" * (MEGABYTE // 2),
     "arabic digits": "٣" * MEGABYTE,
-    "superscripts": "²" * MEGABYTE,
-    "wide digits": "７" * MEGABYTE,
-    "about": "≈" * MEGABYTE,
-    "nul": "\0" * MEGABYTE,
 }
 
 
 def cost(expression):
-    """Seconds of processor time of the slowest reader of an expression, each at its best of three."""
+    """Seconds of processor time of the slowest reader of an expression, each at its better of two."""
     reward = rewards.REWARD_FUNCS["step_verified_reward_func"]
     think = "<think>\n{}\n</think>\n<answer>{}</answer>".format
     readers = {
@@ -552,13 +435,11 @@ def cost(expression):
     worst = 0.0, ""
     for name, read in readers.items():
         best = float("inf")
-        for _ in range(3):
+        for _ in range(2):
             arithmetic._value.cache_clear()
             start = time.thread_time()
             read()
             best = min(best, time.thread_time() - start)
-            if best < 0.01:
-                break
         worst = max(worst, (best, name))
     return worst
 
@@ -566,9 +447,9 @@ def cost(expression):
 @pytest.mark.parametrize("kind", EXPRESSIONS)
 def test_a_hostile_expression_costs_milliseconds(kind):
     arithmetic.is_true("1+1", "2")  # loads math-verify
-    costs = [cost(EXPRESSIONS[kind])]
+    costs = []
     thread = threading.Thread(target=lambda: costs.append(cost(EXPRESSIONS[kind])), daemon=True)
-    thread.start()
+    thread.start()  # where no signal could end it
     thread.join(60)
-    assert len(costs) == 2  # it came to an end, and without an exception
+    assert costs  # it came to an end, and without an exception
     assert max(costs)[0] < 0.2, costs  # at most 25 ms on a quiet machine; a busy or slow one is not to fail it
