@@ -7,8 +7,6 @@ import argparse
 import difflib
 import functools
 import json
-import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,7 +14,7 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.config.validate import refuse_secrets
 from grpo.core.errors import UserError
-from grpo.core.parsing import from_yaml
+from grpo.core.parsing import ArgumentParser, from_yaml
 from grpo.core.settings import ScriptArguments
 from grpo.rewarding import stages
 
@@ -46,17 +44,8 @@ class Parser(TrlParser):
         self.keys["liger_kernel_config"].type = str  # JSON, like others; dict("{}") would raise
 
     def error(self, message: str) -> NoReturn:
-        found = re.match(r"argument (--\w+)\S*: (.*)", message, re.DOTALL)
-        if found is None:
-            raise UserError(message)
-        key, problem = found[1][2:].replace("-", "_"), found[2]
-        if wrong := re.match(r"invalid (int|float) value: (.*)", problem, re.DOTALL):
-            problem = f"{wrong[2]} is not a {'whole ' if wrong[1] == 'int' else ''}number"
-        elif wrong := re.match(r"Truthy value expected: got (.*) but expected", problem, re.DOTALL):
-            problem = f"{wrong[1]!r} is neither true nor false"
-        elif problem.startswith("expected "):  # one argument, or at least one
-            problem = "no value follows it; add one"
-        raise UserError(f"{key}: {problem}")
+        key, colon, problem = message.removeprefix("argument --").partition(": ")
+        raise UserError(f"{key.partition('/')[0]}{colon}{problem}")  # --bf16/--no_bf16
 
     def words(self, key: str, value: Any) -> list[str]:
         """A setting of the inline block or a recipe as words of a command line."""
@@ -97,15 +86,16 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
         parser = Parser()
         parser.set_defaults(**hyperparameters)
         parser.parse_args(["--help"])
-    parser, argv = _parser(), _with_values(argv)
-    recipes = [word.partition("=")[2] for word in argv if word.startswith("--config=")]
-    recipes += [value for word, value in pairwise([*argv, ""]) if word == "--config"]
-    if len(recipes) > 1:
-        raise UserError(f"config: given {len(recipes)} times ({', '.join(recipes)}); use one recipe, and flags")
+    parser = _parser()
+    recipes = ArgumentParser(prog="python train_grpo.py", add_help=False)
+    recipes.add_argument("--config", action="append", default=[])
+    given, argv = recipes.parse_known_args(argv)
+    if len(given.config) > 1:
+        raise UserError(f"config: more than one recipe ({', '.join(given.config)}); use one, and flags")
     for key in hyperparameters:
         if key not in parser.keys:
             raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){parser.did_you_mean(key)}")
-    merged = {**hyperparameters, **(_read_recipe(recipes[0], parser) if recipes else {})}
+    merged = {**hyperparameters, **(_read_recipe(given.config[0], parser) if given.config else {})}
     # A command line cannot say None or the empty list
     unset = {key: value for key, value in merged.items() if value is None or value == []}
     for key in unset:
@@ -124,31 +114,15 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     return Arguments({key: getattr(namespace, key) for key in parser.keys}, typed)
 
 
-def _with_values(argv: list[str]) -> list[str]:
-    """`--beta -1e-6` as one word: argparse takes such a number for a flag, and would miss the value."""
-    words: list[str] = []
-    for word in argv:
-        if words and re.fullmatch(r"--\w+", words[-1]) and re.fullmatch(r"-([\d.]+e[+-]?\d+|inf|nan)", word):
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
-    return words
-
-
 def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
-    if not path.strip() or path.startswith("--"):
-        raise UserError("config: no recipe is named; use one of recipes/*.yaml")
     try:
         recipe = from_yaml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"config: cannot read {path!r} ({error.strerror}); recipes are in recipes/*.yaml") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"config: {path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except ValueError as error:
-        raise UserError(f"config: {path} is not valid YAML ({error}); write `key: value` lines") from None
+        raise UserError(f"config: {path} is not valid YAML in UTF-8 ({error}); write `key: value` lines") from None
     if not isinstance(recipe, dict):
-        found = "is empty" if recipe is None else f"is a {type(recipe).__name__}"
-        raise UserError(f"config: {path} {found}; write `key: value` lines")
+        raise UserError(f"config: {path} is not a mapping; write `key: value` lines")
     for key in recipe:
         if key == "env":
             raise UserError(f"env: {path} may not set environment variables; export them in the shell instead")

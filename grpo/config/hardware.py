@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from grpo.core import processes
@@ -40,16 +39,10 @@ ON_CPU: dict[str, Any] = {
 
 def world_size() -> int:
     """The number of processes that a launcher says it started; UserError where the environment is no launcher's."""
-    for key, least in (("WORLD_SIZE", 1), ("LOCAL_RANK", -1)):
-        value = os.environ.get(key, str(least))
-        if not re.fullmatch(r"-?[0-9]{1,9}", value) or int(value) < least:
-            raise UserError(
-                f"{key}: {value!r} in the environment is no number of processes; unset it, or use torchrun"
-            )
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count > 1 and "MASTER_ADDR" not in os.environ:
-        raise UserError(f"WORLD_SIZE: {count} in the environment, but no launcher; start with torchrun, or unset it")
-    return count
+    count = os.environ.get("WORLD_SIZE", "1")
+    if not count.isdecimal() or (int(count) > 1 and "MASTER_ADDR" not in os.environ):
+        raise UserError(f"WORLD_SIZE: {count!r} in the environment, but no launcher; start with torchrun, or unset it")
+    return int(count)
 
 
 def claim_devices(settings: dict[str, Any], argv: list[str]) -> None:
@@ -169,36 +162,24 @@ def _check_attention(name: str | None) -> None:
 
 
 def check_optimizer(training: "GRPOConfig") -> None:
-    """UserError where the optimizer's package is missing; transformers would say so in the middle of train()."""
-    from transformers import Trainer
+    """UserError where the optimizer or its schedule cannot be made, which train() would say after an evaluation."""
+    import torch
+    from transformers import SchedulerType, Trainer, get_scheduler
     from transformers.training_args import OptimizerNames
 
     try:
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
             Trainer.get_optimizer_cls_and_kwargs(training)
     except (ImportError, ValueError) as error:
-        given = f" with optim_args: {training.optim_args!r} (name=value,name=value)" if training.optim_args else ""
-        raise UserError(f"optim: {OptimizerNames(training.optim).value} cannot be used{given}: {error}") from None
-
-
-def check_schedule(training: "GRPOConfig") -> None:
-    """UserError where the learning-rate schedule cannot be made; train() would raise, after the first evaluation."""
-    import torch
-    from transformers import SchedulerType, get_scheduler
-
-    kwargs = training.lr_scheduler_kwargs
-    optimizer = torch.optim.SGD([torch.zeros(1)])
+        name = OptimizerNames(training.optim).value
+        raise UserError(f"optim: {name} cannot be used (optim_args {training.optim_args!r}): {error}") from None
+    kwargs = training.lr_scheduler_kwargs if isinstance(training.lr_scheduler_kwargs, dict) else {}
     try:
-        get_scheduler(
-            training.lr_scheduler_type,
-            optimizer,
-            1,
-            10,
-            scheduler_specific_kwargs=kwargs if isinstance(kwargs, dict) else {},
-        )
+        optimizer = torch.optim.SGD([torch.zeros(1)])
+        get_scheduler(training.lr_scheduler_type, optimizer, 1, 10, scheduler_specific_kwargs=kwargs)
     except (TypeError, ValueError) as error:
         name = SchedulerType(training.lr_scheduler_type).value
         raise UserError(
-            f"lr_scheduler_kwargs: {training.lr_scheduler_kwargs} does not do for {name} ({error}); give the "
-            "arguments of this schedule, or another lr_scheduler_type"
+            f"lr_scheduler_kwargs: {kwargs} does not fit {name} ({error}); use the arguments of this schedule, or "
+            "another lr_scheduler_type"
         ) from None

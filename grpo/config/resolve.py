@@ -92,7 +92,6 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
     settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
     script, training, model = arguments.to_dataclasses(settings)
     hardware.check_optimizer(training)
-    hardware.check_schedule(training)
     if model.model_revision != "main":  # TRL loads the reference model with these
         given = training.model_init_kwargs
         training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}

@@ -6,10 +6,9 @@ What TRL, transformers and PEFT themselves refuse at once, in a readable line, i
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.core import parsing, processes
@@ -18,27 +17,37 @@ from grpo.core.redaction import holds_key, is_secret_name
 from rewards import PENALTIES
 
 MOST = 2**31 - 1  # no setting means more, and what counts to more overflows somewhere
-ABOVE_ZERO, BELOW_ONE, SMALLEST = 1e-12, 1 - 1e-12, math.ulp(0.0)
-ANY = (-MOST, MOST)
-# Smallest and largest value that makes sense, where it is not ANY.
-RANGES: dict[tuple[float, float], str] = {
-    (1, MOST): "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
-    "steps_per_generation generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
-    "eval_samples eval_num_samples pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
-    "ref_model_sync_steps ddp_timeout",
-    (2, MOST): "num_generations num_generations_eval filter_num_samples",
-    (0, MOST): "num_shots top_k beta epsilon epsilon_high delta weight_decay max_grad_norm "
-    "warmup_steps entropy_coef eval_delay neftune_noise_alpha",
-    (0, 1024): "dataloader_num_workers",
-    (SMALLEST, MOST): "adam_epsilon",
-    (ABOVE_ZERO, MOST): "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps "
-    "sapo_temperature_neg sapo_temperature_pos adaptive_bounds",
-    (0, 1): "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate max_faulty_rewards",
-    (ABOVE_ZERO, 1): "top_p vllm_gpu_memory_utilization",
-    (0, BELOW_ONE): "adam_beta1 adam_beta2 lora_dropout",
-    (0, 2**32 - 1): "seed data_seed",
-}
-
+RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (
+        "at least 1",
+        lambda number: number >= 1,
+        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
+        "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples eval_samples "
+        "eval_num_samples pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
+        "ref_model_sync_steps ddp_timeout",
+    ),
+    ("at least 2", lambda number: number >= 2, "num_generations num_generations_eval filter_num_samples"),
+    (
+        "at least 0",
+        lambda number: number >= 0,
+        "num_shots top_k beta epsilon epsilon_high delta weight_decay max_grad_norm warmup_steps entropy_coef "
+        "eval_delay neftune_noise_alpha dataloader_num_workers seed data_seed",
+    ),
+    (
+        "above 0",
+        lambda number: number > 0,
+        "num_train_epochs temperature repetition_penalty logging_steps save_steps eval_steps adam_epsilon "
+        "sapo_temperature_neg sapo_temperature_pos adaptive_bounds",
+    ),
+    (
+        "from 0 to 1",
+        lambda number: 0 <= number <= 1,
+        "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate max_faulty_rewards",
+    ),
+    ("above 0 and at most 1", lambda number: 0 < number <= 1, "top_p vllm_gpu_memory_utilization"),
+    ("at least 0 and below 1", lambda number: 0 <= number < 1, "adam_beta1 adam_beta2 lora_dropout"),
+    ("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1, "max_steps"),
+)
 
 # Where TRL takes any text and complains in the middle of a run
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -49,43 +58,34 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "scale_rewards": ("group", "batch", "none", "True", "False"),
     "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-    "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-    "cache_implementation": ("dynamic", "static", "offloaded", "offloaded_static", "quantized"),
 }
 # An empty text is a slip of a script (`--output_dir "$OUT"`), save of those
 MAY_BE_EMPTY = {"system_prompt", "debug"}
-PATHS = ("model_name_or_path", "dataset_name", "eval_dataset_name", "output_dir")
 
 
 def check_values(settings: dict[str, Any]) -> None:
+    """UserError for the first value that no run can have."""
     for key, value in settings.items():
         if isinstance(value, str) and not value.strip() and key not in MAY_BE_EMPTY:
-            what = {"ask": "a question", "merge_only": "a directory"}.get(key, "a value, or leave it out")
-            raise UserError(f"{key}: it is empty; give {what}")
-        if key in PATHS and value and value != value.strip() and not os.path.exists(value):
-            raise UserError(f"{key}: {value!r} begins or ends with a space; leave it out")
+            raise UserError(f"{key}: it is empty; add a value, or drop it")
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int | float) and not abs(number) <= MOST:  # nor is that true of nan
+                raise UserError(f"{key}: {number} is out of range; use a finite number below {MOST:,}")
+    for label, fits, keys in RANGES:
+        for key in keys.split():
+            value = settings[key]
+            for number in value if isinstance(value, list) else [value]:
+                if number is not None and not fits(number):
+                    raise UserError(f"{key}: {number} is out of range; use a number {label}")
     for key, choices in CHOICES.items():
         if settings[key] is not None and str(settings[key]) not in choices:
-            raise UserError(f"{key}: {settings[key]!r} is unknown; give {', '.join(choices[:-1])} or {choices[-1]}")
-    ranges = {key: limits for limits, keys in RANGES.items() for key in keys.split()}
-    for key, value in settings.items():
-        low, high = ranges.get(key, ANY)
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                continue
-            if not low <= number <= high:  # neither is true of nan
-                above = {ABOVE_ZERO: "a number above 0", SMALLEST: "a number above 0", -MOST: "a finite number"}
-                most = "" if high == MOST and not number > high else f" and at most {high:.10g}"
-                most = " and below 1" if high == BELOW_ONE else most
-                raise UserError(f"{key}: {number} is out of range; give {above.get(low, f'at least {low:g}')}{most}")
+            raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
     shares = settings["filter_pass_rate"]
     if shares is not None and (len(shares) != 2 or shares[0] > shares[1]):
-        raise UserError(f"filter_pass_rate: {shares} is no range; give the lowest and the highest share, as 0.1 0.9")
+        raise UserError(f"filter_pass_rate: {shares} is not a range; use the lowest and highest share, as 0.1 0.9")
     instead = [key for key in ("dry_run", "eval_only", "ask", "merge_only") if settings[key] not in (None, False)]
     if len(instead) > 1 and instead != ["dry_run", "eval_only"]:
-        raise UserError(f"{instead[-1]}: {' and '.join(instead)} are each to be done instead of a run; give one")
-    if settings["max_steps"] != -1 and settings["max_steps"] < 1:
-        raise UserError(f"max_steps: {settings['max_steps']} is out of range; give at least 1, or -1 for whole epochs")
+        raise UserError(f"{instead[-1]}: {' and '.join(instead)} each replace a run; use one of them")
 
 
 def check_adaptive(settings: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ def check_adaptive(settings: dict[str, Any]) -> None:
     for name in names if names != ["all"] else ():
         if name not in settings["reward_funcs"]:
             raise UserError(
-                f"adaptive_rewards: {name!r} is none of the run's rewards; give all, or some of "
+                f"adaptive_rewards: {name!r} is not among the run's rewards; use all, or some of "
                 f"{', '.join(settings['reward_funcs'])}"
             )
         if name in PENALTIES and settings["adaptive_threshold"] >= 0:
@@ -103,7 +103,7 @@ def check_adaptive(settings: dict[str, Any]) -> None:
                 "adaptive_threshold below 0"
             )
     if len(bounds) != 2 or not bounds[0] <= 1 <= bounds[1]:
-        raise UserError(f"adaptive_bounds: {bounds} is no range around 1; give two multiples of the weight: 0.25 4")
+        raise UserError(f"adaptive_bounds: {bounds} is not a range around 1; use two multiples of the weight: 0.25 4")
 
 
 # Texts of the user's own, which may well show a URL with somebody's name in it
@@ -145,77 +145,44 @@ OWN_FLAGS = {  # what a dictionary would set behind the back of a setting, which
     "generation_kwargs": {"max_new_tokens": "max_completion_length"}
     | {key: key for key in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")},
 }
-PACKAGES = {"use_liger_kernel": "liger_kernel", "deepspeed": "deepspeed"}
 
 
 def read_dictionaries(settings: dict[str, Any]) -> None:
     """Turn the settings that are JSON into dictionaries, in place."""
     for key in (key for key in DICTIONARIES if key in settings):  # transformers 5.17 does not have them all
-        value = settings[key]
-        if isinstance(value, str) and not (key in FILES and not value.lstrip().startswith(("{", "["))):
+        value, reason = settings[key], ""
+        if isinstance(value, str) and key in FILES and os.path.isfile(value):
+            continue
+        if isinstance(value, str):
             try:
                 settings[key] = value = parsing.from_json(value)
             except ValueError as error:
-                raise UserError(f'{key}: {value!r} is no dictionary ({error}); write {{"name": value}}') from None
-        if isinstance(value, str) and not os.path.isfile(value):
-            raise UserError(f'{key}: there is no file {value!r}; give one, or write {{"name": value}}')
-        if not isinstance(value, dict | str | None):
-            raise UserError(f'{key}: {value!r} is no dictionary; write {{"name": value}}')
-        for name, flag in OWN_FLAGS.get(key, {}).items():
-            if isinstance(value, dict) and name in value:
-                raise UserError(f"{key}: {name} has a setting of its own; give --{flag} {value[name]}")
+                reason = f" ({error})"
+        if not isinstance(value, dict | None):
+            file = ", or the name of a file that exists" if key in FILES else ""
+            raise UserError(f'{key}: {value!r} is not a dictionary{reason}; write {{"name": value}}{file}')
+        for name in OWN_FLAGS.get(key, {}).keys() & (value or {}).keys():
+            raise UserError(f"{key}: {name} has a setting of its own; use --{OWN_FLAGS[key][name]}")
 
 
 def check_together(settings: dict[str, Any], world_size: int) -> None:
     """UserError for the first setting that does not go with another one, or with what is installed."""
-    for key, package in PACKAGES.items():
+    for key, package in {"use_liger_kernel": "liger_kernel", "deepspeed": "deepspeed"}.items():
         if settings[key] and importlib.util.find_spec(package) is None:
             raise UserError(f"{key}: {package} is not installed; pip install {package.replace('_', '-')}, or drop it")
-    lora, modules = settings["use_peft"], settings["lora_target_modules"] or []
-    reference, evaluation = settings["sync_ref_model"], settings["eval_strategy"] != "no"
-    for is_so, message in (
-        (
-            reference and not settings["beta"],
-            "sync_ref_model: there is no reference model while beta is 0; give --beta 0.04, or drop sync_ref_model",
-        ),
-        (
-            reference and lora,
-            "sync_ref_model: an adapter has no reference model of its own; drop sync_ref_model, or use_peft",
-        ),
-        (
-            settings["eval_on_start"] and not evaluation,
-            "eval_on_start: nothing is evaluated while eval_strategy is no; add --eval_strategy steps, or drop it",
-        ),
-        (
-            settings["save_strategy"] == "best" and not (evaluation and settings["metric_for_best_model"]),
-            "save_strategy: best needs --eval_strategy steps and a --metric_for_best_model; add them, or give steps",
-        ),
-        (
-            settings["remove_unused_columns"],
-            "remove_unused_columns: true would keep the answers from the rewards; leave it out",
-        ),
-        (
-            lora and "lm_head" in modules,
-            "lora_target_modules: TRL reads the weights of lm_head itself, past an adapter on it; leave lm_head out",
-        ),
-        (
-            settings["lora_task_type"] != "CAUSAL_LM",
-            f"lora_task_type: {settings['lora_task_type']} is no kind of model that writes text; give CAUSAL_LM",
-        ),
-        (
-            settings["fsdp"] and world_size == 1,
-            f"fsdp: {settings['fsdp']} needs several processes; start it with torchrun, or drop it",
-        ),
-        (
-            settings["save_on_each_node"] and processes.count() > 1,
-            "save_on_each_node: true would let every machine write the same run; leave it out, and share output_dir",
-        ),
-    ):
-        if is_so:
-            raise UserError(message)
+    if settings["remove_unused_columns"]:
+        raise UserError("remove_unused_columns: true would keep the answers from the rewards; drop it")
+    if settings["use_peft"] and "lm_head" in (settings["lora_target_modules"] or []):
+        raise UserError("lora_target_modules: TRL reads lm_head's weights itself, past an adapter on it; drop lm_head")
+    if settings["fsdp"] and world_size == 1:
+        raise UserError(f"fsdp: {settings['fsdp']} needs several processes; start it with torchrun, or drop it")
+    if settings["save_on_each_node"] and processes.count() > 1:
+        raise UserError(
+            "save_on_each_node: true would let every machine write the same run; drop it, and share output_dir"
+        )
 
 
-# Flags, as a regular expression, that do nothing unless one of these settings has one of these values
+# Flags, as a regular expression, that do nothing unless one of these settings has one of these values (True: any)
 NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("save_steps", ("save_strategy",), ("steps",)),
     ("save_total_limit|save_only_model", ("save_strategy",), ("steps", "epoch", "best")),
@@ -229,6 +196,8 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("filter_num_samples", ("filter_pass_rate", "curriculum"), (True,)),
     ("adaptive_threshold|adaptive_bounds", ("adaptive_rewards",), (True,)),
     ("ref_model_.*", ("sync_ref_model",), (True,)),
+    ("sync_ref_model", ("beta",), (True,)),
+    ("eval_on_start", ("eval_strategy",), ("steps", "epoch")),
     ("sapo_.*", ("loss_type",), ("sapo",)),
     ("vespo_.*", ("loss_type",), ("vespo",)),
     ("pack_tokens", ("packed",), (True,)),
@@ -236,6 +205,9 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("num_completions_to_print", ("log_completions",), (True,)),
     ("hub_.*", ("push_to_hub",), (True,)),
 )
+
+
+WISHES = {"filter_pass_rate": "0.1 0.9", "adaptive_rewards": "all", "beta": "0.04"}
 
 
 def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
@@ -246,16 +218,12 @@ def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
     for flags, names, values in NEEDS:
         if any(settings[name] in values or (values == (True,) and settings[name]) for name in names):
             continue
-        for key in sorted(key for key in typed if re.fullmatch(flags, key) and not _off(settings[key])):
-            states = " and ".join(f"{name} is {_shown(settings[name])}" for name in names)
-            wish = f"--{names[0]} {'0.1 0.9' if names[0] == 'filter_pass_rate' else _shown(values[0])}"
-            wish = "--adaptive_rewards all" if names[0] == "adaptive_rewards" else wish
-            raise UserError(f"{key}: it has no effect while {states}; drop it, or add {wish}")
-
-
-def _off(value: Any) -> bool:
-    return value is None or value is False
+        for key in sorted(key for key in typed if re.fullmatch(flags, key)):
+            if settings[key] is not None and settings[key] is not False:
+                states = " and ".join(f"{name} is {_shown(settings[name])}" for name in names)
+                wish = f"--{names[0]} {WISHES.get(names[0], _shown(values[0]))}"
+                raise UserError(f"{key}: it has no effect while {states}; drop it, or add {wish}")
 
 
 def _shown(value: Any) -> str:
-    return {None: "unset", True: "true", False: "false"}.get(value, str(value))
+    return "unset" if value is None else str(value).lower()

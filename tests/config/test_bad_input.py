@@ -2,20 +2,14 @@
 
 A case each of what a module finds; the module's own tests have the others.
 `MISTAKES` run through `main` in process and must be found before weights are loaded, save where a case says so, so that
-`--dry_run` finds them too; `COMMANDS` are real ones. `ODD` is input that only looks wrong, and must be read rightly.
+`--dry_run` finds them too. `ODD` is input that only looks wrong, and must be read rightly.
 """
 
 # ruff: noqa: E501 - a case is a line
 
-import ctypes
 import hashlib
 import json
-import os
-import re
 import shutil
-import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +17,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset, DatasetDict
+from helpers_commands import command
 from helpers_runs import DEMO, ROOT, ROWS
 from safetensors.torch import load_file, save_file
 
@@ -30,7 +25,6 @@ import train_grpo
 from grpo.config import preflight
 from grpo.policy import loading
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="files of /proc, and capabilities, are Linux's")
 Content = str | bytes | Callable[[Path], Any] | None  # None: a directory
 
 
@@ -43,7 +37,6 @@ class Case:
     model: Callable[[Path], Any] | None = None  # spoils the copy of the model that is given
     environment: dict[str, str] = field(default_factory=dict)
     loads: bool = False  # only the weights themselves show it
-    marks: tuple[pytest.MarkDecorator, ...] = ()
 
 
 def lines(rows):
@@ -130,53 +123,31 @@ ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
 
 FILES = {
     "missing evaluation file": Case("'gone.csv'", {"eval_dataset_name": "gone.csv"}),
-    "directory as file": data(None, "'given.jsonl'"),
     "key twice": data(ROW + '{"question": "a", "question": "b", "answer": "#### 1"}\n', "line 2"),
-    "nested questions": data(lines([{"question": {"text": "a"}, "answer": "#### 1"}] * 9), "answer_column:"),
     "wrong columns": data(lines([{"text": "a", "label": 1}]), "question_column:"),
     "wrong answer column": Case("answer_column:", {"answer_column": "gold"}),
     "CSV without a header": data("What is 1?,1\nWhat is 2?,2\n", "question_column:", name="given.csv"),
-    "CSV with semicolons": data("question;answer\na;1\n", "question_column:", name="given.csv"),
     "CSV with an open quote": data('question,answer\n"a,1\n', "'given.csv'", name="given.csv"),
-    "CSV column twice": data("question,answer,answer\na,1,2\n", "'given.csv'", name="given.csv"),
-    "directory of other files": data(lambda path: (path.mkdir(), put("x.jsonl", ROW)(path)), "'given'", name="given"),
     "saved dataset without its arrow file": data(saved(lambda place: next(place.glob("train/*.arrow")).unlink()), "'given'", name="given"),
     "one row": data(ROW, "dataset: 1 row"),
     "fewer rows than a rollout": Case("dataset:", {"max_samples": "2"}),
     "prompts all too long": Case("max_prompt_length:", {"max_prompt_length": "5"}),
-}  # fmt: skip
-
-SPLITS = {
-    f"split {spec!r}": Case("dataset_split:", {"dataset_split": spec})
-    for spec in ("validation", "train[:0]")
-} | {
-    "evaluation split of no rows": Case("eval_split:", {"eval_split": "train[:0]"}),
-    "evaluation split missing": Case(
-        "eval_split:",
-        {"eval_dataset_name": "given", "eval_split": "dev"},
-        files={"given": saved()},
-    ),
+    "split missing": Case("dataset_split:", {"dataset_split": "validation"}),
+    "split of no rows": Case("eval_split:", {"eval_split": "train[:0]"}),
 }  # fmt: skip
 
 RECIPES = {
     "key twice": recipe("beta: 0.1\nseed: 3\nbeta: 0.2\n", "config:"),
-    "key twice, in a stage": recipe("stages:\n- name: a\n  name: b\n", "line 3"),
     "missing": Case("config:", {"config": "gone.yaml"}),
-    "directory": recipe(None, "config:"),
     "empty": recipe("", "config:"),
     "a list": recipe("- beta\n- seed\n", "config:"),
     "tabs": recipe("beta: 0.1\n\tseed: 3\n", "config:"),
-    "two colons": recipe("a: b: c", "config:"),
     "Python object": recipe("beta: !!python/object/apply:os.system ['touch written']\n", "config:"),
     "not UTF-8": recipe(b"run_name: caf\xe9\n", "config:"),
     "environment": recipe("env: {WANDB_API_KEY: x}", "env:"),
     "unknown key": recipe("lerning_rate: 1", "lerning_rate:"),
     "value missing": recipe("learning_rate:", "learning_rate:"),
     "number with a fraction": recipe("num_generations: 8.5", "num_generations:"),
-    "text for a dictionary": recipe("chat_template_kwargs: abc", "chat_template_kwargs:"),
-    "null for a number": recipe("max_completion_length: null", "max_completion_length:"),
-    "another recipe": recipe("config: other.yaml", "config:"),
-    "number for a key": recipe("1: 2", "1: "),
     "list for a value": recipe("learning_rate: [1.0e-5]", "learning_rate:"),
     "word for a switch": recipe("bf16: perhaps", "bf16:"),
     "twice": Case("config:", words=("--config", "a.yaml", "--config=b.yaml")),
@@ -187,7 +158,6 @@ OUT_OF_RANGE = {
     f"{key} {value}": given(f"--{key}", value, says=f"{key}:")
     for key, value in [
         ("seed", "-1"),
-        ("seed", "1.5"),
         ("learning_rate", "abc"),
         ("learning_rate", "nan"),
         ("learning_rate", "-1e-6"),
@@ -197,29 +167,20 @@ OUT_OF_RANGE = {
         ("max_samples", "0"),
         ("max_steps", "0"),
         ("max_faulty_rewards", "1.5"),
-        ("num_train_epochs", "1e308"),
         ("num_generations", "1"),
         ("num_shots", "99"),
-        ("max_completion_length", "-8"),
         ("bf16", "maybe"),
         ("loss_type", "grop"),
         ("lr_scheduler_type", "zigzag"),
         ("optim", "sgdd"),
         ("prompt_format", "xlm"),
         ("attn_implementation", "flash"),
-        ("cache_implementation", "large"),
-        ("report_to", "none,tensorboard"),
         ("output_dir", ""),
-        ("output_dir", " run"),
         ("question_template", "Q:"),
         ("completion_template", "{reasoning} {answer}"),
         ("filter_pass_rate", "0.5"),
-        ("eval_samples", "-3"),
-        ("vllm_gpu_memory_utilization", "1.5"),
-        ("tf32", "true"),  # on a CPU, as the next
-        ("dtype", "bfloat16"),
+        ("dtype", "bfloat16"),  # on a CPU
         ("merge_only", "gone"),
-        ("optim_args", "fast"),
     ]
 }
 
@@ -231,44 +192,35 @@ SETTINGS = {
     "flag without a value": given("--seed", says="seed:"),
     "CPU and bf16": given("--bf16", "true", says="bf16:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),
-    "CPU and an optimizer of CUDA's": given("--optim", "adamw_8bit", says="optim:"),
     "optimizer not installed": given("--optim", "galore_adamw", says="optim:"),
     "reference model without beta": given("--sync_ref_model", "true", says="sync_ref_model:"),
     "evaluation at the start of none": given("--eval_on_start", "true", says="eval_on_start:"),
-    "best of no measure": given("--save_strategy", "best", says="save_strategy:"),
+    "best of no measure": given("--save_strategy", "best", says="metric_for_best_model", loads=True),
     "columns that rewards need": given("--remove_unused_columns", "true", says="remove_unused_columns:"),
     "schedule without its arguments": given("--lr_scheduler_type", "cosine_with_min_lr", says="lr_scheduler_kwargs:"),
     "shards of one process": given("--fsdp", "full_shard", says="fsdp:"),
     "dictionary that is none": given("--generation_kwargs", "{", says="generation_kwargs:"),
-    "setting inside a dictionary": given("--model_init_kwargs", '{"dtype": "float16"}', says="model_init_kwargs:"),
-    "template's arguments": given("--chat_template_kwargs", '{"tools": 5}', says="chat"),
     "experts of none": given("--router_aux_loss_coef", "0.1", says="router_aux_loss_coef:"),
     "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="model: the adapter"),
-    "adapter on lm_head": given("--use_peft", "true", "--lora_target_modules", "lm_head", says="lora_target_modules:"),
     "checkpoint missing": given("--resume_from_checkpoint", "gone", says="resume_from_checkpoint:"),
 }  # fmt: skip
 
 REWARDS = {
     "weights of nothing": given("--reward_weights", "0", "0", "0", "0", "0", says="reward_weights"),
-    "arguments that are no JSON": given("--reward_args", "{low: 5}", says="reward_args:"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
-    "own, too short": own_reward("bad_short", "def f(completions, **kwargs):\n    return [1.0]\n", "reward f:"),
 }  # fmt: skip
 
 MODELS = {
     "neither here nor on the Hub": Case("model_name_or_path:", {"model_name_or_path": "nobody/nothing"}),
-    "a file": Case("model_name_or_path:", {"model_name_or_path": "rows.jsonl"}),
     "an empty directory": Case("model_name_or_path:", {"model_name_or_path": "given"}, files={"given": None}),
     "T5": Case("model:", model=put("config.json", '{"model_type": "t5", "num_layers": 1}')),
     "weights cut off": Case("model_name_or_path:", model=cut("model.safetensors"), loads=True),
-    "weights as git-lfs has them": Case("model_name_or_path:", model=put("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"), loads=True),
     "shard missing": Case("model_name_or_path:", model=sharded, loads=True),
     "weights of another shape": Case("model_name_or_path:", model=config(hidden_size=64), loads=True),
     "a layer missing": Case("model_name_or_path:", model=weights(lambda given: {key: value for key, value in given.items() if "layers.1" not in key}), loads=True),
     "weights not finite": Case("model_name_or_path:", model=weights(lambda given: {key: value * float("nan") for key, value in given.items()}), loads=True),
     "no tokenizer": Case("model_name_or_path:", model=lambda place: [(place / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")]),
-    "tokenizer empty": Case("model_name_or_path:", model=put("tokenizer.json", "")),
     "no pad and no end token": Case("eos_token", model=put("tokenizer_config.json", '{"eos_token": null, "pad_token": null}')),
     "template with a syntax error": Case("chat_template", model=put("chat_template.jinja", "{% for %}")),
     "another model's tokenizer": Case("vocabulary:", model=config(vocab_size=300)),
@@ -278,34 +230,21 @@ MODELS = {
 
 
 ENVIRONMENT = {
-    "output_dir on no disk": Case("disk:", {"output_dir": "/proc/run"}, marks=(linux,)),
     "output_dir holds a run": Case("output_dir:", files={"run/run.json": "{}", "run/metrics.jsonl": "precious"}),
     "checkpoint that is none": Case("resume_from_checkpoint:", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/x": "precious"}),
     "the model to start from": Case("overwrite_run:", {"output_dir": "model", "overwrite_run": "true"}, model=put("run.json", "{}")),
-    "number of processes": Case("WORLD_SIZE:", environment={"WORLD_SIZE": "two"}),
     "processes without a launcher": Case("WORLD_SIZE:", environment={"WORLD_SIZE": "2"}),
 }  # fmt: skip
 
-TABLES = {"file": FILES | SPLITS, "recipe": RECIPES, "setting": OUT_OF_RANGE | SETTINGS, "reward": REWARDS}
+TABLES = {"file": FILES, "recipe": RECIPES, "setting": OUT_OF_RANGE | SETTINGS, "reward": REWARDS}
 TABLES |= {"model": MODELS, "environment": ENVIRONMENT}
 MISTAKES = {f"{kind}: {name}": case for kind, table in TABLES.items() for name, case in table.items()}
 
 
-def parameters(cases):
-    return [pytest.param(case, id=name, marks=case.marks) for name, case in cases.items()]
-
-
 def tree():
-    """Every path in the working directory with what it is and holds."""
-    found = {}
-    for path in sorted(Path.cwd().rglob("*")):
-        if "__pycache__" in path.parts:  # Python's own, of a reward's module
-            continue
-        mode = path.lstat().st_mode
-        readable = stat.S_ISREG(mode) and mode & 0o400
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if readable else None
-        found[str(path)] = (mode, os.readlink(path) if path.is_symlink() else content)
-    return found
+    """Every file in the working directory and what it holds, but for Python's own, of a reward's module."""
+    files = [path for path in sorted(Path.cwd().rglob("*")) if "__pycache__" not in path.parts]
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None for path in files}
 
 
 @pytest.fixture
@@ -329,15 +268,10 @@ def prepare(tiny_model, tiny_run, monkeypatch):
             case.model(Path("model"))
         for key, value in case.environment.items():
             monkeypatch.setenv(key, value)
-        named = {word[2:].partition("=")[0] for word in case.words if word.startswith("--")}
-        if "config" in changed:  # a recipe's value must not be hidden by a flag's
-            named |= set(re.findall(r"^\W*(\w+):", str(case.files.get("given.yaml")), re.MULTILINE)) | {
-                "learning_rate"
-            }
-        words = tiny_run(
-            **{**dict.fromkeys(named & {*["report_to", "dataset_name", "output_dir", "learning_rate"]}), **changed}
-        )
-        return [*words, *case.words]
+        if "config" in changed:  # its value must not be hidden by a flag's
+            changed.setdefault("learning_rate", None)
+        given = {word[2:] for word in case.words} & {"report_to", "learning_rate", "output_dir"}
+        return [*tiny_run(**dict.fromkeys(given), **changed), *case.words]
 
     return argv
 
@@ -349,7 +283,7 @@ def the_error(err):
     return line
 
 
-@pytest.mark.parametrize("case", parameters(MISTAKES))
+@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_and_changes_nothing(case, prepare, monkeypatch, capfd):
     argv = prepare(case)
     if not case.loads:
@@ -360,50 +294,17 @@ def test_a_mistake_is_one_line_and_changes_nothing(case, prepare, monkeypatch, c
     assert tree() == before
 
 
-# --- Real commands, for what only another process shows
-
-
-def without_privileges():
-    """Root may read and write what permission bits forbid; without these two capabilities it may not."""
-    if os.geteuid() == 0:
-        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: gone from the next exec on
-
-
-def forbidden(name, mode, content):
-    """A file (or, of no content, a directory) with these permissions."""
-
-    def write(path):
-        path.mkdir() if content is None else path.write_text(content)
-        path.chmod(mode)
-
-    return {name: write}
-
-
-COMMANDS = {
-    "no GPU": Case("--use_cpu true", {"use_cpu": "false"}),
-    "unknown flag": MISTAKES["setting: unknown flag"],
-    "dataset not to be read": Case("'given.jsonl'", {"dataset_name": "given.jsonl"}, files=forbidden("given.jsonl", 0o000, ROW), marks=(linux,)),
-    "run not to be written": Case("output_dir:", {"output_dir": "given/run"}, files=forbidden("given", 0o555, None), marks=(linux,)),
-    "model not to be read": Case("model_name_or_path:", model=lambda place: (place / "config.json").chmod(0), marks=(linux,)),
-}  # fmt: skip
+COMMANDS = ("setting: unknown flag", "file: missing evaluation file", "recipe: tabs", "reward: own, raising")
+COMMANDS += ("environment: output_dir holds a run", "model: weights not finite")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", parameters(COMMANDS))
-def test_a_mistake_of_a_real_command(case, prepare):
-    argv = prepare(case)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_mistake_of_a_command(name, prepare):
+    argv = prepare(MISTAKES[name])
     before = tree()
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train_grpo.py"), *argv],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-        preexec_fn=without_privileges if linux in case.marks else None,
-    )
-    assert done.returncode == 2, done.stderr[-2000:]
-    assert case.says in (line := the_error(done.stderr)), line
+    done = command(ROOT / "train_grpo.py", argv, real=name == COMMANDS[0])
+    assert done.returncode == 2 and MISTAKES[name].says in the_error(done.stderr)
     assert tree() == before
 
 
@@ -434,27 +335,21 @@ DROPPED = "9 rows without a question or a gold answer were dropped"
 ODD = {
     "a line of a megabyte": fine(lines([{"question": "why " * 250_000, "answer": "#### 1"}, *ROWS]), too_long=1, shown="1 training rows with longer prompts were dropped", answers=ONE),
     "null answers": fine(lines([*ROWS, *[{"question": "a", "answer": None}] * 9]), unusable=9, shown=DROPPED),
-    "rows that lack the answer": fine(lines(ROWS) + '{"question": "a"}\n' * 9, unusable=9, shown=DROPPED),
-    "answers too large for a machine's numbers": fine(lines(sums(lambda n: 10**25 + n)), answers={"What is 8 + 1?": f"{10**25 + 9}"}),
-    "other columns, nested": fine(lines([{**row, "more": {"level": [1, None]}} for row in ROWS]), answers=ONE),
     "CSV with a byte-order mark, quotes and newlines": fine(b'\xef\xbb\xbfquestion,answer\r\n"What, ""then""\nis 1?","1,000"\r\n' + b"".join(b"q%d,%d\r\n" % (n, n) for n in range(39)), name="given.csv", answers={'What, "then"\nis 1?': "1000", "q7": "7"}),
     "CSV with short rows": fine("question,answer\n" + "".join(f"q{n},{n}\n" for n in range(40)) + "q\n" * 9, name="given.csv", unusable=9, shown=DROPPED),
-    "CSV with a field of a megabyte": fine("question,answer\n" + "why " * 250_000 + ",1\n" + "".join(f"q{n},{n}\n" for n in range(40)), name="given.csv", too_long=1),
     "data with a test split": Read(Case(flags={"dataset_name": "given", "eval_samples": "3"}, files={"given": saved()}), 40, shown="3 training rows that ask a held-out question were dropped"),
     "evaluated on some training rows": Read(Case(flags={"eval_dataset_name": "rows.jsonl", "dataset_name": "rows.jsonl", "eval_samples": "5"}), 40, shown="5 training rows that ask a held-out question were dropped"),
     "recipe with a byte-order mark": Read(recipe(b"\xef\xbb\xbfbeta: 0.5\n", ""), 40, settings={"beta": 0.5}),
-    "recipe with an alias": Read(recipe("seed: &n 7\ndata_seed: *n\n", ""), 40, settings={"seed": 7, "data_seed": 7}),
     "recipe with one reward as a text": Read(recipe("reward_funcs: correctness_reward_func\n", ""), 40, settings={"reward_funcs": ["correctness_reward_func"]}),
     "no system prompt": Read(given("--system_prompt", "", says=""), 40, settings={"system_prompt": ""}),
     "no chat template": Read(Case(model=lambda place: (place / "chat_template.jinja").unlink()), 40, shown="as plain text, 0 worked examples"),
     "no pad token": Read(Case(model=put("tokenizer_config.json", '{"eos_token": "<|im_end|>", "pad_token": null}')), 40),
     "an earlier run's broken record": Read(Case(model=put("run.json", "{")), 40, shown="is not a run's record"),
     "several trackers with a space": Read(given("--report_to", "tensorboard, trackio", says=""), 40, settings={"report_to": ["tensorboard", "trackio"]}),
-    "a rank of an old launcher": Read(Case(environment={"LOCAL_RANK": "-1"}), 40),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("read", [pytest.param(read, id=name) for name, read in ODD.items()])
+@pytest.mark.parametrize("read", ODD.values(), ids=ODD)
 def test_odd_input_is_read_and_drops_are_reported(read, prepare, monkeypatch, capfd):
     argv, seen = prepare(read.case), []
     check = preflight.check

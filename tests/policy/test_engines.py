@@ -54,9 +54,9 @@ def test_contradictions_are_mistakes(given, message):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--generation", "fast"], "generation: 'fast' is unknown; give auto, lean"),
+        (["--generation", "fast"], "generation: 'fast' is unknown; use auto, lean"),
         (["--generation", "vllm"], "generation: vLLM needs a CUDA GPU; give --generation auto"),
-        (["--vllm_mode", "remote"], "vllm_mode: 'remote' is unknown; give colocate or server"),
+        (["--vllm_mode", "remote"], "vllm_mode: 'remote' is unknown; use colocate or server"),
     ],
 )
 def test_bad_flags_are_one_line(argv, message):
