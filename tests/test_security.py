@@ -254,7 +254,7 @@ def test_a_models_configuration_asks_for_no_kernel(kernels, tiny_run, copy_model
     assert train_grpo.main(tiny_run(model_name_or_path=str(model), **EVALUATE)) == 0
     written = json.loads((model / "config.json").read_text()) | {"_attn_implementation": "someone/attention"}
     (model / "config.json").write_text(json.dumps(written))
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model))) == 2
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model), output_dir="other")) == 2
     assert "asks for the attention kernel 'someone/attention'" in one_error(capfd)
     assert kernels == []
 
