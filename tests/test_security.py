@@ -21,7 +21,7 @@ import train_grpo
 from grpo.config import preflight
 from grpo.config.resolve import resolve
 from grpo.config.validate import refuse_secrets
-from grpo.core.check import Check
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate, inference, xray
 from grpo.rewarding import arithmetic

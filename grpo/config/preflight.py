@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from grpo.core.check import Check, check_if, in_words, stop_at_errors
+from grpo.core.checklist import Check, check_if, in_words, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import for_rich
@@ -39,34 +39,29 @@ def _spread(lengths: Sequence[int]) -> str:
 
 def about_data(config: Config, data: Data) -> Iterator[Check]:
     script, rows = config.script, len(data.train)
-    remedy = f"{script.question_column} and {script.answer_column} are needed in every row"
-    finding = f"columns {script.question_column} and {script.answer_column}"
-    finding += f"; {data.unusable} rows without a question or a gold answer were dropped"
-    yield check_if(data.unusable, "schema", finding if data.unusable else finding.partition(";")[0], remedy)
-    small, little = len(data.held_out) < 30, "so few held-out questions show only huge changes; raise eval_samples"
+    columns = f"{script.question_column} and {script.answer_column}"
+    finding = f"columns {columns}"
+    if data.unusable:
+        finding += f"; {data.unusable} rows without a question or a gold answer were dropped"
+    yield check_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
     finding = f"{len(data.held_out)} held-out questions"
+    if not script.eval_only:
+        finding = f"{rows} training rows, {config.geometry.steps_per_epoch(rows)} optimizer steps per epoch; {finding}"
+    remedy = "so few held-out questions show only huge changes; raise eval_samples"
+    yield check_if(len(data.held_out) < 30, "dataset", finding, remedy)
     if script.eval_only:
-        yield check_if(small, "dataset", finding, little)
         return
-    steps, prompts = config.geometry.steps_per_epoch(rows), config.geometry.rollout_prompts
-    finding = f"{rows} training rows, {steps} optimizer steps per epoch; {finding}"
-    if rows < prompts:
-        yield Check(
-            "error",
-            "dataset",
-            f"{rows} training rows are fewer than the {prompts} prompts of one rollout",
-            "give more rows, or lower per_device_train_batch_size or gradient_accumulation_steps",
-        )
-    else:
-        yield check_if(small, "dataset", finding, little)
+    if rows < config.geometry.rollout_prompts:
+        finding = f"{rows} training rows are fewer than the {config.geometry.rollout_prompts} prompts of one rollout"
+        remedy = "add rows, or lower per_device_train_batch_size or gradient_accumulation_steps"
+        yield Check("error", "dataset", finding, remedy)
     finding = f"{data.duplicates} training rows ask a question again"
     if data.contradictory:
         finding += f", {data.contradictory} questions with different gold answers"
     bad = data.contradictory or data.duplicates > 0.01 * rows
     yield check_if(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
     finding = f"{data.overlap} training rows that ask a held-out question were dropped"
-    finding = finding if data.overlap else "no training row asks a held-out question"
-    yield check_if(data.overlap, "overlap", finding, "give training rows that are not in the evaluation")
+    yield check_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
 
 
 def about_prompts(config: Config, data: Data) -> Iterator[Check]:
@@ -81,15 +76,12 @@ def about_prompts(config: Config, data: Data) -> Iterator[Check]:
     yield check_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
     try:
         trained = inference.prompting(config.model_name)
+        if trained and trained != (data.prompt_format, list(data.shots)):
+            finding = f"{config.model_name} was trained on other prompts: {trained[0].prompt('…', trained[1])!r}"
+            remedy = "it will answer worse than it can; use its own prompt_format, use_chat_template and num_shots"
+            yield Check("warning", "saved run", finding, remedy)
     except UserError as error:
         yield Check("warning", "saved run", str(error), "its prompt format is not known")
-        trained = None
-    if trained and trained != (data.prompt_format, list(data.shots)):
-        prompt_format, shots = trained
-        theirs = prompt_format.prompt("…", shots)
-        finding = f"{config.model.model_name_or_path} was trained on other prompts: {theirs!r}"
-        remedy = "it will answer worse than it can; give it its own prompt_format, use_chat_template and num_shots"
-        yield Check("warning", "saved run", finding, remedy)
     if config.script.eval_only or not (config.script.filter_pass_rate or config.script.curriculum):
         return
     finding = f"{config.script.filter_num_samples} samples of each of {len(data.train)} training questions come first"
@@ -137,12 +129,11 @@ def about_model(
     except RuntimeError as error:
         yield Check("warning", "model", f"its size is known only once it is loaded ({error})", "watch the memory")
         return
-    share = f"{shape.parameters / 1e6:,.1f} million parameters"
-    if not config.script.eval_only:
-        share = f"{shape.trained / 1e6:,.1f} of {share} are trained"
+    share = "" if config.script.eval_only else f"{shape.trained / 1e6:,.1f} of "
     base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
     saved = f" (an adapter of {base})" if base else ""
-    finding = f"{name}{saved}: {share}, in {model.dtype}, attention {model.attn_implementation}"
+    finding = f"{name}{saved}: {share}{shape.parameters / 1e6:,.1f} million parameters"
+    finding += f"{' are trained' if share else ''}, in {model.dtype}, attention {model.attn_implementation}"
     yield check_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
     if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
@@ -178,13 +169,11 @@ def about_disk(config: Config, shape: memory.Shape) -> Check:
     needed = kept * checkpoint + final
     existing = next(path for path in (output, *output.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    finding = f"about {in_words(needed)}: "
-    finding += (
-        f"{kept} checkpoints of {in_words(checkpoint)} and the model; " if kept else "the model, no checkpoints; "
-    )
+    finding = f"about {in_words(needed)}: {kept or 'no'} checkpoints of {in_words(checkpoint)} and the model; "
+    finding += f"{in_words(free)} free in {existing}"
     remedy = "free some room, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
     status = "error" if free < final + bool(kept) * checkpoint else "warning"
-    return check_if(free < needed, "disk", f"{finding}{in_words(free)} free in {existing}", remedy, status)
+    return check_if(free < needed, "disk", finding, remedy, status)
 
 
 def _free_memory(device: "torch.device") -> tuple[float, str]:
@@ -206,11 +195,10 @@ def about_surroundings(config: Config) -> Iterator[Check]:
         for stage in config.stages:
             yield Check("ok", "stage", stage.describe())
         if adaptive := config.script.adaptive_rewards:
-            low, high = config.script.adaptive_bounds
-            finding = (
-                f"{', '.join(map(short_name, adaptive))}: weights follow their success, {low:g} to {high:g} times"
+            names, (low, high) = ", ".join(map(short_name, adaptive)), config.script.adaptive_bounds
+            yield Check(
+                "ok", "adaptive", f"{names}: weights follow their success, {low:g} to {high:g} times their own"
             )
-            yield Check("ok", "adaptive", f"{finding} their own")
         yield Check("ok", "tracker", trackers.describe(config.training))
         if config.training.use_vllm and config.training.vllm_mode == "server" and is_first_process():
             yield vllm.about_server(config.training, config.model_name, wait=not config.script.dry_run)
@@ -255,11 +243,7 @@ def check(
     data: Data,
     rewards: Rewards,
 ) -> list[Check]:
-    """Every check of the table; for an evaluation alone, those that concern it.
-
-    Args:
-        model_config, peft_config: of the model (an adapter's base model) and of its adapter, if any.
-    """
+    """Every check of the table; for an evaluation alone, those that concern it."""
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)

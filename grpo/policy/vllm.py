@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grpo.core.check import Check
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.processes import say
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
 
-from grpo.core.check import Check, check_if
+from grpo.core.checklist import Check, check_if
 from grpo.core.errors import UserError
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.guard import numbers_of

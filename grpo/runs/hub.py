@@ -3,7 +3,7 @@
 import shlex
 from typing import TYPE_CHECKING
 
-from grpo.core.check import Check
+from grpo.core.checklist import Check
 from grpo.core.errors import readable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaC
 import train_grpo
 from grpo.config import preflight
 from grpo.config.resolve import resolve
-from grpo.core.check import Check, stop_at_errors
+from grpo.core.checklist import Check, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.data import dataset
 from grpo.data.prompts import choose

@@ -1,4 +1,4 @@
-"""One line of preflight's table, and what an error among them does."""
+"""Preflight's table: one check a line, and what an error among them does."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
