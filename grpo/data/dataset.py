@@ -86,58 +86,58 @@ def prepare(
     tokenize: Callable[[Sequence[Prompt]], list[list[int]]],
     seed: int,
 ) -> Data:
-    """Training and held-out rows; for an evaluation alone, only the held-out ones, in the place of both.
+    """Training and held-out rows; for an evaluation alone, the held-out ones are both.
 
     Args:
         source: the splits of `dataset_name`; empty where an evaluation alone does without.
         eval_source: those of `eval_dataset_name`, None where that is unset.
-        script: the ScriptArguments.
         shots: worked examples for each prompt.
         tokenize: prompts to token ids.
     """
-    make_prompt = functools.partial(prompt_format.prompt, shots=shots)
     columns = script.question_column, script.answer_column
-    name = script.eval_split.partition("[")[0]
+    make_prompt = functools.partial(prompt_format.prompt, shots=shots)
+    split = script.eval_split.partition("[")[0]
     if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
-        eval_source = {name: next(iter(eval_source.values()))}
-    given = (
-        take_split(eval_source or source, script.eval_split, "eval_split") if eval_source or name in source else None
-    )
-    if script.eval_only and given is not None:
-        raw = given
+        eval_source = {split: next(iter(eval_source.values()))}
+    unusable, given = 0, None
+    if eval_source or split in source:
+        raw = take_split(eval_source or source, script.eval_split, "eval_split")
+        given, unusable = make_prompts(raw, make_prompt, *columns)
+        given = sample(given, script.eval_samples, seed)
+    if given is not None and script.eval_only:
+        rows = held_out = given
     else:
         raw = take_split(source, script.dataset_split)
         raw = raw.select(range(min(script.max_samples or len(raw), len(raw))))
-    rows, unusable = make_prompts(raw, make_prompt, *columns)
-    if given is None:
-        rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
-    else:
-        held_out, more = (rows, 0) if raw is given else make_prompts(given, make_prompt, *columns)
-        held_out, unusable = sample(held_out, script.eval_samples, seed), unusable + more
+        rows, more = make_prompts(raw, make_prompt, *columns)
+        unusable += more
+        if given is None:
+            rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
+        else:
+            held_out = given
+    overlap, limit = 0, None
     if script.eval_only:
-        rows, overlap = held_out, 0
+        rows = held_out
     else:
         rows, overlap = drop_overlap(rows, held_out)
+        limit = script.max_prompt_length
     answers: dict[str, set[str]] = {}
     for question, answer in zip(rows["question"], rows["answer"], strict=True):
         answers.setdefault(canonical(question), set()).add(answer)
     lengths = [len(ids) for ids in tokenize(rows["prompt"])]
-    duplicates = len(rows) - len(answers)
-    rows, too_long = drop_long(rows, lengths, None if script.eval_only else script.max_prompt_length)
-    contradictory = sum(len(golds) > 1 for golds in answers.values())
-    solutions = _solutions(raw.select(range(min(1000, len(raw)))), *columns)
+    train, too_long = drop_long(rows, lengths, limit)
     return Data(
         prompt_format=prompt_format,
         shots=shots,
-        train=rows,
+        train=train,
         held_out=held_out,
         unusable=unusable,
         overlap=overlap,
-        duplicates=duplicates,
-        contradictory=contradictory,
+        duplicates=len(rows) - len(answers),
+        contradictory=sum(len(golds) > 1 for golds in answers.values()),
         lengths=lengths,
         too_long=too_long,
-        solutions=solutions,
+        solutions=_solutions(raw.select(range(min(1000, len(raw)))), *columns),
     )
 
 
@@ -171,8 +171,6 @@ def make_prompts(
             raise UserError(f"{key}: the dataset has no column {column!r}; it has {have}: name one with --{key}")
     for name in TRLS_OWN & set(rows.column_names):
         raise UserError(f"dataset: the column {name!r} has a name that TRL has another use for; rename it")
-    if question_column == answer_column:
-        raise UserError(f"answer_column: {answer_column!r} is the question_column too; name another one")
     # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second
     asked, answers = rows[question_column][:], gold_answers(rows[answer_column])
     kept = [
@@ -183,7 +181,7 @@ def make_prompts(
     if not kept:
         raise UserError(
             f"answer_column: none of the {len(rows)} rows has a question in {question_column!r} (as text) and a gold "
-            f"answer in {answer_column!r} (`… #### 72`, or 72 alone); name other columns, or mend the rows"
+            f"answer in {answer_column!r} (`… #### 72`, or 72 alone); name other columns, or fix the rows"
         )
     made = {
         "question": [asked[index] for index in kept],

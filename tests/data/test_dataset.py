@@ -59,17 +59,11 @@ def test_the_question_may_stand_in_a_column_named_prompt():
     assert made["prompt"][0][-1]["content"] == "2 + 2?" and len(made) == 1
 
 
-@pytest.mark.parametrize("name", ["completions", "image", "images", "trainer_state"])
+@pytest.mark.parametrize("name", ["completions", "image", "trainer_state"])
 def test_columns_that_trl_has_another_use_for_are_refused(name):
     rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], name: ["x"]})
     with pytest.raises(UserError, match=f"'{name}'.*rename it"):
         dataset.make_prompts(rows, make_prompt)
-
-
-def test_any_other_column_name_will_do():
-    columns = {"new question": [1], "new prompt": [2], "question": ["a"], "answer": ["#### 4"], "level": [3]}
-    made, _ = dataset.make_prompts(Dataset.from_dict(columns), make_prompt)
-    assert (made["new question"][:], made["new prompt"][:], made["level"][:]) == ([1], [2], [3])
 
 
 def test_long_prompts_are_dropped_whole_and_counted(tokenizer):

@@ -82,7 +82,7 @@ def is_gold_of(gold, value):
         return False
 
 
-@examples(60)
+@examples(25)
 @given(tables(), st.just([]) | tables(), LIMITS, SAMPLES, st.integers(0, 3))
 def test_every_row_is_trained_on_held_out_or_counted(rows, held_out, limit, samples, seed):
     found = prepare(rows, held_out, limit, samples, seed)
@@ -117,7 +117,7 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, held_out, limit, samp
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=10)
 
 
-@examples(100)
+@examples(50)
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=6))
 def test_cells_of_a_csv_file_come_back_as_they_are(rows):
     with tempfile.TemporaryDirectory() as directory:

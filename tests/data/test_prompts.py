@@ -62,26 +62,12 @@ def test_a_question_with_braces_is_asked_as_it_is():
 
 @pytest.mark.parametrize("name", PROMPT_FORMATS)
 @pytest.mark.parametrize("chat", [True, False])
-@pytest.mark.parametrize("num_shots", [0, 2])
-def test_gold_reasoning_and_gold_answers_are_never_in_a_prompt(name, chat, num_shots):
+def test_gold_reasoning_and_gold_answers_are_never_in_a_prompt(name, chat):
     rows = [{"question": f"Sum {n}?", "answer": f"SECRET{n} steps\n#### {1234567 + n}"} for n in range(9)]
-    prompt_format = dataclasses.replace(PROMPT_FORMATS[name], chat=chat)
-    script = SimpleNamespace(
-        question_column="question", answer_column="answer", eval_split="test", eval_only=False, dataset_split="train",
-        max_samples=None, eval_samples=2, max_prompt_length=None,
-    )  # fmt: skip
-    made = dataset.prepare(
-        {"train": Dataset.from_list(rows)},
-        None,
-        script,
-        prompt_format,
-        EXEMPLARS[:num_shots],
-        lambda p: [[1]] * len(p),
-        seed=0,
-    )
-    for part in (made.train, made.held_out):
-        text = json.dumps(part["prompt"][:])
-        assert "Sum" in text and "SECRET" not in text and "12345" not in text
+    ask = dataclasses.replace(PROMPT_FORMATS[name], chat=chat).prompt
+    made, _ = dataset.make_prompts(Dataset.from_list(rows), lambda question: ask(question, EXEMPLARS[:2]))
+    text = json.dumps(made["prompt"][:])
+    assert "Sum" in text and "SECRET" not in text and "12345" not in text
 
 
 def test_a_recipe_can_change_each_field_of_a_format():
