@@ -4,6 +4,7 @@ A chat model gets messages, a model without a chat template the same as one text
 """
 
 import dataclasses
+import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ class PromptFormat:
     system: str  # the system message of a chat
     question: str  # the user's message, with {question}
     completion: str  # a perfect completion, with {reasoning} and {answer}
-    opening: str = ""  # what a plain text begins with, in the place of a system message
-    chat: bool = True  # whether prompts are chat messages, or else plain text
+    opening: str = ""  # what a plain text begins with; replaces a system message
+    chat: bool = True  # whether prompts are chat messages; else plain text
 
     def prompt(self, question: str, shots: Sequence[Shot] = ()) -> Prompt:
         """The prompt of a question, after worked examples."""
@@ -62,7 +63,7 @@ THINK = PromptFormat(
 def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptFormat:
     """The format that `prompt_format` names, with the fields that the settings replace."""
     if script.prompt_format not in formats:
-        raise UserError(f"prompt_format: {script.prompt_format!r} is unknown; give {' or '.join(formats)}")
+        raise UserError(f"prompt_format: {script.prompt_format!r} is unknown; use {' or '.join(formats)}")
     chosen = dataclasses.replace(formats[script.prompt_format], chat=script.use_chat_template is not False)
     if script.system_prompt is not None:
         chosen = dataclasses.replace(chosen, system=script.system_prompt, opening=script.system_prompt)
@@ -78,14 +79,13 @@ def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptF
 
 
 def _check_template(key: str, template: str, *fields: str) -> None:
-    rest = template
-    for name in fields:
-        if template.count(f"{{{name}}}") != 1:
-            raise UserError(f"{key}: {template!r} needs {{{name}}} exactly once")
-        rest = rest.replace(f"{{{name}}}", "")
-    if "{" in rest or "}" in rest:
+    try:
+        found = [name for _, name, *_ in string.Formatter().parse(template) if name is not None]
+    except ValueError:  # a brace without its other half
+        found = []
+    if sorted(found) != sorted(fields) or "{{" in template or "}}" in template:
         known = " and ".join(f"{{{name}}}" for name in fields)
-        raise UserError(f"{key}: {template!r} holds other braces than {known}; leave them out")
+        raise UserError(f"{key}: {template!r} needs {known} exactly once, and no other braces")
 
 
 def tokenize(

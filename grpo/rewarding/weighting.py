@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 from rich.markup import escape
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from grpo.core.settings import ScriptArguments, Stage
 from grpo.rewarding import stages
@@ -21,18 +21,14 @@ USUAL, FALL = 0.8, 0.9  # … and one that more than this earn gets less
 
 
 def adapted(factor: float, values: Sequence[float], threshold: float, bounds: Sequence[float]) -> float:
-    """A reward's factor after a rollout in which it gave these values.
+    """A reward's factor after a rollout in which it gave these values (none of them NaN).
 
-    Success is the share of values above the threshold; without values (of which none may be NaN) the factor stays.
-    The factor is a multiple of the reward's own weight, so bounds of 0.25 and 4 let a weight of 2 go from 0.5 to 8.
-    (The rule is that of public write-ups of this recipe; the bounds are ours.)
+    Success is the share of values above the threshold. The factor is a multiple of the reward's own weight, so bounds
+    of 0.25 and 4 let a weight of 2 go from 0.5 to 8. (The rule is that of public write-ups of this recipe; the bounds
+    are ours.)
 
     >>> adapted(1.0, [0.0, 0.0, 0.0, 2.0], threshold=0.0, bounds=(0.25, 4.0))
     1.2
-    >>> adapted(1.0, [2.0, 2.0, 2.0, 2.0], threshold=0.0, bounds=(0.25, 4.0))
-    0.9
-    >>> adapted(1.0, [0.0, 2.0], threshold=0.0, bounds=(0.25, 4.0))
-    1.0
     """
     if values:
         success = sum(value > threshold for value in values) / len(values)
@@ -63,19 +59,17 @@ class RewardWeights(TrainerCallback):
         self.own = trainer.reward_weights.tolist()
         self.factors: dict[str, float] = {}
         self.stage = -1
+        args: Any = trainer.args  # GRPOConfig
+        self.rollout_every = args.steps_per_generation * trainer.num_iterations  # in micro-batches
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *rest: Any, **kwargs: Any) -> None:
         # those in the checkpoint that is resumed; what is set in it from here on is saved with the next checkpoint
         self.factors = state.stateful_callbacks.setdefault("reward_weights", {})  # type: ignore[union-attr]  # a dict
         self._weigh(state)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, *rest: Any, **kwargs: Any) -> None:
         # while a rollout serves several steps, its weights stay
-        if -self.trainer._step % self._rollout_every < args.gradient_accumulation_steps:
+        if -self.trainer._step % self.rollout_every < args.gradient_accumulation_steps:
             self._weigh(state)
         if self.stages or self.adaptive:
             metrics = self.trainer._metrics["train"]  # TRL logs the mean of each list
@@ -84,20 +78,11 @@ class RewardWeights(TrainerCallback):
             if self.stages:
                 metrics["stage"] = [self.stage + 1]
 
-    def on_substep_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_substep_end(self, *args: Any, **kwargs: Any) -> None:
         self._adapt()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         self._adapt()
-
-    @property
-    def _rollout_every(self) -> int:
-        """Micro-batches from one rollout to the next."""
-        return self.trainer.args.steps_per_generation * self.trainer.num_iterations  # type: ignore[attr-defined]  # GRPOConfig
 
     def _weigh(self, state: TrainerState) -> None:
         own = self.own
@@ -105,10 +90,8 @@ class RewardWeights(TrainerCallback):
             now = stages.at(self.stages, state.global_step + 1)
             own = [self.stages[now].weights.get(name, 0.0) for name in self.names]
             if now != self.stage and state.is_world_process_zero:
-                Console().print()  # off the progress bar's line
-                Console().print(
-                    f"[bold]Stage {now + 1} of {len(self.stages)}[/bold], {escape(self.stages[now].describe())}"
-                )
+                stage = escape(self.stages[now].describe())
+                Console().print(f"\n[bold]Stage {now + 1} of {len(self.stages)}[/bold], {stage}")
             self.stage = now
         low, high = self.bounds  # a resumed run may have others
         weights = [
@@ -119,7 +102,7 @@ class RewardWeights(TrainerCallback):
 
     def _adapt(self) -> None:
         """After the micro-batch that a rollout was sampled for, and after no other, follow what it has earned."""
-        if (self.trainer._step - 1) % self._rollout_every:
+        if (self.trainer._step - 1) % self.rollout_every:
             return
         logged: dict[str, Any] = self.trainer._logs["rewards"]  # type: ignore[assignment]  # by name
         columns = zip(self.names, logged.values(), self.trainer.reward_weights.tolist(), strict=True)

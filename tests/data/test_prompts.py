@@ -95,9 +95,10 @@ def test_a_recipe_can_change_each_field_of_a_format():
     ("settings", "expected"),
     [
         ({"question_template": "{question} {question}"}, "exactly once"),
-        ({"question_template": "{question} {x}"}, "other braces than {question}"),
-        ({"completion_template": "<answer>{answer}</answer>"}, "needs {reasoning}"),
+        ({"question_template": "{question} {x}"}, "needs {question} exactly once, and no other braces"),
+        ({"completion_template": "<answer>{answer}</answer>"}, "needs {reasoning} and {answer}"),
         ({"completion_template": "{reasoning} \\boxed{{answer}}"}, "other braces"),
+        ({"completion_template": "{reasoning} {answer} {"}, "other braces"),
         ({"completion_template": "{reasoning} so {answer}"}, "between <answer> and </answer>"),
         ({"completion_template": "{reasoning}<answer>is {answer}</answer>"}, "between <answer> and </answer>"),
     ],
