@@ -17,7 +17,6 @@ IN_A_ROW = 3  # rollouts or optimizer steps that must look alike before an alarm
 DEAD_AFTER = 20  # rollouts after warm-up (before, the policy hardly moves) without any value above 0
 MIN_UPDATES = 5  # optimizer steps with a learning rate above 0 after which some weight must differ
 WARN_ONLY = ("dead_reward", "tiny_variance")  # the run still learns from its other rewards: no reason to stop it
-Finding = str | dict[str, str] | None  # a dict holds one sentence for each subject
 
 
 # --- What a run has shown so far
@@ -125,18 +124,21 @@ class Observed:
 # --- The alarms
 
 
+Check = Callable[[Observed], str | None]
+
+
 class Alarm(NamedTuple):
-    check: Callable[[Observed], Finding]
+    check: Check
     remedy: str
 
 
 ALARMS: dict[str, Alarm] = {}
 
 
-def alarm(remedy: str) -> Callable[[Callable[[Observed], Finding]], Callable[[Observed], Finding]]:
+def alarm(remedy: str) -> Callable[[Check], Check]:
     """List a check in ALARMS under its own name."""
 
-    def register(check: Callable[[Observed], Finding]) -> Callable[[Observed], Finding]:
+    def register(check: Check) -> Check:
         ALARMS[check.__name__] = Alarm(check, remedy)
         return check
 
@@ -147,7 +149,7 @@ def alarm(remedy: str) -> Callable[[Callable[[Observed], Finding]], Callable[[Ob
     "raise max_completion_length; if the completions ramble on, the model does not stop by itself: show it the format "
     "(num_shots 1) or use an instruct model"
 )
-def all_truncated(seen: Observed) -> Finding:
+def all_truncated(seen: Observed) -> str | None:
     shares = seen.last("completions/clipped_ratio")
     if shares and min(shares) == 1:
         return f"every completion of the last {IN_A_ROW} optimizer steps was cut off before its end"
@@ -155,7 +157,7 @@ def all_truncated(seen: Observed) -> Finding:
 
 
 @alarm("pass the prompts as chat messages, so that the chat template is applied")
-def no_chat_template(seen: Observed) -> Finding:
+def no_chat_template(seen: Observed) -> str | None:
     if seen.chat_template_unused and all_truncated(seen):
         return "all_truncated fired, and the prompts bypass the model's chat template"
     return None
@@ -172,7 +174,7 @@ def _kind(verdict: list[bool] | None) -> str:
     "all wrong: easier questions, num_shots 1, a longer max_completion_length or a larger num_generations; all right: "
     "harder questions, or stop here; constant reward: add a reward that tells completions apart"
 )
-def zero_variance(seen: Observed) -> Finding:
+def zero_variance(seen: Observed) -> str | None:
     groups = [(rollout, group) for rollout in seen.rollouts for group in rollout.groups()]
     if not seen.has_enough_rollouts or any(rollout.differs(group) for rollout, group in groups):
         return None
@@ -188,15 +190,16 @@ def zero_variance(seen: Observed) -> Finding:
     "look at a few completions (python -m grpo xray); if they cannot earn it yet, num_shots 1 shows the format; if "
     "they never should, drop the reward"
 )
-def dead_reward(seen: Observed) -> Finding:
-    return {
-        name: f"{name} has been {high:g} for every completion of {seen.rollouts_seen[name]} rollouts"
+def dead_reward(seen: Observed) -> str | None:
+    dead = [
+        f"{name} has been {high:g} for every completion of {seen.rollouts_seen[name]} rollouts"
         for name, high in seen.highest.items()
         # not equal: a weight that changes leaves rounding errors
         if seen.rollouts_after_warmup[name] >= DEAD_AFTER
         and high <= 0
         and math.isclose(high, seen.lowest[name], rel_tol=1e-6)
-    }
+    ]
+    return "; ".join(dead) or None
 
 
 def _size(values: list[float | None]) -> float:
@@ -209,7 +212,7 @@ def _size(values: list[float | None]) -> float:
     "lower that reward's weight (reward_weights), or set scale_rewards to none or batch, so that the size of a "
     "difference counts"
 )
-def tiny_variance(seen: Observed) -> Finding:
+def tiny_variance(seen: Observed) -> str | None:
     """Dividing by the group's standard deviation turns a difference of a thousandth into a full advantage."""
     if not seen.has_enough_rollouts or not seen.scaled_by_group:
         return None
@@ -231,7 +234,7 @@ def tiny_variance(seen: Observed) -> Finding:
     "lower learning_rate, raise temperature towards 1, or hold the policy back (beta 0.04); resume from an earlier "
     "checkpoint"
 )
-def mode_collapse(seen: Observed) -> Finding:
+def mode_collapse(seen: Observed) -> str | None:
     if not seen.has_enough_rollouts:
         return None
     across, within = [], []
@@ -249,7 +252,7 @@ def mode_collapse(seen: Observed) -> Finding:
 
 
 @alarm("halve learning_rate, or raise beta; resume from an earlier checkpoint")
-def kl_runaway(seen: Observed) -> Finding:
+def kl_runaway(seen: Observed) -> str | None:
     values = seen.last("kl")  # logged only where it is computed: beta > 0
     if values and min(values) > 0.5:
         return f"the KL divergence from the reference model was above 0.5 for {IN_A_ROW} steps, now {values[-1]:.2f}"
@@ -265,7 +268,7 @@ def _entropies(seen: Observed) -> tuple[float, float] | None:
 
 
 @alarm("lower learning_rate, raise temperature, or set entropy_coef above 0")
-def entropy_collapse(seen: Observed) -> Finding:
+def entropy_collapse(seen: Observed) -> str | None:
     entropies = _entropies(seen)
     if entropies and entropies[1] < 0.1 * entropies[0]:
         return f"entropy fell from {entropies[0]:.3f} to {entropies[1]:.4f} nats a token: the policy stopped exploring"
@@ -273,7 +276,7 @@ def entropy_collapse(seen: Observed) -> Finding:
 
 
 @alarm("halve learning_rate, or hold the policy back with beta 0.04")
-def entropy_runaway(seen: Observed) -> Finding:
+def entropy_runaway(seen: Observed) -> str | None:
     entropies = _entropies(seen)
     if entropies and entropies[1] > max(3 * entropies[0], entropies[0] + 0.5):
         first, last = entropies
@@ -282,7 +285,7 @@ def entropy_runaway(seen: Observed) -> Finding:
 
 
 @alarm("lower learning_rate, or resume from an earlier checkpoint; on fp16 use bf16")
-def nonfinite_gradient(seen: Observed) -> Finding:
+def nonfinite_gradient(seen: Observed) -> str | None:
     return f"{seen.nonfinite} NaN or infinity; the step was skipped" if seen.nonfinite else None
 
 
@@ -290,7 +293,7 @@ def nonfinite_gradient(seen: Observed) -> Finding:
     "look at grad_norm: 0 means that no reward differed within a group; otherwise learning_rate is too small for the "
     "weights' precision (optim stable_adamw, or dtype float32), or the trained parameters are frozen"
 )
-def weights_unchanged(seen: Observed) -> Finding:
+def weights_unchanged(seen: Observed) -> str | None:
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
     return None

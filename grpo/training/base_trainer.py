@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
@@ -251,9 +251,7 @@ class RestoreMetrics(TrainerCallback):
     def __init__(self, trainer: BaseGRPOTrainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer._resumed_from:
             self.trainer._load_unlogged(self.trainer._resumed_from)
 

@@ -138,22 +138,17 @@ class Watch(TrainerCallback):
             "chat_template_unused": isinstance(prompt, str) and bool(template),
         }
         self.seen = Observed(**self._facts)
-        self.raised: dict[str, str] = {}  # messages by the alarm's name, or by name/subject
+        self.raised: dict[str, str] = {}  # messages by the alarm's name
         self._raised_before: set[str] = set()  # alarms of the run that is resumed
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
 
-    @property
-    def names(self) -> list[str]:
-        """The alarms that were raised, in order."""
-        return list(dict.fromkeys(key.partition("/")[0] for key in self.raised))
-
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if kept := _kept(state).get("watch"):  # of the checkpoint that is resumed
             self.seen = Observed.restored(kept["seen"], **self._facts)
             self.raised, self._read = kept["raised"], kept["read"]
-            self._raised_before = set(self.names)  # and yet it was resumed
+            self._raised_before = set(self.raised)  # and yet it was resumed
         # part of every checkpoint from here on
         _kept(state)["watch"] = {"seen": self.seen, "raised": self.raised, "read": self._read}
         self._weights = _sample(self.trainer)
@@ -216,13 +211,10 @@ class Watch(TrainerCallback):
 
     def _raise(self, state: TrainerState) -> None:
         for name, (check, remedy) in ALARMS.items():
-            found = check(self.seen)
-            for subject, message in found.items() if isinstance(found, dict) else [("", found)]:
-                key = f"{name}/{subject}" if subject else name
-                if message and key not in self.raised:
-                    self.raised[key] = message
-                    self._report(state, name, message, remedy)
-        ending = [name for name in self.names if name not in {*WARN_ONLY, *self._raised_before}]
+            if name not in self.raised and (message := check(self.seen)):
+                self.raised[name] = message
+                self._report(state, name, message, remedy)
+        ending = [name for name in self.raised if name not in {*WARN_ONLY, *self._raised_before}]
         if self.stop and ending:
             self.stop(f"an alarm: {', '.join(ending)}")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from grpo.runs.run import Run
 from grpo.training.base_trainer import BaseGRPOTrainer
@@ -23,46 +23,34 @@ class Stopping(TrainerCallback):
 
     def __init__(self, trainer: BaseGRPOTrainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
-        self._postponed = False  # a checkpoint that was due in the middle of a rollout
-        self._told = False
+        self._postponed = self._noted = False  # a checkpoint that was due in the middle of a rollout
         self._saved = -1  # the step of the newest checkpoint
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.begin_training()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.training = False
         if self._asked_by_signal() and self._saved < state.global_step:  # after the last step's end
             self.trainer._save_checkpoint(self.trainer.model, None)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._asked_by_signal()
-        if not self.at_boundary and state.global_step < state.max_steps:
-            self._postpone(state, control)
-            return
-        control.should_save |= self._postponed
-        self._postponed = False
-        if self.run.stopped:
-            control.should_training_stop = True
-            control.should_save = self.run.save
-
-    def _postpone(self, state: TrainerState, control: TrainerControl) -> None:
         self._postponed |= control.should_save
-        control.should_save = False
-        if self._postponed and not self._told and state.is_world_process_zero:
-            self._told = True
+        may_end = self.at_boundary or state.global_step >= state.max_steps
+        control.should_save = self._postponed and may_end
+        if may_end:
+            self._postponed = False
+            if self.run.stopped:
+                control.should_training_stop, control.should_save = True, self.run.save
+        elif self._postponed and not self._noted and state.is_world_process_zero:
+            self._noted = True
             Console().print(
                 f"note: a checkpoint was due at step {state.global_step}, amid a rollout; it is written where the "
                 "rollout ends, so that a resumed run continues as if it had never stopped"
             )
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved = state.global_step
 
     @property

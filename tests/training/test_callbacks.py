@@ -83,7 +83,7 @@ def test_a_run_is_observed_at_each_step_and_alarmed_once(tmp_path, tiny_model, c
     }  # fmt: skip
     assert len(watch.seen.rollouts) == 2 and list(watch.seen.rollouts[0].rewards) == ["correctness_reward_func"]
     assert len(watch.seen.rollouts[0].completions) == 32 and watch.seen.updates == 5
-    assert watch.names[0] == "all_truncated" and alarms(tmp_path / "run")["all_truncated"]["step"] == 3
+    assert next(iter(watch.raised)) == "all_truncated" and alarms(tmp_path / "run")["all_truncated"]["step"] == 3
     assert capsys.readouterr().out.count("alarm at step 3: all_truncated") == 1
 
 
