@@ -11,36 +11,31 @@ round fails.
 """
 
 import argparse
+import collections
 import contextlib
-import hashlib
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console
-from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo.runs.checkpoints import SEAL, all_of, newest, step_of  # noqa: E402
+from grpo.runs.checkpoints import all_of, is_sealed, newest, step_of  # noqa: E402
 
-STEPS, SAVE_EVERY = 36, 4  # in three epochs
 SETTINGS = {
     "use_cpu": "true",
     "model_name_or_path": ROOT / "assets" / "demo" / "model",
     "dataset_name": ROOT / "assets" / "demo" / "train.jsonl",
-    "max_samples": 53,  # of which 5 are held out: 48 are 12 rollouts
+    "max_samples": 53,  # of which 5 are held out: 48 are 12 rollouts, and three epochs 36 steps
     "max_completion_length": 24,
     "num_generations": 4,
     "per_device_train_batch_size": 8,
@@ -50,41 +45,37 @@ SETTINGS = {
     "adaptive_rewards": "all",
     "report_to": "none",
     "logging_steps": 3,
-    "save_steps": SAVE_EVERY,
+    "save_steps": 4,
 }
 CLOCK = ("time/", "step_time", "runtime", "per_second")
 KINDS = ("starting", "training", "saving")
 
 
-@dataclass
-class Tally:
-    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    finished: int = 0
-    again: int = 0  # steps that were done twice
-    unsealed: int = 0  # checkpoints that were being written
-    failures: list[str] = field(default_factory=list)
-
-
-def command(output: Path, seed: int, arguments: argparse.Namespace) -> list[str]:
-    settings = dict(SETTINGS)
-    if arguments.processes > 1:
-        settings["per_device_train_batch_size"] = 16 // 2 // arguments.processes
-    if arguments.lora:
-        settings |= {"use_peft": "true", "learning_rate": "1e-3"}
-    flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+def start(output: Path, seed: int, arguments: argparse.Namespace) -> subprocess.Popen:
+    """Start the run in this directory, or resume it; its output is in `log.txt` beside it."""
+    settings: dict[str, Any] = {**SETTINGS, "seed": seed, "output_dir": output}
     launch = [sys.executable]
     if arguments.processes > 1:
-        launch += ["-m", "torch.distributed.run", f"--nproc_per_node={arguments.processes}", "--rdzv-backend=c10d"]
-        launch += ["--rdzv-endpoint=localhost:0"]
-    resume = ["--resume_from_checkpoint", "auto"] if (output / "run.json").exists() else []
-    return [*launch, str(ROOT / "train_grpo.py"), *flags, "--seed", str(seed), "--output_dir", str(output), *resume]
+        settings["per_device_train_batch_size"] = 8 // arguments.processes
+        launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={arguments.processes}"]
+    if arguments.lora:
+        settings |= {"use_peft": "true", "learning_rate": "1e-3"}
+    if (output / "run.json").exists():
+        settings["resume_from_checkpoint"] = "auto"
+    flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    with (output.parent / "log.txt").open("wb") as log:
+        return subprocess.Popen(
+            [*launch, str(ROOT / "train_grpo.py"), *flags],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=log,
+            stderr=log,
+        )
 
 
 def steps_done(output: Path) -> int:
     """The step of the last whole line of the metrics, 0 before there is one."""
     try:
-        lines = (output / "metrics.jsonl").read_text().splitlines()
-        return json.loads(lines[-1])["step"]
+        return json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -95,113 +86,73 @@ def kill(process: subprocess.Popen) -> None:
     for one in [found, *found.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()
+    process.wait()
 
 
 def until_moment(kind: str, process: subprocess.Popen, output: Path, dice: random.Random) -> bool:
     """Wait for a random moment of this kind; whether the run was still going on when it came."""
-    deadline = time.monotonic() + dice.uniform(0.5, 12) if kind == "starting" else None
-    known = {path for path in all_of(output)}
-    target = steps_done(output) + dice.randint(1, 9)
+    deadline, target = time.monotonic() + dice.uniform(0.5, 12), steps_done(output) + dice.randint(1, 9)
+    known = set(all_of(output))
     while process.poll() is None:
-        if deadline and time.monotonic() > deadline:
-            return True
-        if kind == "training" and steps_done(output) >= target:
-            time.sleep(dice.uniform(0, 0.3))
+        if (
+            (kind == "starting" and time.monotonic() > deadline)
+            or (kind == "training" and steps_done(output) >= target)
+            or (kind == "saving" and any(not is_sealed(path) for path in set(all_of(output)) - known))
+        ):
+            time.sleep(dice.uniform(0, 0.1))
             return process.poll() is None
-        if kind == "saving":
-            fresh = [path for path in all_of(output) if path not in known and not (path / SEAL).exists()]
-            if fresh:
-                time.sleep(dice.uniform(0, 0.1))
-                return process.poll() is None
         time.sleep(0.005)
     return False
 
 
-def said(log: Path) -> str:
-    """What a log says of an error; its end where it says nothing."""
-    lines = log.read_text(errors="replace").splitlines()
-    places = [number for number, line in enumerate(lines) if re.search(r"[Ee]rror", line)]
-    return "\n".join(lines[places[0] - 15 : places[-1] + 3][-60:] if places else lines[-20:])
-
-
-def without_clock(output: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if not any(c in key for c in CLOCK)} for line in lines]
-
-
-def digest(output: Path) -> dict[str, str]:
-    """Of the final weights and of the state that the last checkpoint holds; archives by their members' contents."""
+def end_of(output: Path) -> dict[str, Any]:
+    """The final weights, the state that the last checkpoint holds, and what was logged, without its timings."""
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in output.glob("*.safetensors")}
     last, _ = newest(output)
-    found = {}
-    for path in [*sorted(output.glob("*.safetensors")), *sorted((last or output).glob("*.pt"))]:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                parts = [archive.read(name) for name in sorted(archive.namelist())]
-        else:
-            parts = [path.read_bytes()]
-        found[path.name] = hashlib.sha256(b"".join(parts)).hexdigest()
+    for path in (last or output).glob("*.pt"):
+        with zipfile.ZipFile(path) as archive:  # whose own bytes hold its name
+            found[path.name] = [archive.read(name) for name in sorted(archive.namelist())]
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    found["metrics.jsonl"] = [
+        {key: value for key, value in line.items() if not any(part in key for part in CLOCK)} for line in lines
+    ]
     return found
 
 
-def compare(output: Path, whole: Path) -> list[str]:
-    found, wanted = digest(output), digest(whole)
-    differences = [f"{name} differs" for name in wanted if found.get(name) != wanted[name]]
-    if without_clock(output) != without_clock(whole):
-        differences.append("metrics.jsonl differs")
-    return differences
+def run_rounds(arguments: argparse.Namespace, base: Path) -> None:
+    """Kill, resume and compare; RuntimeError for the first difference or failure."""
+    dice, kills, finished = random.Random(arguments.seed), collections.Counter(), 0
 
-
-def run_rounds(arguments: argparse.Namespace, base: Path, console: Console) -> Tally:
-    dice, tally, number = random.Random(arguments.seed), Tally(), 0
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
-
-    def start(output: Path, seed: int, log: Any) -> subprocess.Popen:
-        line = command(output, seed, arguments)
-        return subprocess.Popen(line, env=environment, stdout=log, stderr=log)
-
-    def finish(output: Path, seed: int) -> str | None:
-        with (base / "log.txt").open("wb") as log:
-            status = start(output, seed, log).wait()
-        return None if status == 0 else f"status {status}: {said(base / 'log.txt')}"
+    def complete(process: subprocess.Popen) -> None:
+        if status := process.wait():
+            log = (base / "log.txt").read_text(errors="replace").splitlines()[-40:]
+            raise RuntimeError("\n".join([f"a run ended with status {status}:", *log]))
 
     while True:
-        output, seed, turn = base / f"run-{number}", number + 1, sum(tally.kills.values())
-        last = turn == arguments.rounds
-        before, alive = steps_done(output), False
-        if not last:
-            kind = KINDS[turn % 3]
-            with (base / "log.txt").open("wb") as log:
-                process = start(output, seed, log)
-                alive = until_moment(kind, process, output, dice)
-                if alive:
-                    kill(process)
-                status = process.wait()
-            if alive:
-                tally.kills[kind] += 1
-                reached, (good, skipped) = steps_done(output), newest(output)
-                tally.again += max(0, reached - (step_of(good) if good else 0))
-                tally.unsealed += kind == "saving" and bool(skipped)
-                place = good.name if good else "the beginning"
-                console.print(f"round {turn + 1}: {kind}, steps {before} to {reached}; resumes from {place}")
-                continue
-            if status != 0:
-                tally.failures.append(f"round {turn + 1}: {said(base / 'log.txt')}")
-                break
-        elif problem := finish(output, seed):
-            tally.failures.append(problem)
-            break
-        whole = base / f"whole-{number}"
-        if problem := finish(whole, seed):
-            tally.failures.append(problem)
-            break
-        differences = compare(output, whole)
-        tally.failures += [f"run {number}: {difference}" for difference in differences]
-        tally.finished += 1
-        console.print(f"run {number} came to its end: {', '.join(differences) or 'bit by bit the uninterrupted run'}")
-        number += 1
-        if last:
-            break
-    return tally
+        output, seed = base / f"run-{finished}", finished + 1
+        before, process = steps_done(output), start(output, seed, arguments)
+        kind = KINDS[kills.total() % 3]
+        if kills.total() < arguments.rounds and until_moment(kind, process, output, dice):
+            kill(process)
+            kills[kind] += 1
+            found, _ = newest(output)
+            print(
+                f"round {kills.total()}: {kind}, steps {before} to {steps_done(output)}; resumes from "
+                + (f"step {step_of(found)}" if found else "the beginning"),
+                flush=True,
+            )
+            continue
+        complete(process)
+        whole = base / f"whole-{finished}"
+        complete(start(whole, seed, arguments))
+        found, wanted = end_of(output), end_of(whole)
+        if differences := [name for name in wanted if found.get(name) != wanted[name]]:
+            raise RuntimeError(f"run {finished}: {', '.join(differences)} differ")
+        print(f"run {finished} came to its end: bit by bit the uninterrupted run", flush=True)
+        finished += 1
+        if kills.total() == arguments.rounds:
+            print(f"{kills.total()} kills ({dict(kills)}), {finished} runs, no failure")
+            return
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -209,21 +160,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=20, help="times that a run is to be killed")
     parser.add_argument("--processes", type=int, default=1, choices=(1, 2, 4), help="processes of a run (torchrun)")
     parser.add_argument("--lora", action="store_true", help="train an adapter")
-    parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     arguments = parser.parse_args(argv)
-    console = Console(width=max(Console().width, 110))
     with tempfile.TemporaryDirectory() as name:
-        tally = run_rounds(arguments, Path(name), console)
-    table = Table(title="Killed and resumed")
-    for column in ("kills", *KINDS, "half-written saves", "steps done again", "runs compared", "failures"):
-        table.add_column(column, justify="right")
-    counts = [sum(tally.kills.values()), *tally.kills.values(), tally.unsealed, tally.again, tally.finished]
-    table.add_row(*map(str, counts), str(len(tally.failures)))
-    console.print(table)
-    for failure in tally.failures:
-        console.print(failure, markup=False)
-    return 1 if tally.failures else 0
+        try:
+            run_rounds(arguments, Path(name))
+        except RuntimeError as error:
+            print(error)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core import processes
-from grpo.core.redaction import MASK, is_secret_name, mask
+from grpo.core.redaction import mask
 from grpo.core.settings import Config
 from grpo.runs.checkpoints import step_of, write_whole
 from grpo.runs.directory import holds_run, recorded
@@ -46,11 +46,7 @@ RUN_FILES = (
 
 def command_line(argv: list[str]) -> str:
     """The command as a shell takes it, secrets masked."""
-    words = mask(argv)
-    for index, word in enumerate(words[:-1]):
-        if re.fullmatch(r"--[\w-]+", word) and is_secret_name(word[2:].replace("-", "_")):
-            words[index + 1] = MASK
-    return shlex.join(["train_grpo.py", *words])
+    return shlex.join(["train_grpo.py", *mask(argv)])  # flags that are named like a secret are refused
 
 
 def resume_command(output: Path, argv: list[str]) -> str:

@@ -35,27 +35,25 @@ def error_line(capfd):
     return line
 
 
-def test_the_run_is_pushed_with_our_card_and_no_checkpoint(tiny_run, uploads, capfd):
-    assert train_grpo.main(tiny_run(**PUSHES, save_steps="1", hub_strategy="end")) == 0
+@pytest.mark.slow
+def test_every_checkpoint_updates_the_hub_with_our_card(tiny_run, uploads, capfd):
+    assert train_grpo.main(tiny_run(**PUSHES, save_steps="1")) == 0
     assert "me/x, as me" in " ".join(capfd.readouterr().out.split())
-    ((repository, _, sent, ignored),) = uploads
-    assert repository == "me/x" and "checkpoint-*" in ignored
+    assert [(repository, message) for repository, message, _, _ in uploads] == [
+        ("me/x", "Training in progress, step 1"),
+        ("me/x", "Training in progress, step 2"),
+        ("me/x", "End of training"),
+    ]
+    assert all("checkpoint-*" in ignored and b"trl" in sent["README.md"] for _, _, sent, ignored in uploads)
+    _, _, sent, _ = uploads[-1]
     assert sent["README.md"] == Path("run/README.md").read_bytes() and b"held-out" in sent["README.md"]
     assert {"model.safetensors", "tokenizer.json", "report.html", "comparison.json", "run.json"} <= set(sent)
 
 
-def test_by_default_every_checkpoint_updates_the_hub(tiny_run, uploads):
-    assert train_grpo.main(tiny_run(**PUSHES, save_steps="1")) == 0
-    assert [message for _, message, _, _ in uploads] == [
-        "Training in progress, step 1",
-        "Training in progress, step 2",
-        "End of training",
-    ]
-    assert all("checkpoint-*" in ignored and "trl" in sent["README.md"].decode() for _, _, sent, ignored in uploads)
-
-
-@pytest.mark.parametrize("dry_run", ["true", "false"])
-@pytest.mark.parametrize(("token", "reason"), [("hf_planted", "offline mode is enabled"), ("", "Token is required")])
+@pytest.mark.parametrize(
+    ("token", "reason", "dry_run"),
+    [("hf_planted", "offline mode is enabled", "true"), ("", "Token is required", "false")],
+)
 def test_without_network_or_token_nothing_is_left_behind(token, reason, dry_run, tiny_run, monkeypatch, capfd):
     monkeypatch.setattr("huggingface_hub.hf_api.get_token", lambda: token or None)
     before = sorted(Path.cwd().rglob("*"))
