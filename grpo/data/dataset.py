@@ -1,4 +1,4 @@
-"""Rows → the prompts and gold answers that are trained on and evaluated with, and what was left out on the way."""
+"""Rows → the prompts and gold answers that are trained on and evaluated with, and what was dropped."""
 
 import dataclasses
 import functools
@@ -142,7 +142,7 @@ def prepare(
 
 
 def _solutions(rows: Dataset, question_column: str, answer_column: str) -> dict[str, tuple[str, str]]:
-    """Gold solutions by question: what stands before `####`, and the answer."""
+    """Gold solutions by question: what comes before `####`, and the answer."""
     pairs = zip(rows[question_column], rows[answer_column], strict=True)
     return {
         canonical(question): (solution.partition("####")[0].strip(), answer)
@@ -229,7 +229,7 @@ def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
 def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Dataset]:
     """Cut a seeded slice of `count` rows, at most a tenth, off the training rows: (training, held out)."""
     if len(rows) < 2:
-        raise UserError(f"dataset: {len(rows)} row(s) cannot be split into training and evaluation; give more rows")
+        raise UserError(f"dataset: {len(rows)} row(s) cannot be split into training and evaluation; add more rows")
     held_out = set(random.Random(seed).sample(range(len(rows)), max(1, min(count, len(rows) // 10))))
     training = [index for index in range(len(rows)) if index not in held_out]
     return rows.select(training), rows.select(sorted(held_out))
@@ -241,7 +241,7 @@ def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     kept = [index for index, question in enumerate(rows["question"]) if canonical(question) not in taken]
     if not kept:
         raise UserError(
-            "dataset: every training question is among the held-out ones; give other training rows, or another "
+            "dataset: every training question is among the held-out ones; use other training rows, or another "
             "eval_dataset_name"
         )
     return rows.select(kept), len(rows) - len(kept)

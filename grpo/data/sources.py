@@ -130,5 +130,5 @@ def take_split(source: dict[str, Dataset], spec: str, setting: str = "dataset_sp
     slices = [(source[part.splitname], slice(part.from_, part.to)) for part in parts]
     rows = datasets.concatenate_datasets([split.select(list(range(len(split))[cut])) for split, cut in slices])
     if len(rows) == 0:
-        raise UserError(f"{setting}: {spec!r} holds no rows; give some of {sizes}")
+        raise UserError(f"{setting}: {spec!r} holds no rows; use some of {sizes}")
     return rows

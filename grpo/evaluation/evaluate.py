@@ -162,7 +162,7 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "")
     summaries = list(evaluations.values())
     table = Table(
         title=f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
-        caption="strict: the answer tag holds exactly the gold answer; lenient: the right number, wherever it stands",
+        caption="strict: the answer tag holds exactly the gold answer; lenient: the right number anywhere",
         title_justify="left",
         caption_justify="left",
     )

@@ -68,7 +68,7 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
 
     adapter, merged = read_adapter(str(directory), None), Path(directory) / "merged"
     if adapter is None:
-        raise UserError(f"merge_only: {str(directory)!r} holds no adapter (no adapter_config.json); give a LoRA run's")
+        raise UserError(f"merge_only: {str(directory)!r} is not an adapter (no adapter_config.json); use a LoRA run's")
     if merged.exists() and not replace:
         raise UserError(f"merge_only: {str(merged)!r} exists; move it away to merge again")
     partial = merged.with_name("merged.partial")

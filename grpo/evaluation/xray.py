@@ -79,7 +79,7 @@ def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: s
     ]
     for name in names or []:
         if name not in enough:
-            raise UserError(f"--reward_funcs: {name!r} cannot be scored here; give one or more of {', '.join(enough)}")
+            raise UserError(f"--reward_funcs: {name!r} cannot be scored here; use one or more of {', '.join(enough)}")
     wanted = list(names or settings.get("reward_funcs") or rewards.GIST_REWARDS)
     chosen = [name for name in wanted if name in enough]
     if len(chosen) < len(wanted):

@@ -38,7 +38,7 @@ def try_rewards(
     UserError where it returns no list of numbers).
 
     Rewards get what TRL gives them: prompts, completions, their token ids, the row's columns, the trainer's state, and
-    two functions to log with. Asynchronous ones are left out.
+    two functions to log with. Asynchronous ones are skipped.
     """
     from transformers import TrainerState
 
@@ -67,24 +67,22 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
         if isinstance(values, BaseException):
             wrong = isinstance(values, UserError)
             finding = str(values).partition(": ")[2] if wrong else f"raises {type(values).__name__}: {values}"
-            remedy = "in training, this ends the run" if wrong else "in training, such rows are left out"
-            yield Check("error", title, finding, f"mend it: {remedy}")
+            remedy = "in training, this ends the run" if wrong else "in training, such rows are excluded"
+            yield Check("error", title, finding, f"fix it: {remedy}")
             continue
         finding = ", ".join(f"{kind} {'none' if value is None else f'{value:.3g}'}" for kind, value in values.items())
         if not all(math.isfinite(value or 0.0) for value in values.values()):
-            yield Check("error", title, finding, "mend it: in training, rows with NaN or infinity are left out")
+            yield Check("error", title, finding, "fix it: in training, rows with NaN or infinity are excluded")
             continue
-        remedy = "it tells none of these apart; it moves no advantage unless your completions differ in other ways"
+        remedy = "it gives them all the same; it moves no advantage unless your completions differ in other ways"
         yield check_if(len(set(values.values())) == 1, title, finding, remedy)
         for kind, value in values.items():
             total[kind] = total.get(kind, 0.0) + weights[name] * (value or 0.0)
     if not any(weights.values()):
-        yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; give reward_weights above 0")
+        yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
     elif total:
         finding = ", ".join(f"{kind} {value:.3g}" for kind, value in total.items())
         remedy = "a wrong number earns as much as the right one; add a correctness reward, or raise its weight"
         if len(set(total.values())) == 1:
-            remedy = (
-                "no reward tells these apart; unless your completions differ in other ways, nothing can be learned"
-            )
+            remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
         yield check_if(total["perfect"] <= total["wrong number"], "all rewards", finding, remedy)

@@ -1,6 +1,6 @@
 """Names and parameters → the reward functions of a run, from the registry or from the user's own file.
 
-A parameter of a reward is what stands after the `*` of its signature. `reward_args` sets it; otherwise it follows the
+A parameter of a reward comes after the `*` of its signature. `reward_args` sets it; otherwise it follows the
 run where the run has a value of that name (the completion template, the longest completion); otherwise it keeps its
 default.
 """
@@ -48,7 +48,7 @@ def choose(
         if name not in REWARD_FUNCS and "." not in name:
             raise UserError(f"reward_funcs: {name!r} is not a reward{_instead(name, REWARD_FUNCS)}")
     if weights is not None and len(weights) != len(names):
-        raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; give one for each")
+        raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; set one for each")
     chosen: Rewards = {}
     unused = dict(args or {})
     for name in names:
@@ -95,7 +95,7 @@ def refuse_collisions(rewards: Mapping[str, Callable[..., Any]], column_names: I
 def _instead(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, [*known, *(other.removesuffix("_reward_func") for other in known)], n=1)
     full = next((other for other in known if close and other.startswith(close[0])), None)
-    return f"; did you mean {full}?" if full else f"; give one or more of {', '.join(known)}"
+    return f"; did you mean {full}?" if full else f"; use one or more of {', '.join(known)}"
 
 
 def _load(name: str, allow_custom: bool) -> RewardFunc:
@@ -103,7 +103,7 @@ def _load(name: str, allow_custom: bool) -> RewardFunc:
     module_name, _, attribute = name.rpartition(".")
     if not allow_custom:
         raise UserError(
-            f"reward_funcs: {name!r} runs the code of {module_name.replace('.', '/')}.py; if you trust it, give "
+            f"reward_funcs: {name!r} runs the code of {module_name.replace('.', '/')}.py; if you trust it, use "
             "--allow_custom_rewards true"
         )
     here = Path.cwd()
@@ -143,11 +143,11 @@ def _with_parameters(
         if key not in known:
             raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(known) or 'none'}")
         if not _fits(value, default := known[key].default):
-            raise UserError(f"reward_args: {name}: {key} is {value!r}; give a value such as {default!r}")
+            raise UserError(f"reward_args: {name}: {key} is {value!r}; use a value such as {default!r}")
     values = {key: value for key, value in run_parameters.items() if key in known} | dict(given)
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in values:
-            raise UserError(f"reward_args: {name} needs a value for its parameter {key!r}; give one in reward_args")
+            raise UserError(f"reward_args: {name} needs a value for its parameter {key!r}; set one in reward_args")
     if check and values:
         try:
             reward([""], answer=[""], completion_ids=[[]], **values)  # only to have the parameters looked at

@@ -65,7 +65,7 @@ def test_merge_only_merges_or_names_what_is_missing(adapter_run, capfd):
     assert train_grpo.main(["--merge_only", "run"]) == 2 and "run/merged" in capfd.readouterr().err
     inference.merge(settings(), "run", replace=True)  # as a resumed run does
     assert not Path("run/merged/old").exists()
-    with pytest.raises(UserError, match="holds no adapter"):
+    with pytest.raises(UserError, match="is not an adapter"):
         inference.merge(settings(), str(DEMO / "model"))
 
 
@@ -159,8 +159,8 @@ def test_a_record_that_cannot_be_read_is_a_mistake(record, tmp_path):
         (["--ask", "2 + 2?", "--model_name_or_path", "./nowhere"], "./nowhere"),
         (["--ask", " "], "ask: it is empty"),
         (["--merge_only", ""], "merge_only: it is empty"),
-        (["--ask", "2 + 2?", "--merge_only", "run"], "ask and merge_only are each"),
-        (["--merge_only", "run", "--dry_run", "true"], "dry_run and merge_only are each"),
+        (["--ask", "2 + 2?", "--merge_only", "run"], "ask and merge_only each"),
+        (["--merge_only", "run", "--dry_run", "true"], "dry_run and merge_only each"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(argv, named, capfd):

@@ -98,7 +98,7 @@ def test_rewards_by_name(write_jsonl, capsys):
     for name in ("length_reward_func", "my_rewards.own", "zzz"):
         assert xray.main([path, "--reward_funcs", name]) == 2
         message = capsys.readouterr().err
-        assert f"{name!r} cannot be scored here; give one or more of xmlcount_reward_func" in message
+        assert f"{name!r} cannot be scored here; use one or more of xmlcount_reward_func" in message
 
 
 def test_a_runs_own_rewards_and_parameters_are_used(tmp_path, capsys):

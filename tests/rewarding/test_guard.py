@@ -244,11 +244,7 @@ def faults_of(directory):
 
 @pytest.mark.parametrize(
     ("trainer_class", "reward"),
-    [
-        (BaseGRPOTrainer, raises),
-        (LeanGRPOTrainer, raises_later),
-        (LeanGRPOTrainer, gives(math.nan)),
-    ],
+    [(BaseGRPOTrainer, raises), (LeanGRPOTrainer, raises_later), (LeanGRPOTrainer, gives(math.nan))],
     ids=["base, raises", "raises later", "nan"],
 )
 def test_a_fault_has_the_gradient_of_none_in_stock_trl(tiny_model, tmp_path, trainer_class, reward):

@@ -95,18 +95,18 @@ def test_a_reward_of_ones_own_takes_parameters_too(key):
 
 
 MISTAKES = {
-    "nothing": (dict(names=[]), "reward_funcs: 'nothing' is not a reward; give one or more of xmlcount_reward_func, "),
+    "nothing": (dict(names=[]), "reward_funcs: 'nothing' is not a reward; use one or more of xmlcount_reward_func, "),
     "near": (dict(names=["corectness_reward_func"]), "did you mean correctness_reward_func?"),
     "short": (dict(names=["correctness"]), "did you mean correctness_reward_func?"),
-    "weights": (dict(names=GIST_REWARDS, weights=[1]), "1 weights for 5 reward_funcs; give one for each"),
-    "untrusted": (dict(allow=False), "'my_rewards.my_reward' runs the code of my_rewards.py; if you trust it, give "),
+    "weights": (dict(names=GIST_REWARDS, weights=[1]), "1 weights for 5 reward_funcs; set one for each"),
+    "untrusted": (dict(allow=False), "'my_rewards.my_reward' runs the code of my_rewards.py; if you trust it, use "),
     "no file": (dict(names=["nowhere.reward"]), "importing 'nowhere' from "),
     "no function": (dict(names=["my_rewards.my_rewrd"]), "no function 'my_rewrd'; did you mean my_reward?"),
     "not callable": (dict(names=["my_rewards.setting"]), "'my_rewards' has no function 'setting'"),
     "class": (dict(names=["my_rewards.Longer"]), "'my_rewards' has no function 'Longer'"),
     "kind of the default": (
         dict(names=["my_rewards.annotated"], args={"annotated": {"low": "x"}}),
-        "annotated: low is 'x'; give a value such as 1",
+        "annotated: low is 'x'; use a value such as 1",
     ),
     "raises": (dict(names=["broken_rewards.x"]), "raises KeyError: 'no data'"),
     "leaves": (dict(names=["leaving_rewards.x"]), "raises SystemExit: 0"),
@@ -150,14 +150,14 @@ def test_mistakes_are_one_sentence(kind):
 @pytest.mark.parametrize(
     ("reward", "parameter", "value", "message"),
     [
-        ("length", "low", "3", "low is '3'; give a value such as 50"),
-        ("length", "low", True, "low is True; give a value"),
+        ("length", "low", "3", "low is '3'; use a value such as 50"),
+        ("length", "low", True, "low is True; use a value"),
         ("length", "low", 900, "low 900, high 400, margin 100: 0 <= low <= high and margin >= 0"),
-        ("step_verified", "line_value", float("nan"), "line_value is nan; give a value such as 0.2"),
+        ("step_verified", "line_value", float("nan"), "line_value is nan; use a value such as 0.2"),
         ("step_verified", "max_lines", -1, "max_lines -1: must be at least 0"),
         ("overlong", "cache", "x", "'<=' not supported between instances of 'int' and 'str'"),
-        ("style", "phrases", "certainly", "give a value such as ("),
-        ("soft_format", "template", 3, "give a value such as '<reasoning>"),
+        ("style", "phrases", "certainly", "use a value such as ("),
+        ("soft_format", "template", 3, "use a value such as '<reasoning>"),
         ("soft_format", "template", "no places", "needs {reasoning}, one or more tags"),
         ("incremental_format", "template", "no tags", "holds no tags"),
         ("debug", "every", 0, "every >= 1"),
