@@ -83,8 +83,8 @@ class SyncCheck:
 
     def __init__(self) -> None:
         self.start: int | None = None  # the optimizer step of the first rollout
-        self.first_gap: float | None = None  # nats, of the first rollout
-        self.compared_after_step = self.noted = False
+        self.gaps: dict[bool, float] = {}  # nats: False, of the first rollout; True, of the first after a step
+        self.noted = False
 
     def __call__(self, trainer: "GRPOTrainer", output: dict[str, Any]) -> float | None:
         """The mean gap over the tokens of all processes, in nats; None where nothing was compared.
@@ -103,7 +103,7 @@ class SyncCheck:
         moved = step > self.start
         ours = output.get("old_per_token_logps")
         if ours is None:
-            if self.compared_after_step if moved else self.first_gap is not None:
+            if moved in self.gaps:
                 return None
             ours = _policy_logps(trainer, output)
         mask = output["completion_mask"] * output.get("tool_mask", 1)
@@ -112,9 +112,9 @@ class SyncCheck:
         gap, surprise, count = trainer.accelerator.gather(sums).view(-1, 3).sum(0).tolist()
         gap, surprise = gap / max(count, 1), surprise / max(count, 1)
         limit = MAX_LOGPROB_GAP[0] + MAX_LOGPROB_GAP[1] * surprise
-        if moved and not self.compared_after_step and self.first_gap is not None:
+        if moved and True not in self.gaps and False in self.gaps:
             nats, times = MAX_LOGPROB_GAP_AFTER_STEP
-            limit = min(limit, nats + times * self.first_gap)
+            limit = min(limit, nats + times * self.gaps[False])
         if gap > limit:
             when = f"after optimizer step {step}" if moved else "in the first rollout"
             raise UserError(
@@ -122,9 +122,7 @@ class SyncCheck:
                 f"tokens are {gap:.3f} from the policy's on average, and rounding explains {limit:.3f} at most; "
                 f"check that it serves this model in a version that TRL supports, {OTHERWISE}"
             )
-        self.compared_after_step |= moved
-        if not moved and self.first_gap is None:
-            self.first_gap = gap
+        self.gaps.setdefault(moved, gap)
         return gap
 
     def _comparable(self, args: "TrainingArguments") -> bool:

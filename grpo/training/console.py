@@ -52,10 +52,10 @@ class SampleTable:
     a dozen characters for the completion.
     """
 
-    def __init__(self, total_steps: int, longest: int = 1200) -> None:
-        self.every = max(1, total_steps // 10)
-        self.longest = longest
-        self.next_step = 0
+    longest = 1200  # characters of a prompt or a completion
+
+    def __init__(self, total_steps: int) -> None:
+        self.every, self.next_step = max(1, total_steps // 10), 0
 
     def __call__(
         self,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AttentionInterface, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AttentionInterface, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from grpo.training import attention, packing
@@ -119,17 +119,6 @@ def test_variable_length_attention_is_told_where_each_row_ends(tiny_model):
     packs = packing.divide(ROWS, 12, share=False)
     found = attention.score(model, backend, ROWS, packs, WIDTH, CPU)
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_learned_positions_count_from_each_row():
-    """GPT-2 has no rotary positions: a row's must begin at 0 wherever it lies in the pack."""
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=128, n_embd=32, n_layer=2, n_head=2, n_positions=64, attn_implementation="sdpa")
-    model = GPT2LMHeadModel(config).eval()
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    backend = attention.choose("sdpa", CPU)
-    found = attention.score(model, backend, ROWS, packing.divide(ROWS, 100), WIDTH, CPU)
-    torch.testing.assert_close(torch.stack(found), one_by_one(model), rtol=1e-5, atol=1e-5)
 
 
 def test_nothing_to_score_is_a_zero_that_all_weights_are_part_of(tiny_model):
