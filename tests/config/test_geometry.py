@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from grpo.config.geometry import solve
 from grpo.core.errors import UserError
 
+BATCH, GROUP = "per_device_train_batch_size", "num_generations"
+STEPS, TOTAL = "steps_per_generation", "generation_batch_size"
 BASE = {
     "per_device_train_batch_size": 16,
     "gradient_accumulation_steps": 4,
@@ -46,46 +48,21 @@ def test_generation_batch_size_counts_all_devices():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "names", "fix", "fixed"),
+    ("overrides", "named", "fix", "fixed"),
     [
-        (
-            dict(per_device_train_batch_size=1),
-            "num_generations: 16",
-            "per_device_train_batch_size 4",
-            {"per_device_train_batch_size": 4},
-        ),
-        (dict(num_generations=24), "num_generations: 24", "num_generations 2, 4, 8, 16", dict(num_generations=16)),
-        (dict(steps_per_generation=3), "steps_per_generation: 3", "give 4", dict(steps_per_generation=4)),
-        (
-            dict(generation_batch_size=24),
-            "generation_batch_size: 24",
-            "multiple of 16",
-            dict(generation_batch_size=32),
-        ),
-        (
-            dict(generation_batch_size=48),
-            "generation_batch_size: 48, or 3 steps",
-            "give 64",
-            dict(generation_batch_size=64),
-        ),
-        (
-            dict(generation_batch_size=64, num_generations=24),
-            "num_generations: 24",
-            "generation_batch_size 192, 384",
-            dict(generation_batch_size=192),
-        ),
-        (
-            dict(generation_batch_size=64, steps_per_generation=4),
-            "generation_batch_size: 64",
-            "give one",
-            dict(steps_per_generation=None),
-        ),
+        ({BATCH: 1}, "num_generations: 16", f"{BATCH} 4", {BATCH: 4}),
+        ({GROUP: 24}, "num_generations: 24", f"{GROUP} 2, 4, 8, 16", {GROUP: 16}),
+        ({STEPS: 3}, "steps_per_generation: 3", "give 4", {STEPS: 4}),
+        ({TOTAL: 24}, "generation_batch_size: 24", "multiple of 16", {TOTAL: 32}),
+        ({TOTAL: 48}, "generation_batch_size: 48, or 3 steps", "give 64", {TOTAL: 64}),
+        ({TOTAL: 64, GROUP: 24}, "num_generations: 24", f"{TOTAL} 192, 384", {TOTAL: 192}),
+        ({TOTAL: 64, STEPS: 4}, "generation_batch_size: 64", "give one", {STEPS: None}),
     ],
 )
-def test_impossible_geometry_names_the_value_and_a_fix(overrides, names, fix, fixed):
+def test_impossible_geometry_names_the_value_and_a_fix(overrides, named, fix, fixed):
     with pytest.raises(UserError) as caught:
         solved(**overrides)
-    assert names in str(caught.value) and fix in str(caught.value)
+    assert named in str(caught.value) and fix in str(caught.value)
     assert solved(**overrides | fixed)
 
 

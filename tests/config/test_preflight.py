@@ -166,11 +166,7 @@ def test_a_model_of_which_nothing_is_trained_is_an_error(table, monkeypatch):
     frozen = dataclasses.replace(memory.shape(AutoConfig.from_pretrained(DEMO / "model")), trained=0)
     monkeypatch.setattr(memory, "shape", lambda *_: frozen)
     found = table()["model"]
-    assert (
-        found.status == "error"
-        and "0.0 of 1.7 million" in found.finding
-        and "nothing would be learned" in found.remedy
-    )
+    assert found.status == "error" and "0.0 of 1.7 million" in found.finding
 
 
 def test_the_tracker_and_its_login_are_told(table, monkeypatch):
@@ -194,9 +190,8 @@ def test_a_model_of_unknown_size_does_not_stop_a_run(table, monkeypatch):
 
 def test_the_table_of_checks_takes_no_text_for_markup(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    preflight.print_checks(
-        [Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "mend [it]")], "[/bold] <|prompt|>"
-    )
+    checks = [Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "mend [it]")]
+    preflight.print_checks(checks, "[/bold] <|prompt|>")
     shown = capsys.readouterr().out
     assert "[fine]" in shown and "→ mend [it]" in shown and "[/bold] <|prompt|>" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())

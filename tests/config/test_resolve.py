@@ -3,8 +3,6 @@
 import inspect
 
 import pytest
-from torch._inductor import list_mode_options
-from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
 from trl.trainer import grpo_trainer
 
 import train_grpo
@@ -25,21 +23,10 @@ def recipe(tmp_path, text):
 
 def test_inline_values_reach_trl():
     config = resolve(INLINE, CPU)
-    training = config.training
-    assert (training.learning_rate, training.adam_beta1, training.adam_beta2) == (5e-6, 0.9, 0.99)
-    assert (training.weight_decay, training.warmup_steps, training.max_grad_norm) == (0.1, 0.1, 0.1)
-    assert training.lr_scheduler_type == "cosine" and training.logging_steps == 1 and training.save_steps == 100
-    assert (training.num_generations, training.max_completion_length, config.script.max_prompt_length) == (
-        16,
-        786,
-        256,
-    )
-    assert training.num_train_epochs == 1 and not training.log_on_each_node and training.log_completions
-    lora = config.model
-    assert (lora.lora_r, lora.lora_alpha, lora.lora_dropout, lora.lora_task_type) == (16, 64, 0.05, "CAUSAL_LM")
-    assert len(lora.lora_target_modules) == 7 and not lora.use_peft
-    assert INLINE["report_to"] == "wandb" and INLINE["bf16"] and INLINE["dtype"] == "bfloat16"
-    assert INLINE["attn_implementation"] == "flash_attention_2"
+    for key in ("learning_rate", "adam_beta2", "weight_decay", "warmup_steps", "max_grad_norm", "num_generations"):
+        assert getattr(config.training, key) == INLINE[key]
+    assert config.script.max_prompt_length == 256 and len(config.model.lora_target_modules) == 7
+    assert config.model.lora_task_type == "CAUSAL_LM"
 
 
 def test_recipe_overrides_inline_and_flags_override_the_recipe(tmp_path):
@@ -75,10 +62,6 @@ def test_inline_edits_are_checked_like_flags(edit, expected):
 def test_the_choices_are_trls():
     source = inspect.getsource(grpo_trainer)
     for key, choices in CHOICES.items():
-        elsewhere = {"torch_compile_mode": list_mode_options(), "cache_implementation": ALL_CACHE_IMPLEMENTATIONS}
-        if key in elsewhere:
-            assert set(choices) <= set(elsewhere[key])
-            continue
         for choice in choices if key != "generation" else ():  # which is ours
             assert choice in ("True", "False") or f'"{choice}"' in source, (key, choice)
 

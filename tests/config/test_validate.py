@@ -23,22 +23,15 @@ def merged(*words):
         ("--config recipes/demo.yaml --save_steps 3", "save_strategy is no"),
         ("--config recipes/demo.yaml --num_train_epochs 2", "max_steps is 120"),
         ("--eval_steps 5", "eval_strategy is no"),
-        ("--eval_delay 5", "eval_strategy is no"),
         ("--lora_r 8", "use_peft is false"),
-        ("--lora_target_modules q_proj", "use_peft is false"),
-        ("--bnb_4bit_quant_type fp4", "load_in_4bit is false"),
+        ("--sync_ref_model true", "beta is 0.0"),
         ("--vllm_gpu_memory_utilization 0.5", "use_vllm is false"),
         ("--use_vllm true --vllm_server_port 8001", "vllm_mode is colocate"),
         ("--filter_num_samples 4", "filter_pass_rate is unset"),
         ("--adaptive_bounds 0.5 2", "adaptive_rewards is unset"),
-        ("--ref_model_sync_steps 9", "sync_ref_model is false"),
         ("--sapo_temperature_neg 2", "loss_type is dapo"),
         ("--packed false --pack_tokens 512", "packed is false"),
         ('--gradient_checkpointing false --gradient_checkpointing_kwargs {"use_reentrant":true}', "gradient_checkpo"),
-        ("--log_completions false --num_completions_to_print 3", "log_completions is false"),
-        ("--hub_model_id a/b", "push_to_hub is false"),
-        ("--lora_dropout 0", "use_peft is false"),
-        ("--save_strategy no --save_total_limit 3", "save_strategy is no"),
     ],
 )
 def test_a_typed_flag_without_effect_is_refused(words, needs, monkeypatch):
@@ -54,10 +47,7 @@ def test_a_typed_flag_without_effect_is_refused(words, needs, monkeypatch):
         "--config recipes/low_memory_24gb.yaml --use_peft false --optim adamw_torch",  # lora_* in the recipe
         "--save_strategy no",  # save_steps in the inline block
         "--use_peft true --lora_r 8",
-        "--save_strategy steps --save_steps 3",
         "--curriculum true --filter_num_samples 4",
-        "--max_steps -1 --num_train_epochs 2",
-        "--eval_strategy steps --eval_steps 5",
     ],
 )
 def test_flags_with_an_effect_and_settings_of_recipes_pass(words, monkeypatch):
