@@ -110,11 +110,8 @@ class Plan:
     sharding: str
     pack_tokens: int | None  # None: padded micro-batches
     shares_prompts: bool
+    questions: int  # of an epoch
     completion: float  # mean tokens
-
-    @property
-    def questions(self) -> int:
-        return min(self.settings.max_samples or ROWS, ROWS)
 
     @property
     def steps(self) -> int:
@@ -206,6 +203,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     from peft import LoraConfig
 
     from grpo.config import resolve
+    from grpo.data import sources
     from grpo.training import attention
 
     parser = ArgumentParser(
@@ -238,6 +236,9 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
     with readable("loading", name=name):
         shape = memory.shape(model_config(name), adapter)
+    questions = ROWS
+    if Path(settings.dataset_name).exists():  # others are taken for GSM8K
+        questions = len(sources.take_split(sources.load_source(settings.dataset_name), settings.dataset_split))
     if not shape.layers:
         raise UserError(f"model_name_or_path: the config.json of {name!r} lacks its layers' sizes; use another model")
     return given, Plan(
@@ -248,6 +249,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
         sharding=given.sharding,
         pack_tokens=(settings.pack_tokens or backend.pack_tokens) if backend else None,
         shares_prompts=bool(backend and backend.shares_prompts),
+        questions=min(settings.max_samples or questions, questions),
         completion=min(given.mean_completion_length, settings.max_completion_length),
     )
 

@@ -109,6 +109,11 @@ def test_a_gpu_of_ones_own_is_planned_by_its_three_numbers():
     assert plan.read(["--gpu", "4090", *own[-2:]])[1].device == ("RTX 4090", 24, 1.01, 165)
 
 
+def test_local_data_are_counted(rows_file):
+    assert planned("--dataset_name", rows_file).steps == 40 // 4
+    assert planned("--dataset_name", rows_file, "--max_samples", 8).steps == 8 // 4
+
+
 def test_what_limits_a_run_is_named():
     assert "generation" in shown()["limit"] and "fast_80gb" in shown()["limit"]
     assert "training" in shown("--generation", "vllm", "--mean_completion_length", 20)["limit"]
