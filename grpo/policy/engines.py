@@ -17,16 +17,13 @@ def settle(settings: dict[str, Any], given: set[str]) -> None:
     Raises:
         UserError: they contradict each other.
     """
-    asked = settings["generation"]
-    if settings["use_vllm"] and settings["use_transformers_continuous_batching"]:
-        raise UserError("use_vllm: use_transformers_continuous_batching is on, too; drop one of them")
+    asked, cache = settings["generation"], settings["cache_implementation"]
     implied = {name: switch for name, switch in SWITCH_OF.items() if settings[switch]}
-    if settings["cache_implementation"] is not None:
-        if implied:
-            switch = next(iter(implied.values()))
-            raise UserError(f"cache_implementation: it is for model.generate, and has no effect with {switch}")
-        if not (asked == "compiled" and settings["cache_implementation"] == "static"):
-            implied["hf"] = "cache_implementation"
+    if cache is not None and (asked, cache) != ("compiled", "static"):
+        implied["hf"] = "cache_implementation"
+    if len(implied) > 1:
+        one, other = list(implied.values())[:2]
+        raise UserError(f"{other}: it has no effect with {one}; drop one of them")
     for name, switch in implied.items():
         if asked not in ("auto", name):
             off = "false" if settings[switch] is True else "None"

@@ -20,7 +20,6 @@ from rewards import completion_text
 if TYPE_CHECKING:
     from grpo.training.base_trainer import BaseGRPOTrainer
 
-BAD_WEIGHTS = "weights that hold NaN or infinity, of which no checkpoint is written: the newest one is from before"
 SKIPPED = 3  # skipped optimizer steps in a row that end a run: nothing changes, so the next one will hardly be better
 
 
@@ -73,7 +72,8 @@ class SkipNonFiniteSteps(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.stop and not self.trainer.weights_are_finite():  # sampling would fail and not name the cause
-            self.stop(BAD_WEIGHTS, save=False)
+            reason = "weights that hold NaN or infinity, of which no checkpoint is written"
+            self.stop(f"{reason}: the newest one is from before", save=False)
 
     def _agree(self, gradient: torch.Tensor) -> str:
         """What is not finite on any process, where all of them get the same answer; a new step begins with it."""
@@ -95,9 +95,7 @@ class SkipNonFiniteSteps(TrainerCallback):
             self.trainer._metrics["train"]["skipped_steps"] = [float(self.counts["in_all"])]
         row = self.counts["in_a_row"]
         if self.stop and row and row % SKIPPED == 0:  # a resumed run may skip as many again
-            sound = self.trainer.weights_are_finite()
-            kept = "they have changed nothing, so the weights are those from before" if sound else BAD_WEIGHTS
-            self.stop(f"{row} skipped steps in a row: {self.nonfinite} NaN or infinity; {kept}", save=sound)
+            self.stop(f"{row} skipped steps in a row: {self.nonfinite} NaN or infinity; they have changed nothing")
 
 
 class StopAtFaultyRewards(TrainerCallback):

@@ -42,7 +42,7 @@ def test_a_switch_of_trl_and_the_setting_mean_each_other(given, engine, switch):
         ({"generation": "hf", "use_vllm": True}, "hf contradicts use_vllm True.*--use_vllm false"),
         ({"generation": "vllm", "use_vllm": False}, "vllm contradicts use_vllm false"),
         ({"generation": "lean", "cache_implementation": "static"}, "lean contradicts cache_implementation static"),
-        ({"use_vllm": True, "use_transformers_continuous_batching": True}, "drop one"),
+        ({"use_vllm": True, "use_transformers_continuous_batching": True}, "no effect with use_vllm"),
         ({"use_vllm": True, "cache_implementation": "static"}, "no effect with use_vllm"),
     ],
 )

@@ -126,7 +126,7 @@ def test_the_trainer_trains_what_it_made(unsloth, tiny_run, monkeypatch):
     monkeypatch.setattr(hardware, "_check_unsloth", lambda settings: None)
     monkeypatch.setattr(unsloth_backend, "import_if_asked", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    flags = {"use_unsloth": "true", "use_peft": "true", "lora_r": "4", "learning_rate": "1e-3"}
+    flags = {"use_unsloth": "true", "use_peft": "true", "lora_r": "4", "learning_rate": "1e-3", "eval_samples": "2"}
     demo = {"model_name_or_path": str(DEMO / "model"), "dataset_name": str(DEMO / "train.jsonl"), "max_samples": "40"}
     sizes = {"max_completion_length": "40", "num_generations": "8", "per_device_train_batch_size": "16"}
     assert train_grpo.main(tiny_run(**flags, **demo, **sizes)) == 0

@@ -156,7 +156,7 @@ def test_three_skipped_in_a_row_end_a_run_and_fewer_do_not(steps, stops):
     made, asked, state = fake_trainer(), [], TrainerState(stateful_callbacks={})
     stopped_at = []
     for part in steps.split("/"):
-        callback = SkipNonFiniteSteps(made, lambda reason, save: asked.append((reason, save)))
+        callback = SkipNonFiniteSteps(made, lambda reason, save=True: asked.append((reason, save)))
         callback.on_train_begin(None, state, None)
         for step in part:
             state.global_step += 1
