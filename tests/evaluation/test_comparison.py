@@ -1,7 +1,5 @@
 """grpo/evaluation/comparison.py: counts, exact p-values and intervals, and a sentence that says what was learned."""
 
-import json
-
 import pytest
 import scipy
 from helpers_runs import examples
@@ -27,7 +25,7 @@ def rows(*flags):
     ]
 
 
-@pytest.mark.parametrize(("fixed", "broken"), [(0, 0), (1, 0), (0, 7), (8, 1), (10, 10), (102, 1), (300, 250)])
+@pytest.mark.parametrize(("fixed", "broken"), [(0, 0), (1, 0), (0, 7), (8, 1), (10, 10), (300, 250)])
 def test_mcnemar_is_scipys_exact_binomial_test(fixed, broken):
     expected = scipy.stats.binomtest(fixed, fixed + broken).pvalue if fixed + broken else 1.0
     assert mcnemar(fixed, broken) == pytest.approx(expected, rel=1e-9)
@@ -83,12 +81,6 @@ def test_learned_tags_say_where_the_sample_leaves_room_for_more():
 def test_other_questions_cannot_be_compared(before, after):
     with pytest.raises(UserError, match="same questions"):
         compare(rows(*before), rows(*after))
-
-
-def test_it_is_saved_as_json(tmp_path):
-    found = compare(rows("l", ""), rows("slf", "slf"))
-    comparison.save(tmp_path, found)
-    assert json.loads((tmp_path / "comparison.json").read_text()) == found
 
 
 FLAGS = st.lists(st.tuples(*[st.booleans()] * 8), min_size=1, max_size=30)

@@ -38,9 +38,9 @@ def prepared(tokenizer, rows=24, **flags):
     return config, dataset.build(config, tokenizer, style, train_grpo.EXEMPLARS)
 
 
-def test_a_pass_rate_is_the_share_of_right_samples(demo):
+def test_a_pass_rate_is_the_share_of_right_samples_drawn_once(demo, cache, monkeypatch):
     model, tokenizer = demo
-    config, data = prepared(tokenizer, filter_pass_rate=["0", "1"])
+    config, data = prepared(tokenizer, 14, filter_pass_rate=["0", "1"])
     rates = difficulty.pass_rates(config, model, tokenizer, data)
     prompts = [ids for ids in tokenize(data.train["prompt"], tokenizer) for _ in range(4)]
     drawn = generate(model, tokenizer, prompts, 40, 64, Sampling.like(config.training))
@@ -48,16 +48,10 @@ def test_a_pass_rate_is_the_share_of_right_samples(demo):
         texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn[4 * place : 4 * place + 4]]
         assert rates[place] == sum(is_right(text, gold) for text in texts) / 4
     assert len(set(rates)) > 2  # some are harder than others
-
-
-def test_pass_rates_are_drawn_once(demo, cache, monkeypatch):
-    model, tokenizer = demo
-    config, data = prepared(tokenizer, filter_pass_rate=["0", "1"])
-    first = difficulty.pass_rates(config, model, tokenizer, data)
     (file,) = cache.iterdir()
-    assert json.loads(file.read_text()) == first
+    assert json.loads(file.read_text()) == rates
     monkeypatch.setattr(difficulty, "generate", None)
-    assert difficulty.pass_rates(config, model, tokenizer, data) == first
+    assert difficulty.pass_rates(config, model, tokenizer, data) == rates
 
 
 def test_what_pass_rates_depend_on_is_measured_anew(demo, cache, monkeypatch):

@@ -7,16 +7,13 @@ from types import SimpleNamespace
 import pytest
 import scipy
 import torch
-from helpers_runs import DEMO, examples
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
 
 from grpo.config.resolve import resolve
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import wilson
-from rewards import extract_xml_answer, last_number
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
@@ -106,24 +103,6 @@ def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
     assert summary["k"] == 3 and 0 <= summary["maj_k"] <= summary["pass_k"] <= 1
     assert all(len(row["samples"]) == 3 for row in records)
     assert records == measure(*demo, few, eval_num_samples=3)[1]
-
-
-@examples(60)
-@given(
-    st.lists(
-        st.sampled_from(["<answer>7</answer>", "<answer>$7.0</answer>", "8", "<answer></answer>", "x", ""]), max_size=8
-    )
-)
-def test_the_majority_has_the_most_votes(texts):
-    chosen = evaluate.majority(texts)
-    votes = [
-        vote for vote in (last_number(extract_xml_answer(text)) or extract_xml_answer(text) for text in texts) if vote
-    ]
-    if chosen is None:
-        assert not votes
-    else:
-        vote = last_number(extract_xml_answer(chosen)) or extract_xml_answer(chosen)
-        assert votes.count(vote) == max(map(votes.count, votes))
 
 
 def test_two_evaluations_show_the_change_in_80_columns(capsys, monkeypatch):

@@ -9,10 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_runs import ROOT, SHARED, examples
-from helpers_texts import ANY_TEXT, GOOD, JSON
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers_runs import ROOT, SHARED
+from helpers_texts import GOOD
 
 from grpo.data.gold import gold_answers
 from grpo.evaluation import xray
@@ -198,20 +196,14 @@ CASES = [  # kind, a completion that is one, a completion that is none; gold is 
     ("unpaid", "<answer>7 apples</answer>", "<answer>7</answer>"),
     ("unpaid", "3 + 4 = 7.0", "3 + 4 = 8"),
     ("unpaid", "<answer>8</answer> or rather 7", "<answer>8</answer> or rather 9"),
-    ("unpaid", "<answer>\nseven\n</answer>7", "<answer>seven</answer>"),
     ("empty_answer", R + "<answer>\n\n</answer>\n", R + "<answer>\n7\n</answer>\n"),
-    ("empty_answer", R + "<answer></answer>", "<answer></answer>"),
     ("untagged", " 7\n", "<answer>7"),
-    ("untagged", "7</answer>", "8"),
     ("several_answers", "<answer>6</answer><answer>7</answer>", "<answer>7</answer></answer>"),
     ("empty_reasoning", "<reasoning>\n\n</reasoning>\n<answer>\n7\n</answer>\n", GOOD),
     ("empty_reasoning", "<reasoning>\n...\n</reasoning>", "<reasoning>..7</reasoning>"),
-    ("empty_reasoning", "<think></think><answer>7</answer>", "<think>7</think><answer>7</answer>"),
     ("cut_off", "<reasoning>\n3 + 4", "3 + 4"),
     ("cut_off", R + "<answer>\n7", R + "<answer>\n7\n</answer>"),
-    ("cut_off", "<think>3 + 4", "</think>3 + 4"),
     ("other_digits", "<answer>²</answer>", "<answer>2</answer>"),
-    ("other_digits", "<answer>٣</answer>", "<answer>x٣</answer>"),
     ("costly_tail", R + "<answer>\n7\n</answer>\n" + "!" * 260, R + "<answer>\n7\n</answer>\n" + "!" * 240),
     ("no_newline", GOOD[:-1], GOOD),
     ("no_newline", GOOD[:-1], GOOD[:-1] + " done"),
@@ -328,24 +320,3 @@ def test_a_reader_that_goes_away_leaves_no_traceback(tmp_path):
         process.stdout.read(10)
         process.stdout.close()
         assert process.stderr.read() == b""
-
-
-XRAY_ROWS = st.one_of(
-    JSON,
-    st.fixed_dictionaries({"completion": JSON, "answer": JSON}),
-    st.fixed_dictionaries({"completion": ANY_TEXT, "answer": st.text(max_size=5)}),
-)
-
-
-@examples(60)
-@given(st.lists(st.one_of(st.binary(max_size=20), XRAY_ROWS.map(lambda row: json.dumps(row).encode())), max_size=6))
-def test_every_line_of_an_x_ray_is_scored_named_or_blank(lines):
-    rows, bad = xray.read(lines)
-    blank = sum(not line.strip() for line in lines)
-    numbers = [*(row["line"] for row in rows), *bad]
-    assert len(numbers) == len(set(numbers)) == len(lines) - blank and set(numbers) <= set(range(1, len(lines) + 1))
-    if rows:
-        scored = xray.score(rows, xray.select(None, {}, XML_COT_FORMAT))
-        assert [row["line"] for row in scored] == [row["line"] for row in rows]
-        assert all(row["total"] == pytest.approx(sum(row["rewards"].values())) for row in scored)
-        json.dumps([scored, xray.totals(scored)], allow_nan=False)
