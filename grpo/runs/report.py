@@ -21,56 +21,44 @@ from rewards import short_name
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-NUMBERS = ("n", *(f"{share}{end}" for share in charts.MEASURES for end in ("", "_low", "_high")))  # of an eval_*.json
-
 # --- Reading ------------------------------------------------------------------------------------------------------
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The logs of optimizer steps in order, the later one where a resumed run logged a step again."""
-    lines = [line for line in _read_lines(run / "metrics.jsonl", "step") if "reward" in line]
-    steps = {line["step"]: line for line in lines if isinstance(line["step"], int)}
+    steps = {line["step"]: line for line in _read_lines(run / "metrics.jsonl") if "reward" in line}
     return [steps[step] for step in sorted(steps)]
 
 
-def _read_lines(path: Path, *keys: str) -> list[dict[str, Any]]:
-    """The file's objects, one a line, each with these keys; none where there is no file."""
-    # not splitlines(): a completion may hold U+2028
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The file's objects, one a line; none where there is no file."""
+    # not splitlines(): a completion may hold U+2028. After the last newline is what a killed run has half written
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
     objects = []
     for number, line in enumerate(lines, 1):
         try:
-            item = json.loads(line or "null")
+            objects.append(json.loads(line))
         except ValueError:
-            if number == len(lines):  # no newline after it: the run was killed while it wrote this
-                break
-            item = line
-        if isinstance(item, dict) and all(key in item for key in keys):
-            objects.append(item)
-        elif item is not None:
-            raise UserError(f"{path}, line {number}: no JSON object with {', '.join(keys)}; remove the line")
+            raise UserError(f"{path}, line {number}: no JSON object; remove the line") from None
     return objects
 
 
-def _read_object(path: Path, *numbers: str) -> dict[str, Any]:
-    """The file's JSON object, with a number under each of these keys; empty where there is no file."""
+def _read_object(path: Path) -> dict[str, Any]:
+    """The file's JSON object; empty where there is no file."""
     try:
-        item = json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
+        return json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
     except ValueError:
-        item = None
-    if not isinstance(item, dict) or (item and not all(isinstance(item.get(key), int | float) for key in numbers)):
-        raise UserError(f"{path}: not a JSON object, or not a whole one; remove it to report the run without it")
-    return item
+        raise UserError(f"{path}: no JSON object; remove it to report the run without it") from None
 
 
 def _facts(run: Path) -> dict[str, Any]:
     """What the templates show, from those files that are there."""
     record, metrics = _read_object(run / "run.json"), read_metrics(run)
-    evaluations = {when: _read_object(run / f"eval_{when}.json", *NUMBERS) for when in ("before", "after", "only")}
+    evaluations = {when: _read_object(run / f"eval_{when}.json") for when in ("before", "after", "only")}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     if not (record or metrics or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
-    settings = found if isinstance(found := record.get("settings"), dict) else {}
+    settings = record.get("settings") or {}
     return {
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
@@ -80,14 +68,13 @@ def _facts(run: Path) -> dict[str, Any]:
         "stages": record.get("stages") or [],
         "evaluations": evaluations,
         "comparison": _read_object(run / "comparison.json"),
-        "alarms": _read_lines(run / "alarms.jsonl", "step", "name", "message", "remedy"),
+        "alarms": _read_lines(run / "alarms.jsonl"),
     }
 
 
 def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
     """The questions that were fixed and broken (by lenient correctness), as records before and after."""
-    keys = ("question", "answer", "completion", "extracted", "strict", "lenient")
-    before, after = (_read_lines(run / f"completions_{when}.jsonl", *keys) for when in ("before", "after"))
+    before, after = (_read_lines(run / f"completions_{when}.jsonl") for when in ("before", "after"))
     # an evaluation that was killed while it wrote has fewer
     pairs = [pair for pair in zip(before, after, strict=False) if pair[0]["question"] == pair[1]["question"]]
     return {
