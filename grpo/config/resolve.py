@@ -16,7 +16,6 @@ from grpo.config import arguments, hardware, validate
 from grpo.config.geometry import solve
 from grpo.core import processes
 from grpo.core.errors import UserError
-from grpo.core.processes import is_first_process
 from grpo.core.settings import Config, Geometry, Stage
 from grpo.policy import engines
 from grpo.rewarding import stages
@@ -120,10 +119,8 @@ def _changed(hyperparameters: dict[str, Any], settings: dict[str, Any]) -> dict[
 
 
 def _check_output(output: Path, model: Path, overwrite: bool) -> None:
-    """UserError where the run's directory cannot be written, is in use, or holds the model to start from."""
+    """UserError where the run's directory cannot be written, or holds the model to start from."""
     if not processes.is_other():  # `held` looks whether they have the same directory
         run_directory.refuse_unwritable(output)
-    if is_first_process():  # the others would find this process' lock
-        run_directory.refuse_in_use(output)
     if overwrite and model.resolve().is_relative_to(output.resolve()):
         raise UserError(f"overwrite_run: {str(output)!r} holds the model to start from; use another name")

@@ -100,13 +100,6 @@ def _named(error: BaseException, *names: str) -> bool:
     return any(kind.__name__ in names for kind in type(error).__mro__)
 
 
-def _is_load_error(error: BaseException) -> bool:
-    """Files of a model may hold anything, and so may what the libraries raise for them."""
-    files = (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, ImportError)
-    bare = type(error) is Exception  # tokenizers'
-    return isinstance(error, files) or bare or _named(error, "SafetensorError", "StrictDataclassError")
-
-
 @dataclass(frozen=True)
 class Translation:
     """Which exceptions become which line, while what is being done.
@@ -150,7 +143,10 @@ TRANSLATIONS = (
         "model_name_or_path: {name!r} does not load (its weights have other shapes than its config.json says); "
         + GIVE_A_MODEL,
     ),
-    Translation("loading", _is_load_error, "model_name_or_path: {name!r} does not load ({reason}); " + GIVE_A_MODEL),
+    # files of a model may hold anything, and so may what the libraries raise for them
+    Translation(
+        "loading", lambda error: True, "model_name_or_path: {name!r} does not load ({reason}); " + GIVE_A_MODEL
+    ),
     Translation(
         "the Hub",  # no connection is an HTTPError, too
         lambda error: _named(error, "HTTPError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"),

@@ -163,13 +163,6 @@ def refuse_unwritable(directory: Path) -> None:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
 
 
-def refuse_in_use(directory: Path) -> None:
-    """UserError where another process is writing a run there now; writes nothing."""
-    if (directory / LOCK).exists():
-        with _lock(directory):
-            pass
-
-
 def last_written(directory: Path) -> int | None:
     """When the directory's `run.json` was last written, in nanoseconds; None where there is none."""
     try:
