@@ -6,7 +6,7 @@ Other architectures: tests/training/test_exactness.py; distributions and adapter
 import pytest
 import torch
 from helpers_runs import DEMO
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from grpo.data import dataset, prompts, sources
 from grpo.policy import generation
@@ -14,11 +14,6 @@ from grpo.policy.generation import Sampling, eos_ids, generate
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 COUNT = 16
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
 
 
 @pytest.fixture(scope="module")

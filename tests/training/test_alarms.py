@@ -196,9 +196,5 @@ def test_what_a_checkpoint_kept_is_restored():
     kept = json.loads(json.dumps(dataclasses.asdict(seen)))
     assert Observed.restored(kept) == seen
     assert Observed.restored(kept, scaled_by_group=False) == dataclasses.replace(seen, scaled_by_group=False)
-
-
-def test_a_checkpoint_of_another_version_is_restored():
-    found = dataclasses.asdict(Observed()) | {"moves": 3}
-    del found["updates"]
-    assert Observed.restored(found).updates == 0
+    del kept["updates"]  # as another version may
+    assert Observed.restored(kept | {"moves": 3}).updates == 0
