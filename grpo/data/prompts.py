@@ -40,12 +40,12 @@ class PromptFormat:
         pairs = [(self.question.format(question=asked), self.answered(why, gold)) for asked, why, gold in shots]
         last = self.question.format(question=question)
         if not self.chat:
-            lines = [f"{asked.rstrip()}\n" for asked in (*(asked for asked, _ in pairs), last)]
-            answers = [*(answer for _, answer in pairs), ""]
-            return self.opening + "".join(part for pair in zip(lines, answers, strict=True) for part in pair)
-        turns = [(role, text) for pair in pairs for role, text in zip(("user", "assistant"), pair, strict=True)]
-        system = [("system", self.system)] if self.system else []
-        return [{"role": role, "content": text} for role, text in [*system, *turns, ("user", last)]]
+            examples = "".join(f"{asked.rstrip()}\n{answer}" for asked, answer in pairs)
+            return f"{self.opening}{examples}{last.rstrip()}\n"
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        for asked, answer in pairs:
+            messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+        return [*messages, {"role": "user", "content": last}]
 
     def answered(self, reasoning: str, answer: str) -> str:
         """A perfect completion."""

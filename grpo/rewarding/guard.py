@@ -40,14 +40,14 @@ def numbers_of(name: str, result: Any, count: int) -> Values:
         UserError: it returned something else.
     """
     expected = f"return a list of {count} numbers (or None), one for each completion"
-    if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
+    if isinstance(result, str | Mapping | set) or not isinstance(result, Iterable):
         raise UserError(f"reward_funcs: {name} returned {type(result).__name__} {repr(result)[:80]}; {expected}")
     values = list(result)
     if len(values) != count:
         raise UserError(f"reward_funcs: {name} returned {len(values)} values for {count} completions; {expected}")
     for index, value in enumerate(values):
         try:
-            values[index] = value if value is None else float(value)
+            values[index] = value if value is None else float(value + 0)  # + 0: "1" is not a number
         except (TypeError, ValueError):
             shown = f"{type(value).__name__} {repr(value)[:80]}"
             raise UserError(f"reward_funcs: {name} returned {shown} for a completion; {expected}") from None

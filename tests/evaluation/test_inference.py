@@ -129,10 +129,10 @@ def test_a_saved_run_is_asked_in_its_own_format(thinking, monkeypatch):
     assert asked[0].endswith(f"<problem>\n{QUESTION}\n</problem>\n")
 
 
-def test_what_belongs_to_a_run_has_the_runs_prompts(thinking, learned, tmp_path):
+def test_what_belongs_to_a_run_has_the_runs_prompts(thinking, learned_adapter, tmp_path):
     for place in ("run", "run/merged", "run/checkpoint-2"):
         assert inference.prompting(place) == (thinking, [train_grpo.EXEMPLARS[0]])
-    assert inference.prompting(str(learned.path)) == (train_grpo.PROMPT_FORMATS["xml"], [])
+    assert inference.prompting(str(learned_adapter.path)) == (train_grpo.PROMPT_FORMATS["xml"], [])
     assert inference.prompting(str(tmp_path)) is None and inference.prompting("some/model") is None
 
 

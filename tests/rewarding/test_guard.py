@@ -97,7 +97,7 @@ def test_lists_of_numbers_are_taken_whatever_they_are_made_of(result, values):
         (None, "NoneType None"),
         ("111", "str '111'"),
         ({0: 1.0, 1: 1.0, 2: 1.0}, "dict {0: 1.0"),
-        (["right", 2.0, 3.0], "str 'right' for a completion"),
+        (["1", 2.0, 3.0], "str '1' for a completion"),
         ([1.0, [2.0], 3.0], "list [2.0] for a completion"),
     ],
     ids=str,

@@ -1,6 +1,5 @@
 """grpo/rewarding/registry.py: names and parameters become functions, or one sentence that says what is wrong."""
 
-import functools
 import pickle
 import sys
 from pathlib import Path
@@ -171,19 +170,10 @@ def test_values_that_a_parameter_cannot_take(reward, parameter, value, message):
     assert message in str(error.value) and str(error.value).startswith(f"reward_args: {name}: ")
 
 
-@pytest.mark.parametrize(
-    ("reward", "parameter", "value"),
-    [
-        ("step_verified", "line_value", 1),  # a whole number is a number
-        ("overlong", "cache", None),
-        ("style", "phrases", ["well"]),
-        ("incremental_format", "template", None),
-    ],
-)
-def test_values_that_a_parameter_takes(reward, parameter, value):
-    name = f"{reward}_reward_func"
-    found = chosen(name, args={name: {parameter: value}})[name]
-    assert isinstance(found, functools.partial) and found.keywords == {parameter: value}
+def test_a_whole_number_is_a_number_and_none_and_lists_are_taken():
+    args = {"step_verified_reward_func": {"line_value": 1}, "overlong_reward_func": {"cache": None}}
+    args["style_reward_func"] = {"phrases": ["well"]}
+    assert {name: reward.keywords for name, reward in chosen(*args, args=args).items()} == args
 
 
 def test_columns_that_would_replace_a_parameter_are_refused():
