@@ -19,6 +19,7 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import pkgutil
 import signal
 import sys
 import time
@@ -29,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo.config import check_cases
 from grpo.core import out_of_memory
 from grpo.core.errors import OutOfMemory, UserError
 from grpo.core.parsing import ArgumentParser
@@ -39,19 +39,20 @@ MAX_DISTANCE = 1.5, 1e-4  # of lean's gradient: times stock's distance, or absol
 ROOM = 0.8  # share of the memory for the peak: longer completions, fragments and the CUDA context take the rest
 VLLM_SHARE = 0.3  # of the memory, TRL's default, where vLLM samples on the same device
 
+CASES = "grpo.config.check_cases"  # imported by the process that measures; it takes seconds
 Row = dict[str, Any]  # a case's kind, name, options and figures; `error` is None where it succeeded
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured, by a function of check_cases that takes these options.
+    """What is measured, by a function of check_cases, by its name, that takes these options.
 
     `needs` are its seconds at least; `alone`: it keeps memory as long as its process lives, so it gets one of its own.
     """
 
     kind: str  # training, packs or generation
     name: str
-    function: Callable[..., Row]
+    function: str
     options: dict[str, Any]
     needs: float
     alone: bool = False
@@ -69,10 +70,11 @@ def begin(log: Path) -> None:
     faulthandler.enable()
 
 
-def attempt(function: Callable[..., Row], options: dict[str, Any]) -> Row:
-    """What the function returns, or {"error": one line}; a traceback goes to the log."""
+def attempt(function: str, options: dict[str, Any]) -> Row:
+    """What the function (module:name) returns, or {"error": one line}; a traceback goes to the log."""
     try:
-        return function(**options)
+        found: Row = pkgutil.resolve_name(function)(**options)
+        return found
     except Exception as error:  # a case may fail in any way, and the others are measured nevertheless
         traceback.print_exc()
         if out_of_memory.is_one(error):
@@ -88,8 +90,8 @@ class Worker:
         self.log = log
         self.pool: ProcessPoolExecutor | None = None
 
-    def ask(self, function: Callable[..., Row], options: dict[str, Any], seconds: float) -> Row:
-        """What the function returns, or {"error": one line}."""
+    def ask(self, function: str, options: dict[str, Any], seconds: float) -> Row:
+        """What the function (module:name) returns, or {"error": one line}."""
         if self.pool is None:
             gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # GRPOTrainer refuses several
             os.environ |= {"CUDA_VISIBLE_DEVICES": gpu, "HF_HUB_OFFLINE": "1"}
@@ -136,10 +138,10 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
     def train(trainer: str, attention: str = "sdpa", checkpointing: bool = False) -> Case:
         options = step | {"trainer": trainer, "attention": attention, "checkpointing": checkpointing}
         name = f"{trainer}, {dtype}, {attention}" + ", checkpointing" * checkpointing
-        return Case("training", name, check_cases.train_and_compare, options, needs)
+        return Case("training", name, "train_and_compare", options, needs)
 
     def sample(engine: str, alone: bool = False) -> Case:
-        return Case("generation", engine, check_cases.sample, rollout | {"engine": engine}, needs, alone)
+        return Case("generation", engine, "sample", rollout | {"engine": engine}, needs, alone)
 
     yield from (train("lean"), train("stock"), sample("hf"), sample("lean"))
     yield from (train("lean", attention) for attention in found["attention"] if attention != "sdpa")
@@ -156,7 +158,7 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
         groups = max(1, round(2 * tokens / (8 * 1.3 * step.get("median_length", 200.0))))
         options = step | {"trainer": "lean", "attention": best["attention"], "checkpointing": False}
         options |= {"accumulation": 1, "steps": 2, "pack_tokens": tokens, "batch_size": 8 * groups, "compare": False}
-        yield Case("packs", f"{tokens:,} tokens", check_cases.train_and_compare, options, needs)
+        yield Case("packs", f"{tokens:,} tokens", "train_and_compare", options, needs)
         if rows[-1]["name"] != f"{tokens:,} tokens" or rows[-1]["error"]:
             break
         tokens *= 2
@@ -167,7 +169,7 @@ def run(found: dict[str, Any], worker: Worker, deadline: float, show: Callable[[
     """Run the cases that there is time for, and add their rows to `found`.
 
     Args:
-        found: what the machine is, as `check_cases.machine` returns it, with `toy` and empty results.
+        found: what the machine is, as check_cases' `machine` returns it, with `toy` and empty results.
         deadline: on time.monotonic's clock.
         show: gets a line before each case.
     """
@@ -179,7 +181,7 @@ def run(found: dict[str, Any], worker: Worker, deadline: float, show: Callable[[
         show(f"{left:4.0f} s left: {case.kind}, {case.name}")
         if case.alone:
             worker.stop()
-        answer = worker.ask(case.function, case.options, min(left, LONGEST))
+        answer = worker.ask(f"{CASES}:{case.function}", case.options, min(left, LONGEST))
         if case.alone:
             worker.stop()
         row = {"kind": case.kind, "name": case.name, **case.options, "error": None, **answer}
@@ -329,7 +331,7 @@ def main(argv: list[str] | None = None) -> int:
         save(found, given.output)
 
     try:
-        answer = worker.ask(check_cases.machine, {"model": given.model}, LONGEST)
+        answer = worker.ask(f"{CASES}:machine", {"model": given.model}, LONGEST)
         if "error" in answer:
             print(f"error: this machine could not be measured: {answer['error']} (see {worker.log})", file=sys.stderr)
             return 1

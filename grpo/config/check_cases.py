@@ -1,6 +1,6 @@
 """What `python -m grpo check` and the benchmarks measure: a machine, a training step, a way to sample a rollout.
 
-Each function runs in the calling process, on one device. Heavy libraries are imported where they are used.
+Each function runs in the calling process, on one device.
 """
 
 import contextlib
@@ -17,21 +17,35 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psutil
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    TrainerCallback,
+)
+from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo.config.plan import SPREAD
 from grpo.core.errors import UserError
+from grpo.policy import engines, memory, vllm
+from grpo.policy.generation import eos_ids
 from grpo.runs.record import versions
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerBase
-    from trl import GRPOConfig
+from grpo.training import rollouts
+from grpo.training.trainer import LeanGRPOTrainer
 
 TOKENIZER = Path(__file__).resolve().parents[2] / "assets" / "demo" / "model"
 # Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
 RANDOM = {"2M": (4, 192, 768, 6, 512), "9M": (5, 384, 1024, 6, 512), "1.5B": (28, 1536, 8960, 12, 151936)}
 
-Gradients = Iterator[tuple[str, "torch.Tensor"]]
+Gradients = Iterator[tuple[str, torch.Tensor]]
 
 
 # --- The machine --------------------------------------------------------------------------------------------------
@@ -48,12 +62,6 @@ def machine(model: str | None = None) -> dict[str, Any]:
         and number of parameters), and `limits`: bytes a second of a copy (read plus written), operations a second of
         a matrix product by number format.
     """
-    import psutil
-    import torch
-    from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
-
-    from grpo.policy import memory
-
     attention = ["sdpa"]
     if torch.cuda.is_available():
         about = torch.cuda.get_device_properties(0)
@@ -76,8 +84,6 @@ def machine(model: str | None = None) -> dict[str, Any]:
 
 def matrix_rate(device: str, dtype: str) -> float:
     """Floating-point operations per second of a product of square matrices, the best of ten."""
-    import torch
-
     side = 8192 if device == "cuda" else 1024
     left, right = (torch.randn(side, side, dtype=getattr(torch, dtype), device=device) for _ in range(2))
     return 2 * side**3 / _fastest(lambda: torch.mm(left, right), device)
@@ -85,8 +91,6 @@ def matrix_rate(device: str, dtype: str) -> float:
 
 def copy_rate(device: str) -> float:
     """Bytes read plus bytes written per second by a copy far larger than any cache, the best of ten."""
-    import torch
-
     source = torch.ones(2**30 if device == "cuda" else 2**28, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() / _fastest(lambda: target.copy_(source), device)
@@ -103,8 +107,6 @@ def _fastest(function: Callable[[], Any], device: str) -> float:
 
 def clock(device: str) -> float:
     """Seconds: of the wall once a GPU has done what it was asked to; on a CPU of this process, summed over threads."""
-    import torch
-
     if device == "cpu":
         return time.process_time() / torch.get_num_threads()
     torch.cuda.synchronize()
@@ -113,8 +115,6 @@ def clock(device: str) -> float:
 
 def peak(device: str) -> int:
     """Bytes: the most that torch has held on the GPU since `clean`; on a CPU, that this process has."""
-    import torch
-
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -122,8 +122,6 @@ def peak(device: str) -> int:
 
 def clean(device: str) -> None:
     """Give back what a case has left behind, and watch the peak anew; RuntimeError where the device is lost."""
-    import torch
-
     gc.collect()  # a trainer and its callbacks hold each other
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -140,8 +138,6 @@ def clean(device: str) -> None:
 
 def model_config(model: str) -> Any:
     """The transformers configuration of a directory, or of a name in RANDOM."""
-    from transformers import AutoConfig, Qwen2Config
-
     if model not in RANDOM:
         return AutoConfig.from_pretrained(model, trust_remote_code=False)
     layers, hidden, intermediate, heads, vocabulary = RANDOM[model]
@@ -153,9 +149,6 @@ def model_config(model: str) -> Any:
 
 def load_model(model: str, device: str, dtype: str, attention: str = "sdpa") -> Any:
     """The model on its device; a random one has the same weights every time."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     torch.manual_seed(0)
     own = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "trust_remote_code": False}
     if model not in RANDOM:
@@ -165,9 +158,7 @@ def load_model(model: str, device: str, dtype: str, attention: str = "sdpa") -> 
         return AutoModelForCausalLM.from_config(model_config(model), **own)
 
 
-def load_tokenizer(model: str) -> "PreTrainedTokenizerBase":
-    from transformers import AutoTokenizer
-
+def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     tokenizer = AutoTokenizer.from_pretrained(
         TOKENIZER if model in RANDOM else model, padding_side="left", trust_remote_code=False
     )
@@ -175,10 +166,8 @@ def load_tokenizer(model: str) -> "PreTrainedTokenizerBase":
     return tokenizer
 
 
-def trainer_config(device: str, directory: str, **settings: Any) -> "GRPOConfig":
+def trainer_config(device: str, directory: str, **settings: Any) -> GRPOConfig:
     """A GRPOConfig of a run that logs and saves nothing."""
-    from trl import GRPOConfig
-
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)  # a run before this one may have set it
     return GRPOConfig(
         output_dir=directory, use_cpu=device == "cpu", report_to="none", save_strategy="no", disable_tqdm=True,
@@ -231,14 +220,6 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
         their prompts' last ones), `peak_bytes` above what was there before, `parameters`, `pack_tokens`, and how packs
         are computed, `backend`.
     """
-    import torch
-    from datasets import Dataset
-    from transformers import TrainerCallback
-    from trl import GRPOTrainer
-
-    from grpo.config.plan import SPREAD
-    from grpo.training.trainer import LeanGRPOTrainer
-
     clean(run.device)
     before = peak(run.device)
     model = load_model(run.model, run.device, run.dtype, run.attention) if model is None else model
@@ -344,10 +325,8 @@ def train_and_compare(compare: bool = True, **options: Any) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _exact_gradients(run: Run) -> dict[str, "torch.Tensor"]:
+def _exact_gradients(run: Run) -> dict[str, torch.Tensor]:
     """Of the first step, in float32, from weights that were rounded to `run.dtype`."""
-    import torch
-
     model, exact = load_model(run.model, run.device, run.dtype).float(), dict[str, torch.Tensor]()
     model.config.dtype = torch.float32
     plain = replace(run, dtype="float32")
@@ -363,8 +342,6 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 
     Called again, it sets another mean.
     """
-    import torch
-
     head, log_odds = model.get_output_embeddings(), math.log(mean_length - 1)
     if hasattr(head, "log_odds"):
         head.log_odds.fill_(log_odds)
@@ -372,7 +349,7 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
     # a buffer: it goes where the model goes, and compiled code reads it anew
     head.register_buffer("log_odds", torch.full((), log_odds, device=head.weight.device), persistent=False)
 
-    def hook(module: Any, inputs: tuple, logits: "torch.Tensor") -> "torch.Tensor":
+    def hook(module: Any, inputs: tuple, logits: torch.Tensor) -> torch.Tensor:
         others = logits.clone()
         for end in ends:  # one by one: a list would be copied to the device, which waits for it
             others[..., end] = -math.inf
@@ -384,8 +361,6 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 
 def end_vllm_by_chance(trainer: Any) -> None:
     """The same for vLLM's own copy of the model, which has no hooks: each request gets its length."""
-    import torch
-
     llm = trainer.vllm_generation.llm
     head, generate = trainer.model.get_output_embeddings(), llm.generate
 
@@ -413,13 +388,6 @@ def sample(
     Raises:
         UserError: this engine does not run with this model here.
     """
-    import torch
-    from datasets import Dataset
-    from trl import GRPOTrainer
-
-    from grpo.policy import engines, vllm
-    from grpo.policy.generation import eos_ids
-
     settings: dict[str, Any] = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
     clean(device)
     before, tokenizer, dice = peak(device), load_tokenizer(model), random.Random(0)
@@ -462,8 +430,6 @@ def sample(
 
 def rollout_function(trainer: Any, engine: str, group: int) -> Callable[[list[list[int]]], list[list[int]]]:
     """A function from prompt ids to completion ids by this engine; UserError where the trainer would fall back."""
-    from grpo.training import rollouts
-
     chosen = rollouts.choose(trainer, engine)
     if chosen is not None:
         return lambda prompt_ids: chosen(trainer, prompt_ids)

@@ -3,8 +3,6 @@
 import itertools
 import json
 import multiprocessing
-import os
-import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,30 +49,30 @@ def test_a_case_that_fails_costs_one_row_and_one_process(tmp_path):
     worker = check.Worker(tmp_path / "log")
 
     def process():
-        assert worker.ask(dict, {"seconds": 1}, 60) == {"seconds": 1}
+        assert worker.ask("builtins:dict", {"seconds": 1}, 60) == {"seconds": 1}
         (child,) = multiprocessing.active_children()
         return child.pid
 
     try:
         first = process()
         assert process() == first
-        assert "its process ended" in worker.ask(os.abort, {}, 60)["error"]
+        assert "its process ended" in worker.ask("os:abort", {}, 60)["error"]
         assert "Fatal Python error: Aborted" in worker.log.read_text()
         assert process() != first
-        hanging = worker.ask(subprocess.run, {"args": ["sleep", "600"]}, 1)
+        hanging = worker.ask("subprocess:run", {"args": ["sleep", "600"]}, 1)
         assert hanging == {"error": "not done after 1 s"} and not multiprocessing.active_children()
     finally:
         worker.stop()
 
 
-def full(**options):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a capacity of …")
+def test_full_device_and_other_errors_are_one_line(monkeypatch):
+    def full(**options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a capacity of …")
 
-
-def test_full_device_and_other_errors_are_one_line():
+    monkeypatch.setattr(check_cases, "sample", full)
     line = "out of memory in this case (it asked for 20.00 GiB more)"
-    assert check.attempt(full, {"size": 3}) == {"error": line}
-    assert check.attempt(divmod, {}) == {"error": "TypeError: divmod expected 2 arguments, got 0"}
+    assert check.attempt(f"{check.CASES}:sample", {"rows": 3}) == {"error": line}
+    assert check.attempt("builtins:divmod", {}) == {"error": "TypeError: divmod expected 2 arguments, got 0"}
 
 
 # --- The cases, in a budget
@@ -195,7 +193,7 @@ def test_without_a_gpu_it_runs_at_toy_size(monkeypatch, capsys):
     """In this process, its first four cases: the others are the same functions with other options."""
     every = check.cases
     monkeypatch.setattr(check, "cases", lambda found: itertools.islice(every(found), 4))
-    monkeypatch.setattr(check.Worker, "ask", lambda self, function, options, seconds: function(**options))
+    monkeypatch.setattr(check.Worker, "ask", lambda self, function, options, seconds: check.attempt(function, options))
     monkeypatch.setattr(check.signal, "signal", lambda *handler: None)
     assert check.main(["--output", "found/check.json"]) == 0
     assert "No GPU: this is a toy-size run on a CPU, and says nothing of a GPU." in capsys.readouterr().out
