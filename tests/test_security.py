@@ -320,11 +320,8 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory):
-    """A run whose every text is harmless, with its report and its card."""
-    run = write_run(tmp_path_factory.mktemp("harmless") / "run")
-    report.write(run)
-    report.write_model_card(run)
-    return run
+    """The report of a run whose every text is harmless; of its card: tests/runs/test_report.py."""
+    return Page(report.write(write_run(tmp_path_factory.mktemp("harmless") / "run")))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -332,22 +329,11 @@ def test_the_report_has_the_same_elements_whatever_it_says(kind, harmless, tmp_p
     monkeypatch.setattr(charts, "draw_curves", lambda *_: None)  # a picture, which takes a second
     page = Page(report.write(write_run(tmp_path / "hostile", HOSTILE[kind])))
     assert [(tag, sorted(attrs)) for tag, attrs in page.elements] == [
-        (tag, sorted(attrs)) for tag, attrs in Page(harmless / "report.html").elements
+        (tag, sorted(attrs)) for tag, attrs in harmless.elements
     ]
     names = {name for _, attrs in page.elements for name in attrs}
     assert not names & {"href", "src", "action", "formaction", "srcdoc"}  # where javascript: could be followed
     assert kind != "script" or page.text.count(HOSTILE[kind]) > 20  # it is shown, as the text that it is
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_the_model_card_holds_no_markup_but_ours(kind, harmless, tmp_path):
-    plain = (harmless / "README.md").read_text(encoding="utf-8")
-    card = report.write_model_card(write_run(tmp_path / "hostile", HOSTILE[kind])).read_text(encoding="utf-8")
-    outside = [re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE) for text in (plain, card)]
-    for tag in ("<", "`", "](", "{{", "{%", "[x]"):
-        assert outside[1].count(tag) == outside[0].count(tag), tag
-    assert card.count("\n---\n") == plain.count("\n---\n") and card.count("```") == plain.count("```")
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", card)
 
 
 def shown_raw(text):
@@ -425,11 +411,8 @@ def cost(expression):
     think = "<think>\n{}\n</think>\n<answer>{}</answer>".format
     readers = {
         "reward": lambda: reward([think(expression, expression)], answer=["7"], prompts=["3 + 4?"]),
-        "reward, left": lambda: reward([think(f"{expression} = 1", 7)], answer=["7"]),
-        "reward, right": lambda: reward([think(f"1 + 1 = {expression}", 7)], answer=["7"]),
-        "is_verified": lambda: arithmetic.is_verified(f"{expression} = 1"),
-        "verified_lines": lambda: list(arithmetic.verified_lines(think(expression, 7), expression)),
-        "last_number": lambda: rewards.last_number(expression),
+        "left": lambda: reward([think(f"{expression} = 1", 7)], answer=["7"]),
+        "right": lambda: reward([think(f"1 + 1 = {expression}", 7)], answer=["7"]),
         "answer": lambda: rewards.is_numerically_correct(think("", expression), expression),
     }
     worst = 0.0, ""
