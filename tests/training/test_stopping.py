@@ -31,22 +31,17 @@ def _not_ignored():
     signal.signal(signal.SIGINT, before)
 
 
-def stopping_at(monkeypatch, step):
-    """Let this process get SIGTERM in the step after this one."""
-
-    class Signals(callbacks.MetricsFile):
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(callbacks, "MetricsFile", Signals)
+class SignalInTheSecondStep(callbacks.MetricsFile):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.slow
 def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patched:
-        stopping_at(patched, 1)
+        patched.setattr(callbacks, "MetricsFile", SignalInTheSecondStep)
         flags = tiny_run(**{**LEARNS, "max_steps": "4", "eval_samples": "2"})
         assert train_grpo.main(flags) == 143
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
