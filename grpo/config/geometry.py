@@ -14,13 +14,13 @@ def solve(settings: dict[str, Any], world_size: int) -> Geometry:
     total = settings["generation_batch_size"]
     if total is not None and steps is not None:
         raise UserError(
-            f"generation_batch_size: {total} and steps_per_generation {steps} say the same thing twice; give one"
+            f"generation_batch_size: {total} and steps_per_generation {steps} say the same thing twice; use one"
         )
     if total is not None:
         if total % (batch * world_size):
             raise UserError(
                 f"generation_batch_size: {total} is not a multiple of per_device_train_batch_size {batch} × "
-                f"{world_size} device(s); give a multiple of {batch * world_size}"
+                f"{world_size} device(s); use a multiple of {batch * world_size}"
             )
         steps = total // (batch * world_size)
     steps = steps or accumulation
@@ -31,7 +31,7 @@ def solve(settings: dict[str, Any], world_size: int) -> Geometry:
             key, value, instead = "generation_batch_size", f"{total}, or {steps} steps per generation,", whole
         raise UserError(
             f"{key}: {value} is neither a multiple nor a divisor of gradient_accumulation_steps {accumulation}, "
-            f"so optimizer steps would mix rollouts; give {instead}"
+            f"so optimizer steps would mix rollouts; use {instead}"
         )
     rollout = batch * world_size * steps
     if rollout % group:
@@ -39,9 +39,9 @@ def solve(settings: dict[str, Any], world_size: int) -> Geometry:
         if total is not None:  # which other batches would not divide
             key, unit = "generation_batch_size", math.lcm(whole, group)
         divisors = [str(n) for n in range(2, min(rollout, 4096) + 1) if rollout % n == 0]  # of a typo's billions
-        advice = f"give {key} {unit}, {2 * unit} or another multiple of {unit}"
+        advice = f"set {key} to {unit}, {2 * unit} or another multiple of {unit}"
         if divisors:
-            advice += f", or num_generations {', '.join(divisors[:8])}"
+            advice += f", or num_generations to {', '.join(divisors[:8])}"
         raise UserError(
             f"num_generations: {group} does not divide the rollout of {rollout} completions "
             f"(per_device_train_batch_size {batch} × {world_size} device(s) × {steps} steps per generation); "

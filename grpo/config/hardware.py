@@ -96,12 +96,12 @@ def _use_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     if settings["use_vllm"]:
         if "generation" in typed:
-            raise UserError("generation: vLLM needs a CUDA GPU; give --generation auto")
+            raise UserError("generation: vLLM needs a CUDA GPU; use --generation auto")
         raise UserError("use_vllm: vLLM needs a CUDA GPU; add --use_vllm false")
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
         if "optim" in typed:
-            raise UserError(f"optim: {settings['optim']} needs CUDA; give --optim adamw_torch on a CPU")
+            raise UserError(f"optim: {settings['optim']} needs CUDA; use --optim adamw_torch on a CPU")
         note = f"note: optim {settings['optim']} needs CUDA; adamw_torch is used on the CPU"
         settings["optim"] = "adamw_torch"
         return [note]
@@ -125,7 +125,7 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
     if quantized and importlib.util.find_spec("bitsandbytes") is None:
         key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
-        raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or give --{key} false")
+        raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
     if settings["tf32"] is None and is_torch_tf32_available():
         settings["tf32"] = True  # for what stays float32: up to eight times faster, and three digits are enough
     elif settings["tf32"] and not is_torch_tf32_available():
@@ -147,7 +147,7 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
     if not settings["use_peft"]:
         raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
     if settings["max_prompt_length"] is None:
-        raise UserError("use_unsloth: it must know the longest sequence; give max_prompt_length")
+        raise UserError("use_unsloth: it must know the longest sequence; set max_prompt_length")
 
 
 def _check_attention(name: str | None) -> None:
@@ -156,7 +156,7 @@ def _check_attention(name: str | None) -> None:
     known = ["eager", *AttentionInterface().valid_keys()]
     if name is not None and name not in known and "/" not in name:
         raise UserError(
-            f"attn_implementation: {name!r} is unknown; give sdpa, eager, flash_attention_2, flex_attention, or the "
+            f"attn_implementation: {name!r} is unknown; use sdpa, eager, flash_attention_2, flex_attention, or the "
             "Hub id of a kernel (kernels-community/flash-attn2)"
         )
 

@@ -122,8 +122,8 @@ def about_model(
     try:
         shape = memory.shape(model_config, peft_config, training.trust_remote_code)
     except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # config.json says anything
-        fits = f"the adapter does not fit {name}" if peft_config else f"{name} is no causal language model"
-        remedy = "set lora_target_modules" if peft_config else "give another model"
+        fits = f"the adapter does not fit {name}" if peft_config else f"{name} is not a causal language model"
+        remedy = "set lora_target_modules" if peft_config else "use another model"
         yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
         return
     except RuntimeError as error:
@@ -137,7 +137,7 @@ def about_model(
     yield check_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
     if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
-        yield Check("error", "vocabulary", finding, "give the tokenizer that belongs to the model")
+        yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
     longest = max(data.lengths)
     if not config.script.eval_only:
         longest = min(longest, config.script.max_prompt_length or longest)
@@ -205,7 +205,7 @@ def about_surroundings(config: Config) -> Iterator[Check]:
         if config.training.push_to_hub:
             yield hub.check(config.training)
     resume = config.training.resume_from_checkpoint
-    finding = f"{config.training.output_dir}" + (f", going on from {resume}" if resume else "")
+    finding = f"{config.training.output_dir}" + (f", resumed from {resume}" if resume else "")
     yield Check("ok", "output", finding)
 
 

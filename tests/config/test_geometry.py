@@ -50,13 +50,13 @@ def test_generation_batch_size_counts_all_devices():
 @pytest.mark.parametrize(
     ("overrides", "named", "fix", "fixed"),
     [
-        ({BATCH: 1}, "num_generations: 16", f"{BATCH} 4", {BATCH: 4}),
-        ({GROUP: 24}, "num_generations: 24", f"{GROUP} 2, 4, 8, 16", {GROUP: 16}),
-        ({STEPS: 3}, "steps_per_generation: 3", "give 4", {STEPS: 4}),
+        ({BATCH: 1}, "num_generations: 16", f"set {BATCH} to 4", {BATCH: 4}),
+        ({GROUP: 24}, "num_generations: 24", f"{GROUP} to 2, 4, 8, 16", {GROUP: 16}),
+        ({STEPS: 3}, "steps_per_generation: 3", "use 4", {STEPS: 4}),
         ({TOTAL: 24}, "generation_batch_size: 24", "multiple of 16", {TOTAL: 32}),
-        ({TOTAL: 48}, "generation_batch_size: 48, or 3 steps", "give 64", {TOTAL: 64}),
-        ({TOTAL: 64, GROUP: 24}, "num_generations: 24", f"{TOTAL} 192, 384", {TOTAL: 192}),
-        ({TOTAL: 64, STEPS: 4}, "generation_batch_size: 64", "give one", {STEPS: None}),
+        ({TOTAL: 48}, "generation_batch_size: 48, or 3 steps", "use 64", {TOTAL: 64}),
+        ({TOTAL: 64, GROUP: 24}, "num_generations: 24", f"{TOTAL} to 192, 384", {TOTAL: 192}),
+        ({TOTAL: 64, STEPS: 4}, "generation_batch_size: 64", "use one", {STEPS: None}),
     ],
 )
 def test_impossible_geometry_names_the_value_and_a_fix(overrides, named, fix, fixed):

@@ -75,9 +75,9 @@ def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus, installed, dtype, u
 
 def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):
     gpus(2)
-    hardware.claim_devices(settings(), ["--beta", "0.1", "--hub_token", "hf_secret"])
+    hardware.claim_devices(settings(), ["--beta", "0.1"])
     (note,) = capsys.readouterr().out.splitlines()
-    assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note and "hf_secret" not in note
+    assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
     gpus(2)
     monkeypatch.setenv("LOCAL_RANK", "0")  # a launcher's
@@ -138,7 +138,7 @@ def test_quantized_weights_need_bitsandbytes(gpus):
     [
         ({"use_cpu": True}, "--use_unsloth false"),
         ({"use_peft": False}, "--use_peft true"),
-        ({"max_prompt_length": None}, "give max_prompt_length"),
+        ({"max_prompt_length": None}, "set max_prompt_length"),
     ],
 )
 def test_what_unsloth_needs_is_one_line(overrides, remedy):

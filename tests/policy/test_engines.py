@@ -55,7 +55,7 @@ def test_contradictions_are_mistakes(given, message):
     ("argv", "message"),
     [
         (["--generation", "fast"], "generation: 'fast' is unknown; use auto, lean"),
-        (["--generation", "vllm"], "generation: vLLM needs a CUDA GPU; give --generation auto"),
+        (["--generation", "vllm"], "generation: vLLM needs a CUDA GPU; use --generation auto"),
         (["--vllm_mode", "remote"], "vllm_mode: 'remote' is unknown; use colocate or server"),
     ],
 )
