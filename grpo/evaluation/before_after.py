@@ -49,9 +49,9 @@ def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
     try:
         summary = json.loads((directory / "eval_before.json").read_text(encoding="utf-8"))
         lines = (directory / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
+        records = [json.loads(line) for line in lines if line]
     except (OSError, ValueError):
         return None
-    records = [json.loads(line) for line in lines if line]
     wanted = list(zip(data.held_out["question"], data.held_out["answer"], strict=True))
     asked = [(record["question"], record["answer"]) for record in records]
     return (summary, records) if asked == wanted and summary.get("k", 1) == num_samples else None
@@ -65,7 +65,8 @@ def measure_after(
         summary, answers = evaluate.measure(config, policy, tokenizer, data)
     if is_first_process():
         evaluate.save(config.output, "after", summary, answers)
-        comparison.save(config.output, compared := comparison.compare(before[1], answers))
+        compared = comparison.compare(before[1], answers)
+        (config.output / "comparison.json").write_text(json.dumps(compared, indent=2) + "\n", encoding="utf-8")
         evaluate.print_answers("after training", answers)
         evaluate.print_evaluations({"before": before[0], "after": summary}, compared["sentence"])
 

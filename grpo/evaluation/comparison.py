@@ -3,10 +3,8 @@
 Every question is its own control, so the paired figures say more than two separate intervals do.
 """
 
-import json
 from collections.abc import Sequence
 from math import comb
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -113,8 +111,3 @@ def _shown(what: str, measure: dict[str, Any]) -> str:
         f"({100 * measure['difference']:+.1f} points, 95 % interval {100 * measure['difference_low']:+.1f} to "
         f"{100 * measure['difference_high']:+.1f}; {measure['fixed']} fixed, {measure['broken']} broken, {chance})"
     )
-
-
-def save(directory: Path, comparison: dict[str, Any]) -> None:
-    """Write `comparison.json`."""
-    (directory / "comparison.json").write_text(json.dumps(comparison, indent=2) + "\n", encoding="utf-8")
