@@ -11,14 +11,26 @@ from grpo.config.resolve import resolve
 from grpo.runs import record as records
 
 
-def test_run_json_has_settings_versions_hardware_no_nan():
-    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
-    records.start_record(Path("r"), config, prompt={"system": "Be brief."})
-    record = json.loads(Path("r/run.json").read_text(), parse_constant=pytest.fail)
+def config(*argv):
+    output = () if "--output_dir" in argv else ("--output_dir", "r")
+    return resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *output, *argv])
+
+
+def read():
+    return json.loads(Path("r/run.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_run_json_has_settings_versions_hardware_and_the_end():
+    records.start_record(Path("r"), config(), prompt={"system": "Be brief."})
+    record = read()
     assert record["settings"]["learning_rate"] == 5e-6 and record["settings"]["num_generations"] == 16
     assert {"python", "torch", "trl", "transformers"} <= set(record["versions"])
     assert record["geometry"]["num_generations"] == 16 and record["hardware"]["cpus"] >= 1
     assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
+    assert record["status"] == "running" and record["prompt"] == {"system": "Be brief."}
+    records.finish(Path("r"), "finished", 12.345)
+    session = {**record["sessions"][0], "status": "finished", "seconds": 12.3}
+    assert read() == record | {"status": "finished", "seconds": 12.3, "sessions": [session]}
 
 
 def test_a_replaced_run_leaves_no_files():
@@ -41,21 +53,15 @@ def test_a_run_resumed_in_place_loses_no_file():
     assert sorted(Path("r").rglob("*")) == before
 
 
-def test_links_are_removed_and_not_their_targets():
+def test_links_targets_and_other_directories_lose_no_file():
     make_checkpoint("r", 5)
     Path("r/checkpoint-5").rename("elsewhere")
     Path("r/checkpoint-5").symlink_to(Path("elsewhere").absolute())
     records.remove_previous_run(Path("r"), None)
     assert not list(Path("r").iterdir()) and len(list(Path("elsewhere").iterdir())) == 6
-
-
-def test_a_directory_of_other_files_loses_none():
-    Path("pictures").mkdir()
-    names = ["holiday.png", "metrics.jsonl", "completions_of_mine.jsonl"]
-    for name in names:
-        (Path("pictures") / name).write_text("mine")
-    records.remove_previous_run(Path("pictures"), None)
-    assert all((Path("pictures") / name).read_text() == "mine" for name in names)
+    Path("elsewhere/metrics.jsonl").write_text("mine")
+    records.remove_previous_run(Path("elsewhere"), None)
+    assert Path("elsewhere/metrics.jsonl").exists()
 
 
 def test_the_recorded_command_is_quoted():
@@ -67,20 +73,8 @@ def test_without_nan_keeps_everything_else():
     assert records.without_nan(value) == {"a": [1.5, None, {"b": None}], "c": "x", "d": None, "e": [1, True]}
 
 
-def test_finishing_adds_status_and_seconds():
-    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"])
-    records.start_record(Path("r"), config, prompt={"system": "Be brief."})
-    started = json.loads((Path("r") / "run.json").read_text())
-    assert started["status"] == "running" and started["prompt"] == {"system": "Be brief."}
-    records.finish(Path("r"), "finished", 12.345)
-    session = {**started["sessions"][0], "status": "finished", "seconds": 12.3}
-    ended = {"status": "finished", "seconds": 12.3, "sessions": [session]}
-    assert json.loads((Path("r") / "run.json").read_text()) == started | ended
-
-
 def test_resuming_keeps_lines_up_to_its_checkpoint():
     make_checkpoint("r", 4)
-    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r"]
     for step in (2, 4):
         records.append_line(Path("r/metrics.jsonl"), {"step": step, "loss": step})
     records.append_line(Path("r/metrics.jsonl"), {"step": 4, "train_runtime": 9.0})
@@ -91,14 +85,13 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
     earlier = {"status": "running", "started": "then", "sessions": [{"started": "then", "seconds": 10.0}]}
     Path("r/run.json").write_text(json.dumps(earlier))
     Path("r/eval_before.json").write_text("kept")
-    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "auto"])
-    records.start_record(Path("r"), config)
+    records.start_record(Path("r"), config("--resume_from_checkpoint", "auto"))
     lines = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 2, "loss": 2}, {"step": 4, "loss": 4}]
     assert Path("r/alarms.jsonl").read_text() == Path("r/faults.jsonl").read_text() == ""
     assert Path("r/eval_before.json").read_text() == "kept"
     records.finish(Path("r"), "finished", 5.04)
-    record = json.loads(Path("r/run.json").read_text())
+    record = read()
     assert record["started"] == "then" and record["seconds"] == 15.0
     assert [session.get("from_step") for session in record["sessions"]] == [None, 4]
 
@@ -106,9 +99,7 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
 def test_resuming_elsewhere_copies_the_curve():
     make_checkpoint("r", 4)
     Path("r/metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
-    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "new"]
-    config = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--resume_from_checkpoint", "r/checkpoint-4"])
-    records.start_record(Path("new"), config)
+    records.start_record(Path("new"), config("--output_dir", "new", "--resume_from_checkpoint", "r/checkpoint-4"))
     assert Path("new/metrics.jsonl").read_text() == '{"step": 4}\n'
     assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
 
@@ -121,10 +112,8 @@ def test_secrets_of_the_environment_are_masked(monkeypatch):
     monkeypatch.setenv("SOME_KEY", "short")  # nothing so short is a secret; it would blot out words
     assert records.mask({"a": ['see with "quotes" and é', 1, None]}) == {"a": ["see ***", 1, None]}
     assert records.mask(f"{Path.cwd() / 'x'} short") == f"{Path.cwd() / 'x'} short"
-    flags = ["--use_cpu", "true", "--report_to", "none", "--output_dir", "r", "--run_name", "hf_planted_1"]
-    records.start_record(Path("r"), resolve(train_grpo.HYPERPARAMETERS, flags))
-    record = Path("r/run.json").read_text()
-    assert "hf_planted_1" not in record and json.loads(record)["settings"]["run_name"] == "***"
+    records.start_record(Path("r"), config("--run_name", "hf_planted_1"))
+    assert "hf_planted_1" not in Path("r/run.json").read_text() and read()["settings"]["run_name"] == "***"
 
 
 def test_a_half_written_first_line_is_removed():
