@@ -101,7 +101,7 @@ def _markdown(value: Any) -> str:
     """Text that stays text: one line, a character code for all that Markdown or HTML could take for markup."""
     if hasattr(value, "__html__"):  # the template says that it is safe
         return str(value)
-    markup = r"[^\w .,/%+=→…±−–():-]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])"
+    markup = r"[^\w .,;/%+=→…±−–():-]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])"
     return re.sub(markup, lambda match: f"&#{ord(match[0])};", re.sub(r"\s+", " ", str(value)))
 
 
