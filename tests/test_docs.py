@@ -14,6 +14,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,7 +261,7 @@ def train(argv, capfd, processes=1):
 
 WRITE_UPS = [
     pytest.param(command, id=f"{number}-{command[:40]}")
-    for number, row in enumerate(tables(TEXTS[ROOT / "README.md"], "what | from"), 1)
+    for number, row in enumerate(tables(TEXTS[ROOT / "docs/write-ups.md"], "what | from"), 1)
     for command in re.findall(r"`((?:--|python |torchrun )[^`]+)`", row[2])
 ]
 
@@ -275,11 +276,9 @@ def test_the_table_of_recipes_is_the_folder():
     assert sorted(code(row[0])[0] for row in rows) == sorted(path.stem for path in (ROOT / "recipes").iterdir())
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reading-curves.md", "docs/troubleshooting.md"])
-def test_every_alarm_is_in_the_tables(page):
-    rows = [line for line in TEXTS[ROOT / page].splitlines() if line.startswith("|")]
-    missing = [name for name in ALARMS if not any(f"`{name}`" in row for row in rows)]
-    assert not missing
+def test_the_table_of_alarms_is_the_programs():
+    rows = tables(TEXTS[ROOT / "docs/alarms.md"], "alarm | when | what the curves show | first thing to try")
+    assert {code(row[0])[0] for row in rows} == set(ALARMS)
 
 
 def _range(reward):
@@ -366,7 +365,6 @@ def test_the_curves_that_are_explained_are_logged(known):
     logged = known["metrics"] | {"kl", "rewards/<name>/mean"}  # kl: where beta is above 0
     logged |= {"rewards/left_out", "rewards/nonfinite", "skipped_steps"}  # where there are any
     assert {code(row[0])[0] for row in rows} <= logged and len(rows) >= 12
-    assert {name for span in code(TEXTS[ROOT / "README.md"]) if (name := span).startswith("completions/")} <= logged
 
 
 def test_every_message_that_is_quoted_is_one_that_is_said():
@@ -374,9 +372,7 @@ def test_every_message_that_is_quoted_is_one_that_is_said():
     said = "\n".join(re.sub(r'["\']\s*\n\s*f?["\']', "", path.read_text(encoding="utf-8")) for path in sources)
     quoted = [
         span
-        for page in ("README.md", "docs/troubleshooting.md")
-        for heading in ("symptom", "what you see")
-        for row in tables(TEXTS[ROOT / page], heading)
+        for row in tables(TEXTS[ROOT / "docs/troubleshooting.md"], "what you see")
         for span in code(row[0])
         if " " in span and not span.startswith(("--", "completions/"))
     ]
@@ -408,6 +404,12 @@ def test_files_that_are_mentioned_exist():
         for span in code(text) + re.findall(r"\btests/[\w/]+\.py", text):
             for path in re.findall(r"\b(?:recipes|benchmarks|tests|docs|grpo)/[\w/-]+\.\w+", span):
                 assert (ROOT / path).is_file(), f"{page.name}: {path}"
+
+
+def test_uv_installs_what_pip_does():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["dependencies"] and project["tool"]["uv"] == {"package": False}
+    assert project["tool"]["setuptools"]["dynamic"]["dependencies"] == {"file": "requirements.txt"}
 
 
 def test_the_lines_that_others_rely_on():

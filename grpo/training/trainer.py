@@ -11,7 +11,7 @@ ones do (GPT-2, GPT-BigCode, BioGPT, XGLM, BERT's family), and so do added sinus
 (HunYuan) and queries scaled by position (Ministral-3, beyond its original length). Here each row begins at position 0,
 as `generate` sampled it.
 
-README, "The training step", lists what differs and what falls back to TRL's own step.
+docs/training-step.md lists what differs and what falls back to TRL's own step.
 """
 
 import contextlib
