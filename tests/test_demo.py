@@ -2,12 +2,12 @@
 
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers_runs import DEMO, ROOT
+from helpers_commands import command
+from helpers_runs import DEMO, LONG, ROOT
 
 sys.path.insert(0, str(DEMO))
 import make_demo
@@ -68,13 +68,13 @@ def test_the_assets_are_small_and_the_model_is_stored_in_bf16():
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in (DEMO / "model").iterdir()}
 
 
+OTHER = pytest.param("demo_think", marks=pytest.mark.skipif(not LONG, reason="the long profile's"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["demo", "demo_think"])
+@pytest.mark.parametrize("recipe", ["demo", OTHER])
 def test_the_demo_learns_more_than_the_format(recipe):
-    argv = ["--config", str(ROOT / "recipes" / f"{recipe}.yaml"), "--output_dir", str(Path.cwd() / "run")]
-    done = subprocess.run(
-        [sys.executable, "train_grpo.py", *argv], cwd=ROOT, capture_output=True, text=True, timeout=900
-    )
+    done = command(ROOT / "train_grpo.py", ["--config", ROOT / "recipes" / f"{recipe}.yaml", "--output_dir", "run"])
     assert done.returncode == 0, done.stderr[-3000:]
     before, after = (json.loads(Path(f"run/eval_{when}.json").read_text()) for when in ("before", "after"))
     assert before["n"] == after["n"] == 200

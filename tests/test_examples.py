@@ -96,14 +96,14 @@ def test_example_has_the_trainers_gradients(rollout, tmp_path, trainer_class):
 
 @pytest.mark.slow
 def test_example_learns(tmp_path, monkeypatch):
-    """On the same eight questions in each step, so that the reward does not depend on which were drawn."""
+    """On the same four questions in each step, so that the reward does not depend on which were drawn."""
     demo = tmp_path / "assets" / "demo"
     demo.mkdir(parents=True)
     (demo / "model").symlink_to(DEMO / "model")
-    (demo / "train.jsonl").write_text("".join((DEMO / "train.jsonl").read_text().splitlines(keepends=True)[:8]))
-    monkeypatch.setattr(grpo_minimal, "ROOT", tmp_path)
-    monkeypatch.setattr(grpo_minimal, "GROUP_SIZE", 4)
-    rewards = grpo_minimal.main(steps=10)
+    (demo / "train.jsonl").write_text("".join((DEMO / "train.jsonl").read_text().splitlines(keepends=True)[:4]))
+    for name, value in {"ROOT": tmp_path, "QUESTIONS": 4, "GROUP_SIZE": 6}.items():
+        monkeypatch.setattr(grpo_minimal, name, value)
+    rewards = grpo_minimal.main(steps=6)
     assert statistics.mean(rewards[-3:]) > statistics.mean(rewards[:3]) + 0.3
 
 
