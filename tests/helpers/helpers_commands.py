@@ -54,7 +54,7 @@ class Command:
 
     def __init__(self, script, argv, ranks, directory="."):
         """Start a process with each of these environments, which have no more than what differs from ours."""
-        self.log = Path(directory).resolve() / f".command-{time.monotonic_ns()}"
+        self.log = Path(f".command-{time.monotonic_ns()}").resolve()
         words = [str(script), *map(str, argv)]
         _start_server()
         self.processes = []
@@ -85,21 +85,22 @@ class Command:
         return Ended(failed if len(statuses) == 1 else int(bool(failed)), *texts, statuses)
 
 
-def command(script, argv=(), processes=1, real=False, **environment):
+def command(script, argv=(), processes=1, real=False, directory=".", **environment):
     """Run a script to its end, without a terminal, on so many processes of this machine."""
     if real:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
         words = [sys.executable, *(launcher if processes > 1 else []), str(script), *map(str, argv)]
         environment = {**os.environ, "COLUMNS": "100", **environment}
         return subprocess.run(
-            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, timeout=280
-        )
-    return start(script, argv, processes, **environment).wait()
+            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, cwd=directory,
+            timeout=280,
+        )  # fmt: skip
+    return start(script, argv, processes, directory, **environment).wait()
 
 
-def start(script, argv=(), processes=1, **environment):
+def start(script, argv=(), processes=1, directory=".", **environment):
     ranks = torchrun_variables(processes) if processes > 1 else [{}]
-    return Command(script, argv, [{**rank, **environment} for rank in ranks])
+    return Command(script, argv, [{**rank, **environment} for rank in ranks], directory)
 
 
 def on_two_machines(script, argv=(), directories=(".", ".")):
