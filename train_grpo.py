@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 HYPERPARAMETERS: dict[str, Any] = dict(
     # Model
-    model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # a Hub id, a local directory, or a saved run to go on from
+    model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # a Hub id, a local directory, or a saved run to train further
     dtype="bfloat16",  # of the weights; float32 takes twice the memory and any optimizer
     attn_implementation="flash_attention_2",  # sdpa where flash-attn is not installed (a line says so)
     use_peft=False,  # true trains a LoRA adapter of the size below instead of all weights
