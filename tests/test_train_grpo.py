@@ -50,15 +50,6 @@ def test_a_first_process_that_is_late_names_a_mistake_once():
     assert "2 device(s)" in done.stderr
 
 
-def test_help_names_our_settings_and_trls(capfd):
-    with pytest.raises(SystemExit) as left:
-        train_grpo.main(["--help"])
-    shown = capfd.readouterr().out
-    for flag in ("--dataset_name", "--num_generations", "--lora_r", "--config RECIPE.yaml"):
-        assert flag in shown
-    assert "Qwen/Qwen2.5-1.5B-Instruct" in shown and left.value.code == 0  # the inline value is the default shown
-
-
 # --- Training
 
 

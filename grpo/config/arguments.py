@@ -7,11 +7,14 @@ import argparse
 import difflib
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
 
+from grpo.config import help
 from grpo.config.validate import refuse_secrets
 from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser, from_yaml
@@ -61,10 +64,14 @@ class Parser(TrlParser):
         return [f"--{key}={value}"]
 
     def did_you_mean(self, key: str) -> str:
+        if key in help.LAUNCHED:
+            return "; start several processes by torchrun --nproc_per_node=N train_grpo.py"
+        if key in help.ALIASES:
+            return f"; use --{help.ALIASES[key]}"
         close = difflib.get_close_matches(key, self.keys, n=1, cutoff=0.75)
         close = close or [name for name in self.keys if key and name.startswith(f"{key}_")][:4]
         close = close or difflib.get_close_matches(key, self.keys, n=1)
-        return f"; did you mean {' or '.join(close)}?" if close else "; `python train_grpo.py --help` lists them all"
+        return f"; did you mean {' or '.join(close)}?" if close else "; --help_all lists all of them"
 
 
 _parser = functools.cache(Parser)  # a tenth of a second, and nothing below changes it
@@ -82,11 +89,11 @@ def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfi
 
 def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
-    if "--help" in argv or "-h" in argv:
-        parser = Parser()
-        parser.set_defaults(**hyperparameters)
-        parser.parse_args(["--help"])
+    if {"--help", "-h", "--help_all", "--version"} & set(argv):
+        _print_and_exit(hyperparameters, argv)
     parser = _parser()
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        argv = ["--config", *argv]
     recipes = ArgumentParser(prog="python train_grpo.py", add_help=False)
     recipes.add_argument("--config", action="append", default=[])
     given, argv = recipes.parse_known_args(argv)
@@ -114,7 +121,28 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     return Arguments({key: getattr(namespace, key) for key in parser.keys}, typed)
 
 
+def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoReturn:
+    if "--version" in argv:
+        print(help.versions())
+    elif "--help_all" in argv:
+        parser = Parser()
+        parser.set_defaults(**hyperparameters)
+        owners = {
+            "This project": ScriptArguments,
+            "ModelConfig (TRL)": ModelConfig,
+            "TrainingArguments (transformers)": TrainingArguments,
+            "GRPOConfig (TRL)": GRPOConfig,
+        }
+        print(help.everything(parser, owners))
+    else:
+        print(help.overview({key: action.default for key, action in _parser().keys.items()} | hyperparameters))
+    sys.exit(0)
+
+
 def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
+    """A recipe by its path, or by its name for one of recipes/."""
+    if not Path(path).exists() and (shipped := help.RECIPES / f"{path}.yaml").is_file():
+        path = str(shipped)
     try:
         recipe = from_yaml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -1,0 +1,153 @@
+"""What `--help` and `--version` print, and the flags that people try first."""
+
+import argparse
+import dataclasses
+import shutil
+import subprocess
+import textwrap
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+
+MODES = {
+    "python train_grpo.py": "train, and compare held-out answers before and after",
+    "torchrun --nproc_per_node=4 train_grpo.py": "the same on four GPUs",
+    "... --dry_run true": "check everything that can be checked, and stop",
+    "... --resume_from_checkpoint auto": "beside a run's own flags: continue it",
+    "... --eval_only true": "evaluate model_name_or_path, without training",
+    '... --ask "What is 15 + 27?"': "ask the model of a finished run",
+    "... --merge_only DIRECTORY": "merge a saved adapter into its model",
+    "python -m grpo report|xray|plan|check": "tools, each with its own --help",
+}
+MAIN = {
+    "Model": {
+        "model_name_or_path": "a Hub id, a directory, or a saved run",
+        "use_peft": "train a LoRA adapter (lora_r, lora_alpha, ...) instead of all weights",
+        "dtype": "of the weights",
+        "use_cpu": "train on the CPU",
+    },
+    "Data and prompt": {
+        "dataset_name": "a Hub id, a .jsonl, .csv or .parquet file, or a save_to_disk directory",
+        "question_column": "the column of questions",
+        "answer_column": "the column of gold answers: `... #### 72`, or 72 alone",
+        "eval_dataset_name": "held-out questions; unset: the test split, or a slice of the training rows",
+        "eval_samples": "held-out questions, at most",
+        "max_samples": "training rows, at most",
+        "prompt_format": "xml (<reasoning>, <answer>) or think (<think>, <answer>)",
+        "num_shots": "worked examples in each prompt (0 to 3)",
+    },
+    "Rewards": {
+        "reward_funcs": "names from rewards.py, or my_file.my_function with --allow_custom_rewards true",
+        "reward_weights": "one for each; unset: all 1",
+    },
+    "GRPO": {
+        "num_generations": "completions of each prompt: the group",
+        "max_completion_length": "tokens; longer completions are cut off",
+        "temperature": "of sampling",
+        "beta": "weight of the KL penalty; 0 needs no reference model",
+        "generation": "what samples: lean, hf, compiled, continuous, vllm; auto chooses",
+    },
+    "Optimization": {
+        "per_device_train_batch_size": "completions computed at once on each device",
+        "gradient_accumulation_steps": "such batches in an optimizer step",
+        "learning_rate": "",
+        "num_train_epochs": "",
+        "max_steps": "optimizer steps; above 0 it replaces num_train_epochs",
+        "optim": "",
+        "seed": "",
+    },
+    "The run": {
+        "output_dir": "unset: outputs/<model>-GRPO",
+        "report_to": "wandb, tensorboard, swanlab, trackio or none",
+        "save_steps": "optimizer steps between checkpoints",
+        "stop_on_alarm": "end at the first alarm, with a checkpoint",
+    },
+}
+EXAMPLES = (
+    "python train_grpo.py --config demo",
+    "python train_grpo.py --config smollm2 --learning_rate 1e-5 --max_steps 200",
+    "python train_grpo.py --dataset_name my.csv --question_column problem --answer_column solution",
+)
+# What other trainers call a setting, or what people type first
+ALIASES = {
+    "batch_size": "per_device_train_batch_size", "bs": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size", "checkpoint": "resume_from_checkpoint",
+    "resume": "resume_from_checkpoint", "cpu": "use_cpu", "data": "dataset_name", "dataset": "dataset_name",
+    "dataset_path": "dataset_name", "train_file": "dataset_name", "epochs": "num_train_epochs",
+    "num_epochs": "num_train_epochs", "eval": "eval_only", "eval_dataset": "eval_dataset_name",
+    "grad_accum": "gradient_accumulation_steps", "grad_acc_steps": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps", "group_size": "num_generations", "n": "num_generations",
+    "num_samples": "num_generations", "kl_coef": "beta", "kl_beta": "beta", "kl": "beta", "lora": "use_peft",
+    "use_lora": "use_peft", "lora_rank": "lora_r", "lr": "learning_rate", "max_grad": "max_grad_norm",
+    "max_length": "max_completion_length", "max_new_tokens": "max_completion_length",
+    "max_response_length": "max_completion_length", "max_seq_length": "max_completion_length",
+    "max_tokens": "max_completion_length", "model": "model_name_or_path", "model_id": "model_name_or_path",
+    "model_name": "model_name_or_path", "model_path": "model_name_or_path", "num_steps": "max_steps",
+    "steps": "max_steps", "total_steps": "max_steps", "optimizer": "optim", "out": "output_dir",
+    "output": "output_dir", "output_path": "output_dir", "question": "ask", "recipe": "config",
+    "reward": "reward_funcs", "rewards": "reward_funcs", "reward_functions": "reward_funcs", "shots": "num_shots",
+    "tracker": "report_to", "wandb": "report_to", "warmup": "warmup_steps", "warmup_ratio": "warmup_steps",
+}  # fmt: skip
+LAUNCHED = ("gpus", "num_gpus", "n_gpus", "nproc_per_node", "devices", "num_processes", "world_size")
+
+
+def overview(defaults: dict[str, Any]) -> str:
+    """Modes, the main settings with their defaults, recipes and examples, for the terminal's width."""
+    width = min(shutil.get_terminal_size((100, 24)).columns, 100)
+    lines = ["usage: python train_grpo.py [--config RECIPE] [--flag value ...]", ""]
+    lines += textwrap.wrap(
+        "Teach a small language model to reason with GRPO, and measure what it learned. Edit HYPERPARAMETERS at the "
+        "top of train_grpo.py; a recipe and then flags override it.",
+        width,
+    )
+    lines += ["", "Modes", *_columns(MODES, width)]
+    for title, settings in MAIN.items():
+        rows = {f"--{key}": " ".join([words, *_default(defaults[key])]).strip() for key, words in settings.items()}
+        lines += ["", title, *_columns(rows, width)]
+    names = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+    lines += ["", "Recipes (--config NAME)", *textwrap.wrap(names, width, initial_indent="  ", subsequent_indent="  ")]
+    lines += ["", "Examples", *(f"  {example}" for example in EXAMPLES)]
+    return "\n".join([*lines, "", "--help_all lists every setting of this project, TRL and transformers."])
+
+
+def _columns(rows: dict[str, str], width: int) -> list[str]:
+    """Names on the left, words wrapped on the right."""
+    left, lines = 35, []
+    for name, words in rows.items():
+        first, *others = textwrap.wrap(words, max(width - left, 20)) or [""]
+        lines += [f"  {name:<{left - 2}}{first}"] if len(name) < left - 2 else [f"  {name}  {first}"]
+        lines += [" " * left + other for other in others]
+    return lines
+
+
+def _default(value: Any) -> list[str]:
+    """In brackets; nothing where the setting is unset."""
+    if isinstance(value, list):
+        return [f"[{' '.join(map(str, value))}]"]
+    return [] if value is None else [f"[{str(value).lower() if isinstance(value, bool) else value}]"]
+
+
+def everything(parser: argparse.ArgumentParser, owners: dict[str, type]) -> str:
+    """All flags with their help, in groups: those of each dataclass that are not its parent's."""
+    options = list(parser._actions)
+    for title, owner in owners.items():
+        names = {field.name for field in dataclasses.fields(owner)}
+        group = parser.add_argument_group(title)
+        group._group_actions = [option for option in options if option.dest in names]
+        options = [option for option in options if option.dest not in names]
+    parser._optionals._group_actions = options
+    return parser.format_help()
+
+
+def versions() -> str:
+    """This project's, with its commit where git knows it, and those of the libraries that matter."""
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "of no repository"
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "peft", "accelerate"))
+    return f"train_grpo.py {commit}; {libraries}"

@@ -1,0 +1,68 @@
+"""grpo/config/help.py: what is shown fits on two screens and is true, and the usual slips get the right flag."""
+
+import contextlib
+
+import pytest
+
+import train_grpo
+from grpo.config import arguments, help
+
+
+def shown(capsys, *argv):
+    with pytest.raises(SystemExit) as left:
+        arguments.read(train_grpo.HYPERPARAMETERS, list(argv))
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_help_fits_on_two_screens(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = shown(capsys, "--help").splitlines()
+    assert max(map(len, lines)) <= max(columns, 96) and len(lines) <= 100
+
+
+def test_help_shows_settings_with_their_values(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    text = shown(capsys, "-h")
+    keys = {key for settings in help.MAIN.values() for key in settings}
+    assert len(keys) >= 30 and keys <= set(arguments.Parser().keys) and all(f"--{key} " in text for key in keys)
+    for part in ("[Qwen/Qwen2.5-1.5B-Instruct]", "[5e-06]", "[786]", "--ask", "low_memory_24gb", "--help_all"):
+        assert part in text
+
+
+def test_help_all_has_every_setting_once_in_groups(capsys):
+    text = shown(capsys, "--help_all")
+    for key in arguments.Parser().keys:
+        assert text.count(f"\n  --{key}") + text.count(f", --{key}\n") >= 1, key
+    places = [text.index(title) for title in ("This project:", "ModelConfig (TRL):", "GRPOConfig (TRL):")]
+    assert places == sorted(places) and text.index("--stop_on_alarm") < places[1] < text.index("--lora_r")
+
+
+def test_version_names_the_libraries(capsys):
+    assert "trl 1." in shown(capsys, "--version")
+
+
+@pytest.mark.parametrize(("slip", "flag"), help.ALIASES.items())
+def test_a_usual_slip_gets_the_right_flag(slip, flag, capsys):
+    keys = arguments.Parser().keys
+    assert slip not in keys and (flag in keys or flag == "config")
+    with contextlib.suppress(SystemExit):
+        assert train_grpo.main([f"--{slip}", "1"]) == 2
+    assert capsys.readouterr().err == f"error: --{slip}: no such flag; use --{flag}\n"
+
+
+def test_several_gpus_are_a_launchers(capsys):
+    assert train_grpo.main(["--gpus", "4"]) == 2
+    assert "torchrun --nproc_per_node=N train_grpo.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--config", "demo"], ["--config=demo"], ["recipes/demo.yaml"]])
+def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, monkeypatch):
+    monkeypatch.chdir(help.ROOT)
+    assert arguments.read(train_grpo.HYPERPARAMETERS, argv).settings["run_name"] == "demo"
+
+
+def test_a_file_goes_before_a_shipped_recipe_of_its_name(tmp_path):
+    (tmp_path / "demo").write_text("run_name: mine\n")
+    assert arguments.read(train_grpo.HYPERPARAMETERS, ["--config", "demo"]).settings["run_name"] == "mine"
