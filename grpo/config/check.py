@@ -47,14 +47,13 @@ Row = dict[str, Any]  # a case's kind, name, options and figures; `error` is Non
 class Case:
     """What is measured, by a function of check_cases, by its name, that takes these options.
 
-    `needs` are its seconds at least; `alone`: it keeps memory as long as its process lives, so it gets one of its own.
+    `alone`: it keeps memory as long as its process lives, so it gets one of its own.
     """
 
     kind: str  # training, packs or generation
     name: str
     function: str
     options: dict[str, Any]
-    needs: float
     alone: bool = False
 
 
@@ -124,7 +123,7 @@ class Worker:
 def cases(found: dict[str, Any]) -> Iterator[Case]:
     """What is measured, in the order of its worth; what comes later may depend on the rows that are there by then."""
     toy, rows = found["toy"], found["rows"]
-    needs, dtype = (4, "float32") if toy else (20, "bfloat16")
+    dtype = "float32" if toy else "bfloat16"
     base = {"model": found["model"]["given"], "device": found["device"]["type"], "dtype": dtype}
     step = base | {"optim": "adamw_torch", "steps": 3}
     rollout = base | {"rows": 64, "mean_length": 100.0, "limit": 256, "prompt": 160}
@@ -138,10 +137,10 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
     def train(trainer: str, attention: str = "sdpa", checkpointing: bool = False) -> Case:
         options = step | {"trainer": trainer, "attention": attention, "checkpointing": checkpointing}
         name = f"{trainer}, {dtype}, {attention}" + ", checkpointing" * checkpointing
-        return Case("training", name, "train_and_compare", options, needs)
+        return Case("training", name, "train_and_compare", options)
 
     def sample(engine: str, alone: bool = False) -> Case:
-        return Case("generation", engine, "sample", rollout | {"engine": engine}, needs, alone)
+        return Case("generation", engine, "sample", rollout | {"engine": engine}, alone)
 
     yield from (train("lean"), train("stock"), sample("hf"), sample("lean"))
     yield from (train("lean", attention) for attention in found["attention"] if attention != "sdpa")
@@ -151,15 +150,16 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
             yield sample("vllm", alone=True)
         yield sample("compiled", alone=True)
     # Packs of twice the tokens until the device is full, with the fastest attention
-    best = max(succeeded(rows, "training", trainer="lean"), key=speed, default={"attention": "sdpa"})
+    best = max(sound(rows, "training"), key=speed, default={"attention": "sdpa"})
     tokens, last = (1024, 2048) if toy else (4096, 2**19)
     while tokens <= last:
         # a rollout of about two packs, so that the first is nearly full
         groups = max(1, round(2 * tokens / (8 * 1.3 * step.get("median_length", 200.0))))
         options = step | {"trainer": "lean", "attention": best["attention"], "checkpointing": False}
         options |= {"accumulation": 1, "steps": 2, "pack_tokens": tokens, "batch_size": 8 * groups, "compare": False}
-        yield Case("packs", f"{tokens:,} tokens", "train_and_compare", options, needs)
-        if rows[-1]["name"] != f"{tokens:,} tokens" or rows[-1]["error"]:
+        name = f"{tokens:,} tokens"
+        yield Case("packs", name, "train_and_compare", options)
+        if not any(row["name"] == name for row in succeeded(rows, "packs")):
             break
         tokens *= 2
     yield train("lean", checkpointing=True)
@@ -175,7 +175,7 @@ def run(found: dict[str, Any], worker: Worker, deadline: float, show: Callable[[
     """
     for case in cases(found):
         left = deadline - time.monotonic()
-        if left < case.needs:
+        if left < (4 if found["toy"] else 20):
             found["not_run"].append(f"{case.kind}, {case.name}")
             continue
         show(f"{left:4.0f} s left: {case.kind}, {case.name}")
@@ -204,6 +204,11 @@ def succeeded(rows: list[Row], *kinds: str, **options: Any) -> list[Row]:
     """The rows of these kinds and options that have figures."""
     rows = [row for row in rows if row["kind"] in kinds and row["error"] is None]
     return [row for row in rows if all(row[key] == value for key, value in options.items())]
+
+
+def sound(rows: list[Row], *kinds: str) -> list[Row]:
+    """Those of lean, with stock's gradient as far as that was compared."""
+    return [row for row in succeeded(rows, *kinds, trainer="lean") if row.get("agrees", True)]
 
 
 def speed(row: Row) -> float:
@@ -243,8 +248,7 @@ def recipe(found: dict[str, Any]) -> str:
 
 def choose(found: dict[str, Any]) -> tuple[Row | None, Row | None]:
     """The fastest training step in packs that fits beside the fastest engine, and that engine."""
-    steps = [row for row in succeeded(found["rows"], "training", "packs", trainer="lean") if row.get("agrees", True)]
-    steps.sort(key=speed, reverse=True)
+    steps = sorted(sound(found["rows"], "training", "packs"), key=speed, reverse=True)
     memory = found["device"]["memory"]
     for engine in sorted(succeeded(found["rows"], "generation"), key=speed, reverse=True):
         room = (ROOM - VLLM_SHARE * (engine["engine"] == "vllm")) * memory

@@ -111,6 +111,13 @@ def test_what_was_not_reached_is_listed_and_worth_least(monkeypatch):
     found = run(monkeypatch, 1, seconds=15.0)
     assert [row["name"] for row in found["rows"]] == ["lean, bfloat16, sdpa", "stock, bfloat16, sdpa", "hf"]
     assert len(found["not_run"]) == 6 and found["not_run"][0] == "generation, lean"
+    assert run(monkeypatch, 0.1)["rows"] == []
+
+
+def test_packs_are_tried_with_an_attention_that_agrees(monkeypatch):
+    found = machine(training(9000.0, attention="flex_attention", agrees=False), training(1.0), toy=True)
+    (pack,) = [case for case in check.cases(found) if case.kind == "packs"]
+    assert pack.options["attention"] == "sdpa"
 
 
 @pytest.mark.parametrize(("distance", "agrees"), [(0.014, True), (0.016, False), (float("nan"), False)])
