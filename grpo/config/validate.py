@@ -137,7 +137,7 @@ FILES = ("accelerator_config", "fsdp_config", "deepspeed")
 DICTIONARIES = (
     "model_init_kwargs", "generation_kwargs", "chat_template_kwargs", "lr_scheduler_kwargs", "liger_kernel_config",
     "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "transformers_continuous_batching_config",
-    *FILES,
+    "reward_args", *FILES,
 )  # fmt: skip
 OWN_FLAGS = {  # what a dictionary would set behind the back of a setting, which run.json then records wrongly
     "model_init_kwargs": {"torch_dtype": "dtype", "revision": "model_revision"}

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.core import parsing
-from grpo.core.errors import UserError
 from rewards import short_name
 
 if TYPE_CHECKING:
@@ -134,18 +132,6 @@ class ScriptArguments:
     merge_only: str | None = field(
         default=None, metadata={"help": "Merge the adapter in this directory into its model, and stop."}
     )
-
-    def __post_init__(self) -> None:
-        if isinstance(self.reward_args, str):
-            try:
-                self.reward_args = parsing.from_json(self.reward_args)
-            except ValueError as error:
-                raise UserError(
-                    f"reward_args: {self.reward_args!r} is no mapping ({error}); write "
-                    '{"reward": {"parameter": 1}}'
-                ) from None
-        if not isinstance(self.reward_args, dict | None):
-            raise UserError(f'reward_args: {self.reward_args!r} is no mapping; write {{"reward": {{"parameter": 1}}}}')
 
 
 @dataclass(frozen=True)
