@@ -64,6 +64,7 @@ def _facts(run: Path) -> dict[str, Any]:
         "record": record,
         "settings": settings,
         "status": record.get("status") or "running",
+        "resume": record.get("resume") if any(run.glob("checkpoint-*")) else None,
         "curves": charts.read_curves(metrics),
         "stages": record.get("stages") or [],
         "evaluations": evaluations,

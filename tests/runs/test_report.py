@@ -206,6 +206,7 @@ def test_a_right_number_without_its_form_is_told_apart(run, undrawn):
 @pytest.mark.parametrize("status", ["finished", "running", "stopped by an alarm: x"])
 def test_a_stopped_run_begins_with_its_alarms_and_how_to_resume(run, status, undrawn):
     change_record(run, status=status, resume="python train_grpo.py --resume_from_checkpoint auto")
+    (run / "checkpoint-4").mkdir()
     text = Page(report.write(run)).text
     assert ("To resume: python train_grpo.py" in text) == status.startswith("stopped")
     assert text.index("tiny_variance at step 4") < text.index("Lenient accuracy")
