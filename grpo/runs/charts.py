@@ -105,7 +105,7 @@ def draw(
     from matplotlib.ticker import MaxNLocator
 
     left, right = curve.steps[0], max(curve.steps[-1], curve.steps[0] + 1)
-    bottom, top = min(0, *curve.lows), max(curve.highs)
+    bottom, top = min(0, *curve.lows), max(0, *curve.highs)
     locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
     ticks = [float(tick) for tick in locator.tick_values(bottom, top if top > bottom else 1)]
     axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
