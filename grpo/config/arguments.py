@@ -92,7 +92,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     if {"--help", "-h", "--help_all", "--version"} & set(argv):
         _print_and_exit(hyperparameters, argv)
     parser = _parser()
-    if argv and argv[0].endswith((".yaml", ".yml")):
+    if argv and not argv[0].startswith("-") and argv[0].endswith((".yaml", ".yml")):
         argv = ["--config", *argv]
     recipes = ArgumentParser(prog="python train_grpo.py", add_help=False)
     recipes.add_argument("--config", action="append", default=[])

@@ -21,7 +21,7 @@ def merged(*words):
     ("words", "needs"),
     [
         ("--config recipes/demo.yaml --save_steps 3", "save_strategy is no"),
-        ("--config recipes/demo.yaml --num_train_epochs 2", "max_steps is 120"),
+        ("--config recipes/demo.yaml --num_train_epochs 2", "max_steps is 60"),
         ("--eval_steps 5", "eval_strategy is no"),
         ("--lora_r 8", "use_peft is false"),
         ("--sync_ref_model true", "beta is 0.0"),
