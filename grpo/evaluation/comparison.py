@@ -4,42 +4,53 @@ Every question is its own control, so the paired figures say more than two separ
 """
 
 from collections.abc import Sequence
-from math import comb
+from math import erfc
+from statistics import NormalDist
 from typing import Any
-
-import numpy
 
 from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
 SIGNIFICANT = 0.05
+Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
 NO_CHANGE = 0.02  # an interval of the difference that lies within ± this share says that nothing changed
 
 
 def mcnemar(fixed: int, broken: int) -> float:
-    """Two-sided exact p-value of McNemar's test (1947): had nothing changed, each change would go either way.
+    """Two-sided p-value of McNemar's score test (1947): had nothing changed, each change would go either way.
 
-    >>> mcnemar(8, 1)
-    0.0390625
+    >>> round(mcnemar(7, 1), 3)
+    0.034
     """
-    n = fixed + broken
-    tail = sum(comb(n, k) for k in range(min(fixed, broken) + 1))
-    return min(1.0, 2 * tail / 2**n)
+    return erfc(abs(fixed - broken) / (2 * (fixed + broken)) ** 0.5) if fixed + broken else 1.0
 
 
-def bootstrap(fixed: int, broken: int, n: int, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile interval of the paired difference (fixed - broken) / n, over resampled questions.
+def tango(fixed: int, broken: int, n: int) -> tuple[float, float]:
+    """95 % score interval of the paired difference (fixed - broken) / n (T. Tango, 1998).
 
-    A question counts +1, -1 or 0, so that resampling the questions is drawing from a multinomial distribution. Where
-    none has changed there is nothing to resample: the interval is what n questions without a change leave possible.
+    It excludes 0 exactly where `mcnemar` is below 0.05. Both hold their level on small samples, too, and are neither as
+    wide as exact methods nor as narrow as a bootstrap (Fagerland, Lydersen and Laake, 2013 and 2014).
+
+    >>> [round(bound, 3) for bound in tango(1, 7, 21)]
+    [-0.517, -0.026]
     """
-    if fixed == broken == 0:
-        bound = 1 - 0.05 ** (1 / n)  # the exact form of the rule of three
-        return -bound, bound
-    shares = numpy.array([fixed, broken, n - fixed - broken]) / n
-    drawn = numpy.random.default_rng(seed).multinomial(n, shares, size=resamples)
-    low, high = numpy.quantile((drawn[:, 0] - drawn[:, 1]) / n, [0.025, 0.975])
-    return float(low), float(high)
+    return _lowest(fixed, broken, n), -_lowest(broken, fixed, n)
+
+
+def _lowest(fixed: int, broken: int, n: int) -> float:
+    """The smallest difference that the score test does not reject, by bisection."""
+    rejected, kept = -1.0, (fixed - broken) / n
+    for _ in range(50):
+        difference = (rejected + kept) / 2
+        # the likeliest share of broken questions, had they this difference: the root of a quadratic equation
+        slope = (2 * n - fixed + broken) * difference - fixed - broken
+        share = ((slope**2 + 8 * n * broken * difference * (1 - difference)) ** 0.5 - slope) / (4 * n)
+        variance = n * (2 * share + difference * (1 - difference))
+        if (fixed - broken - n * difference) ** 2 > Z**2 * variance:
+            rejected = difference
+        else:
+            kept = difference
+    return kept
 
 
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -61,7 +72,7 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     for measure in MEASURES:
         pairs = [(bool(old[measure]), bool(new[measure])) for old, new in zip(before, after, strict=True)]
         both, fixed, broken = pairs.count((True, True)), pairs.count((False, True)), pairs.count((True, False))
-        low, high = bootstrap(fixed, broken, n)
+        low, high = tango(fixed, broken, n)
         measures[measure] = {
             "both": both,
             "fixed": fixed,
