@@ -4,7 +4,7 @@
     torchrun --nproc_per_node=4 train_grpo.py             the same on four
     python train_grpo.py --config recipes/demo.yaml       a tiny model on a laptop's CPU, in minutes
     python train_grpo.py --dry_run true                   check everything that can be checked, and stop
-    python train_grpo.py --model_name_or_path outputs/demo-GRPO --ask "What is 15 + 27?"
+    python train_grpo.py --ask "What is 15 + 27?"
 
 The policy samples a group of completions for each prompt, five rewards score them, and each completion's advantage
 is its reward relative to its group. TRL's `GRPOTrainer` trains; this file is the experiment: the settings, the prompt,

@@ -18,7 +18,7 @@ MODES = {
     "... --dry_run true": "check everything that can be checked, and stop",
     "... --resume_from_checkpoint auto": "beside a run's own flags: continue it",
     "... --eval_only true": "evaluate model_name_or_path, without training",
-    '... --ask "What is 15 + 27?"': "ask the model of a finished run",
+    '... --ask "What is 15 + 27?"': "ask the newest finished run",
     "... --merge_only DIRECTORY": "merge a saved adapter into its model",
     "python -m grpo report|xray|plan|check": "tools, each with its own --help",
 }

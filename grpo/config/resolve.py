@@ -47,6 +47,8 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     in_stages, notes = stages.read(settings, typed, geometry.steps_per_rollout)
     settings.update(stages.whole_run(in_stages))
     validate.check_adaptive(settings)
+    if settings["ask"] and "model_name_or_path" not in typed:
+        settings["model_name_or_path"] = str(run_directory.newest_finished())
     if settings["merge_only"] and "dtype" not in typed:  # as it was trained
         settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
     validate.check_together(settings, world_size)

@@ -128,7 +128,9 @@ class ScriptArguments:
     # Instead of a run
     dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
     eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
-    ask: str | None = field(default=None, metadata={"help": "Ask model_name_or_path one question, as its run did."})
+    ask: str | None = field(
+        default=None, metadata={"help": "Ask the newest finished run a question, or model_name_or_path."}
+    )
     merge_only: str | None = field(
         default=None, metadata={"help": "Merge the adapter in this directory into its model, and stop."}
     )

@@ -28,8 +28,8 @@ def mcnemar(fixed: int, broken: int) -> float:
 def tango(fixed: int, broken: int, n: int) -> tuple[float, float]:
     """95 % score interval of the paired difference (fixed - broken) / n (T. Tango, 1998).
 
-    It excludes 0 exactly where `mcnemar` is below 0.05. Both hold their level on small samples, too, and are neither as
-    wide as exact methods nor as narrow as a bootstrap (Fagerland, Lydersen and Laake, 2013 and 2014).
+    It excludes 0 exactly where `mcnemar` is below 0.05. Both can be trusted on small samples, where exact methods are
+    too wide and the bootstrap is too narrow (Fagerland, Lydersen and Laake, 2013 and 2014).
 
     >>> [round(bound, 3) for bound in tango(1, 7, 21)]
     [-0.517, -0.026]

@@ -105,5 +105,6 @@ def use_saved(config: Config, prompt_format: PromptFormat, exemplars: Sequence[S
     trained = prompting(config.model_name)  # a run is asked as it was trained
     prompt_format, shots = trained or (prompt_format, exemplars[: config.script.num_shots])
     tokenizer, prompt_format = load_tokenizer(config, prompt_format)
+    print(f"{config.model_name} answers:\n")
     print(answer(config, load(config), tokenizer, prompt_format, shots))
     return 0

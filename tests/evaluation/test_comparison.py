@@ -54,7 +54,7 @@ def test_interval_and_p_agree_on_every_small_sample():
 @examples(30)
 @given(st.sampled_from(TABLES))
 def test_the_interval_is_the_score_test_inverted(table):
-    """The score statistic with the share of broken questions that a search finds likeliest, difference by difference."""
+    """Each end of it is where the score test, with shares found by numerical search, begins to reject."""
     fixed, broken, n = table
 
     def rejected(difference):

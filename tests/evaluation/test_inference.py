@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,7 +98,17 @@ def test_an_interrupted_merge_leaves_nothing_like_a_model(adapter_run, monkeypat
 def test_a_question_is_asked_and_its_answer_read(capfd):
     assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(DEMO / "model")]) == 0
     shown = capfd.readouterr().out
-    assert "<reasoning>" in shown and "Answer: 19" in shown and list(Path.cwd().iterdir()) == []
+    assert shown.startswith(f"{DEMO / 'model'} answers:") and "<reasoning>" in shown and "Answer: 19" in shown
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_ask_without_a_model_takes_the_newest_finished_run():
+    for name, status in (("old", "finished"), ("new", "finished"), ("evaluation", "evaluated"), ("killed", "running")):
+        directory = Path("outputs", name)
+        shutil.copytree(DEMO / "model", directory)
+        (directory / "run.json").write_text(json.dumps({"status": status}))
+    os.utime("outputs/old/run.json", (1, 1))
+    assert resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION]).model_name == "outputs/new"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,7 @@ def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
     ids = tokenizer.encode(text)
     monkeypatch.setattr(inference, "generate", lambda *_, **__: [(ids, False)])
-    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION])
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION, "--model_name_or_path", "run"])
     model = SimpleNamespace(device=torch.device("cpu"))
     shown = inference.answer(config, model, tokenizer, train_grpo.PROMPT_FORMATS["xml"], [])
     assert shown.endswith(f"\n\n{read}") and shown.startswith(text.strip())
@@ -157,6 +168,7 @@ def test_a_record_that_cannot_be_read_is_a_mistake(record, tmp_path):
     ("argv", "named"),
     [
         (["--ask", "2 + 2?", "--model_name_or_path", "./nowhere"], "./nowhere"),
+        (["--ask", "2 + 2?"], "ask: no finished run in outputs/"),
         (["--ask", " "], "ask: it is empty"),
         (["--merge_only", ""], "merge_only: it is empty"),
         (["--ask", "2 + 2?", "--merge_only", "run"], "ask and merge_only each"),
