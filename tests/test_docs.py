@@ -45,7 +45,7 @@ NOT_RUN = {  # command: why
 }
 FOREIGN = {"nodes", "no-build-isolation", "warmup_ratio"}  # Slurm's, pip's, and transformers' of 2025
 NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
-REFUSED = {"push_to_hub": "push_to_hub: the Hub does not take the model"}  # there is no Hub: as far as this line
+REFUSED = {"push_to_hub": "push_to_hub: the Hub refuses the model"}  # there is no Hub: as far as this line
 
 
 @dataclasses.dataclass(frozen=True)

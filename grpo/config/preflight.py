@@ -171,7 +171,7 @@ def about_disk(config: Config, shape: memory.Shape) -> Check:
     free = shutil.disk_usage(existing).free
     finding = f"about {in_words(needed)}: {kept or 'no'} checkpoints of {in_words(checkpoint)} and the model; "
     finding += f"{in_words(free)} free in {existing}"
-    remedy = "free some room, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
+    remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
     status = "error" if free < final + bool(kept) * checkpoint else "warning"
     return check_if(free < needed, "disk", finding, remedy, status)
 

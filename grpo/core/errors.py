@@ -121,13 +121,13 @@ TRANSLATIONS = (
     Translation(
         "the run",
         is_disk_full,
-        "output_dir: the disk of {output!r} is full ({free}); {left}; free some room, or lower save_total_limit. "
+        "output_dir: the disk of {output!r} is full ({free}); {left}; free some space, or lower save_total_limit. "
         "{way_on}",
     ),
     Translation(
         "",
         is_process_gone,
-        "another process of this run is gone or does not answer ({reason}); what it printed, on whichever machine, "
+        "another process of this run is gone or does not answer ({reason}); its own output, on whichever machine, "
         "says why (if it was only slow, raise ddp_timeout); {left}. {way_on}",
         Gone,
     ),
@@ -140,7 +140,7 @@ TRANSLATIONS = (
     Translation(
         "loading",
         lambda error: "ignore_mismatched_sizes" in str(error),
-        "model_name_or_path: {name!r} does not load (its weights have other shapes than its config.json says); "
+        "model_name_or_path: {name!r} does not load (the shapes of its weights do not match its config.json); "
         + GIVE_A_MODEL,
     ),
     # files of a model may hold anything, and so may what the libraries raise for them
@@ -150,7 +150,7 @@ TRANSLATIONS = (
     Translation(
         "the Hub",  # no connection is an HTTPError, too
         lambda error: _named(error, "HTTPError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"),
-        "push_to_hub: the Hub does not take the model ({reason}); {remedy}",
+        "push_to_hub: the Hub refuses the model ({reason}); {remedy}",
     ),
     Translation(  # of settings that contradict each other in a way only TRL knows
         "the trainer", lambda error: isinstance(error, ValueError | NotImplementedError | ImportError), "{whole}"

@@ -31,7 +31,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key!r} is given twice; give it once")
+            raise ValueError(f"the key {key!r} appears twice; keep one")
         found[key] = value
     return found
 
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
         lines: dict[str, int] = {}
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in lines:
-                problem = f"the key {key.value!r} is given twice (first in line {lines[key.value]}); give it once"
+                problem = f"the key {key.value!r} appears twice (first in line {lines[key.value]}); keep one"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             lines[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)

@@ -167,7 +167,7 @@ def end_process_group() -> None:
     from accelerate import PartialState
 
     gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
-    with readable(left="Here the run had come to its end, and what it has saved is complete"):
+    with readable(left="The run had ended here, and all that it saved is complete"):
         PartialState().wait_for_everyone()
     group = torch.distributed.group.WORLD
     torch.distributed.destroy_process_group()

@@ -49,7 +49,7 @@ class ScriptArguments:
     max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
     eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions."})
     eval_num_samples: int = field(
-        default=1, metadata={"help": "Above 1: so many samples of each held-out question too, for maj@k and pass@k."}
+        default=1, metadata={"help": "Above 1: also sample each held-out question this often, for maj@k and pass@k."}
     )
     max_prompt_length: int | None = field(
         default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
@@ -62,31 +62,32 @@ class ScriptArguments:
         },
     )
     filter_num_samples: int = field(default=8, metadata={"help": "Samples of each question for that share."})
-    curriculum: bool = field(default=False, metadata={"help": "Train on questions in the order of that share."})
+    curriculum: bool = field(default=False, metadata={"help": "Train on the easiest questions first, by that share."})
     # Prompt
-    system_prompt: str | None = field(default=None, metadata={"help": "In the place of the format's own."})
+    system_prompt: str | None = field(default=None, metadata={"help": "Replaces the prompt format's system prompt."})
     question_template: str | None = field(
-        default=None, metadata={"help": "What is asked, with {question}, in the place of the format's own."}
+        default=None, metadata={"help": "Replaces the prompt format's question; contains {question}."}
     )
     completion_template: str | None = field(
         default=None,
-        metadata={"help": "A perfect completion, with {reasoning} and <answer>{answer}</answer>, likewise."},
+        metadata={"help": "Replaces its perfect completion; contains {reasoning} and <answer>{answer}</answer>."},
     )
     use_chat_template: bool | None = field(
-        default=None, metadata={"help": "Prompts as chat messages or plain text; unset: as the tokenizer can."}
+        default=None,
+        metadata={"help": "Prompts as chat messages or plain text; unset: chat if the model can."},
     )
     # Rewards
     reward_args: dict[str, Any] | str | None = field(
         default=None, metadata={"help": 'Parameters of rewards: {"length_reward_func": {"low": 50}}.'}
     )
     allow_custom_rewards: bool = field(
-        default=False, metadata={"help": "Let reward_funcs name functions of your own files, whose code is then run."}
+        default=False, metadata={"help": "Let reward_funcs run functions in your own files."}
     )
     max_faulty_rewards: float = field(
         default=0.1,
         metadata={
-            "help": "Share of a rollout's completions on which rewards may fail (raise, NaN, infinity); they are left "
-            "out; above it the run ends (status 3)."
+            "help": "Share of a rollout's completions on which rewards may fail (raise, NaN, infinity); such "
+            "completions are excluded; above it the run ends (status 3)."
         },
     )
     stages: list[dict[str, Any]] | None = field(
@@ -98,14 +99,14 @@ class ScriptArguments:
     adaptive_rewards: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Rewards whose weight follows their success: after a rollout in which fewer than 30 %% of the "
-            "completions earn it × 1.2, more than 80 %% × 0.9; `all` for every one."
+            "help": "Rewards whose weight follows their success: × 1.2 after a rollout in which fewer than 30 %% "
+            "of the completions earn it, × 0.9 above 80 %%; `all` for every one."
         },
     )
     adaptive_threshold: float = field(default=0.0, metadata={"help": "A reward above this is a success."})
     adaptive_bounds: list[float] = field(
         default_factory=lambda: [0.25, 4.0],
-        metadata={"help": "Smallest and largest multiple of its own weight that a reward may come to weigh."},
+        metadata={"help": "Smallest and largest multiple of its own weight that a reward's weight may reach."},
     )
     # The training step
     pack_tokens: int | None = field(

@@ -170,7 +170,7 @@ def make_prompts(
             have = ", ".join(rows.column_names)
             raise UserError(f"{key}: the dataset has no column {column!r}; it has {have}: name one with --{key}")
     for name in TRLS_OWN & set(rows.column_names):
-        raise UserError(f"dataset: the column {name!r} has a name that TRL has another use for; rename it")
+        raise UserError(f"dataset: TRL reserves the column name {name!r}; rename the column")
     # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second
     asked, answers = rows[question_column][:], gold_answers(rows[answer_column])
     kept = [

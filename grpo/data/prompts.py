@@ -74,7 +74,7 @@ def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptF
         _check_template("completion_template", script.completion_template, "reasoning", "answer")
         chosen = dataclasses.replace(chosen, completion=script.completion_template)
         if extract_xml_answer(chosen.answered("1", "2")) != "2":
-            raise UserError("completion_template: {answer} must stand alone between <answer> and </answer>")
+            raise UserError("completion_template: {answer} must be alone between <answer> and </answer>")
     return chosen
 
 

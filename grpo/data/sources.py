@@ -25,7 +25,7 @@ def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -
         if not isinstance(name, Dataset):
             raise UserError(f"dataset: {type(name).__name__} is not a table of rows; pass a DataFrame or a Dataset")
         if not len(name):
-            raise UserError("dataset: there are no rows in memory; pass some")
+            raise UserError("dataset: the rows in memory are empty; pass at least one")
         return {"train": name}
     path = Path(name).expanduser()
     types = ", ".join(READERS)
@@ -125,7 +125,7 @@ def take_split(source: dict[str, Dataset], spec: str, setting: str = "dataset_sp
     except (ValueError, AssertionError) as error:
         reason = str(error).partition(". ")[0].rstrip(".")
         raise UserError(
-            f"{setting}: {spec!r} cannot be taken ({reason}); there is {sizes}; a slice is written train[:1000]"
+            f"{setting}: {spec!r} cannot be used ({reason}); available: {sizes}; a slice is written train[:1000]"
         ) from None
     slices = [(source[part.splitname], slice(part.from_, part.to)) for part in parts]
     rows = datasets.concatenate_datasets([split.select(list(range(len(split))[cut])) for split, cut in slices])

@@ -33,7 +33,7 @@ def measure_before(config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTo
         saved = _saved(Path(checkpoint).parent, data, config.script.eval_num_samples)
     known: Evaluation | None = broadcast_object_list([saved])[0]  # the main process', since all must do the same
     if known:
-        say("Evaluation before training: as the run found it when it began")
+        say("Evaluation before training: reused from the start of the run")
         summary, answers = known
     else:
         with sharding.whole(trainer) as policy:

@@ -86,6 +86,6 @@ def apply(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) 
     if len(data.train) < config.geometry.rollout_prompts:
         raise UserError(
             f"filter_pass_rate: {found}; {kept}, fewer than the {config.geometry.rollout_prompts} prompts of one "
-            "rollout: widen the range, or give more rows"
+            "rollout: widen the range, or use more rows"
         )
     return data

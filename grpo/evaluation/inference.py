@@ -92,7 +92,7 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
 def share(config: Config, trainer: "GRPOTrainer") -> None:
     """What is done with a trained run besides: `merge_lora` merges its adapter, `push_to_hub` uploads it."""
     if config.script.merge_lora and is_first_process():
-        say(f"The adapter, merged into its model: {merge(config, config.output, replace=True)}")
+        say(f"Merged the adapter into its model: {merge(config, config.output, replace=True)}")
     if config.training.push_to_hub:
         hub.push(trainer)
 

@@ -53,7 +53,7 @@ def _read_row(row: Any) -> Row:
     if not isinstance(text, str):
         raise UserError("`completion` is neither text nor a list of messages with text as `content`")
     if gold is None:
-        raise UserError("`answer` holds no gold answer: give text or a finite number")
+        raise UserError("`answer` is not a gold answer; use text or a finite number")
     return {"completion": text, "answer": gold}
 
 
@@ -139,7 +139,7 @@ KINDS: dict[str, tuple[str, Callable[[str, str, str, str], bool]]] = {
     "other_digits": ("int reward on digits like ² or ٣", lambda text, got, *_: got.isdigit() and not got.isascii()),
     "costly_tail": ("xmlcount below 0: the tail costs more than the tags earn", lambda text, *_: count_xml(text) < 0),
     "no_newline": (
-        "strict but for its last newline: xmlcount charges all its text",
+        "strict except for its last newline: xmlcount penalizes all its text",
         lambda text, got, gold, form: has_strict_format(text + "\n", form) and not has_strict_format(text, form),
     ),
 }

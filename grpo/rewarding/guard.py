@@ -237,7 +237,7 @@ class RewardGuard:
             return
         self._shown.add(fault["function"])
         Console().print()  # off the progress bar's line
-        Console().print(f"[bold red]reward at fault at step {fault['step']}: {for_rich(fault['function'])}[/bold red]")
+        Console().print(f"[bold red]faulty reward at step {fault['step']}: {for_rich(fault['function'])}[/bold red]")
         for key in ("question", "completion", "traceback"):
             Console().print(f"[bold]{key}[/bold]: {for_rich(fault[key].strip()[-SHOWN:])}")
         Console().print(

@@ -74,7 +74,7 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
         if not all(math.isfinite(value or 0.0) for value in values.values()):
             yield Check("error", title, finding, "fix it: in training, rows with NaN or infinity are excluded")
             continue
-        remedy = "it gives them all the same; it moves no advantage unless your completions differ in other ways"
+        remedy = "all of them earn the same, so it moves no advantage unless your completions differ in other ways"
         yield check_if(len(set(values.values())) == 1, title, finding, remedy)
         for kind, value in values.items():
             total[kind] = total.get(kind, 0.0) + weights[name] * (value or 0.0)

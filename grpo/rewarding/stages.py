@@ -103,7 +103,7 @@ def _check(number: int, stage: Any) -> None:
     if not isinstance(names, list) or not names or not all(isinstance(item, str) for item in names):
         raise UserError(f"{where} ({name}): reward_funcs: {names!r} is not a list of one or more rewards")
     if len(set(names)) < len(names):
-        raise UserError(f"{where} ({name}): reward_funcs: {names} lists a reward twice; give it a weight instead")
+        raise UserError(f"{where} ({name}): reward_funcs: {names} lists a reward twice; set its weight instead")
     if type(steps) is not int or steps < 1:
         raise UserError(f"{where} ({name}): max_steps: {steps!r} is not a number of optimizer steps; use at least 1")
     if weights is None:

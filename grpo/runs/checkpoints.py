@@ -119,7 +119,7 @@ def problem_with(directory: Path) -> str | None:
     if step_of(directory) < 0:
         return "that is not the name of a checkpoint (checkpoint-N)"
     if not is_sealed(directory):
-        return f"it has no {SEAL}, so it was only half-written, or it is of another program (stock TRL writes none)"
+        return f"it has no {SEAL}, so it is half-written, or another program saved it (stock TRL writes none)"
     sealed = read_seal(directory)
     if not sealed:
         return f"{SEAL} cannot be read"

@@ -152,7 +152,7 @@ def _resume_newest(run: Path) -> Claim:
     from_its_start = not recorded(run, "settings", "resume_from_checkpoint")  # not from another run's
     sealed = any(map(checkpoints.is_sealed, checkpoints.all_of(run)))
     if not holds_run(run) or (broken_off and from_its_start and not weights and not sealed):
-        return Claim(str(run), None, (f"note: {run} has no checkpoint yet: it starts from its beginning",))
+        return Claim(str(run), None, (f"note: {run} has no checkpoint yet; starting from the beginning",))
     detail = f" ({'; '.join(skipped)})" if skipped else ""
     detail += ", but trained weights (--eval_only true evaluates them)" if weights else ""
     raise UserError(

@@ -39,7 +39,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             objects.append(json.loads(line))
         except ValueError:
-            raise UserError(f"{path}, line {number}: no JSON object; remove the line") from None
+            raise UserError(f"{path}, line {number} is not a JSON object; remove the line") from None
     return objects
 
 
@@ -48,7 +48,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
     except ValueError:
-        raise UserError(f"{path}: no JSON object; remove it to report the run without it") from None
+        raise UserError(f"{path} is not a JSON object; remove it to report the run without it") from None
 
 
 def _facts(run: Path) -> dict[str, Any]:

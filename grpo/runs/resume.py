@@ -39,8 +39,8 @@ def facts(config: Config, rows: "Dataset") -> dict[str, Any]:
     checkpoint, data = config.training.resume_from_checkpoint, fingerprint(rows)
     if checkpoint and checkpoints.read_seal(Path(checkpoint)).get("data", data) != data:
         raise UserError(
-            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so its place among them "
-            f"means nothing; use the run's own data and prompt settings, {_or_new_run(checkpoint)}"
+            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would "
+            f"repeat or skip some; use the run's own data and prompt settings, {_or_new_run(checkpoint)}"
         )
     return {"settings": _as_json(config.settings()), "data": data, "versions": versions()}
 
@@ -55,8 +55,8 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
     if (before := sealed.get("world_size", world_size)) != world_size:
         times = "--nnodes times " if processes.count() > 1 else ""
         raise UserError(
-            f"resume_from_checkpoint: {checkpoint} is of {before} processes, and this run has {world_size}: each has "
-            f"its own random numbers and its own part of a rollout; use {times}--nproc_per_node={before}, "
+            f"resume_from_checkpoint: {checkpoint} was written by {before} processes, and this run has {world_size}: "
+            f"each has its own random numbers and its own part of a rollout; use {times}--nproc_per_node={before}, "
             f"{_or_new_run(checkpoint)}"
         )
     then, now = sealed.get("settings") or {}, _as_json(settings)
@@ -70,13 +70,15 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
         )
     found = [f"{key} {then[key]} → {now[key]}" for key in changed if _matters(key)]
     if settings.get("sync_ref_model"):
-        found.append("checkpoints do not hold the reference model, so sync_ref_model begins with the first one again")
+        found.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
     notes = []
     if found:
-        notes.append(f"note: since the checkpoint {', '.join(found)}; the run will differ from an uninterrupted one")
+        notes.append(
+            f"note: changed since the checkpoint: {', '.join(found)}; the run will differ from an uninterrupted one"
+        )
     before, here = sealed.get("versions") or {}, versions()
     if other := [f"{name} {before[name]} → {here.get(name)}" for name in before if before[name] != here.get(name)]:
-        notes.append(f"note: other versions than before: {', '.join(other)}; results may differ in their last digits")
+        notes.append(f"note: versions changed: {', '.join(other)}; results may differ in their last digits")
     return notes
 
 

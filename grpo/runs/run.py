@@ -144,7 +144,7 @@ class Run:
             name = signal.Signals(signum).name
             text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
             if launched:
-                text += "note: torchrun gives it 30 seconds (--shutdown-timeout); then the newest checkpoint is left\n"
+                text += "note: after 30 seconds torchrun kills it (--shutdown-timeout); its checkpoints remain\n"
             os.write(2, text.encode())
 
     # Errors

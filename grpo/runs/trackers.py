@@ -105,6 +105,6 @@ def start(training: "GRPOConfig") -> None:
                 swanlab.init(name=training.run_name, mode=mode(name), reinit=True)
         except Exception as error:  # a server's, the network's, or one about a variable
             raise UserError(
-                f"report_to: {label} does not take this run ({error}); check its key and the network, log offline "
+                f"report_to: {label} refuses this run ({error}); check its key and the network, log offline "
                 f"(export {variable}=offline), or use --report_to none"
             ) from error

@@ -84,7 +84,7 @@ def test_ended_processes_have_no_gloo_thread_and_can_meet_again():
 @pytest.mark.parametrize(
     ("error", "kind", "line"),
     [
-        (RuntimeError("[gloo/pair.cc:5] Connection closed by peer"), Gone, "what it has saved is complete"),
+        (RuntimeError("[gloo/pair.cc:5] Connection closed by peer"), Gone, "all that it saved is complete"),
         (ZeroDivisionError("a bug"), ZeroDivisionError, "a bug"),
     ],
     ids=["gone", "bug"],

@@ -62,7 +62,7 @@ def test_the_question_may_stand_in_a_column_named_prompt():
 @pytest.mark.parametrize("name", ["completions", "image", "trainer_state"])
 def test_columns_that_trl_has_another_use_for_are_refused(name):
     rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], name: ["x"]})
-    with pytest.raises(UserError, match=f"'{name}'.*rename it"):
+    with pytest.raises(UserError, match=f"'{name}'.*rename the column"):
         dataset.make_prompts(rows, make_prompt)
 
 

@@ -99,7 +99,7 @@ def test_a_file_may_mix_numbers_and_texts(tmp_path):
     ("table", "reason"),
     [
         (pd.DataFrame([[1, 2]], columns=["answer", "answer"]), "same name"),
-        (pd.DataFrame({"question": []}), "no rows"),
+        (pd.DataFrame({"question": []}), "are empty"),
         (pd.DataFrame({"answer": [1, {"a": 1}]}), "column 'answer' cannot be stored"),
         (DatasetDict(train=Dataset.from_list(ROWS)), "DatasetDict is not a table"),
         ([{"question": "a"}], "list is not a table"),

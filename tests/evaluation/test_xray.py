@@ -52,7 +52,7 @@ def test_the_summary_comes_first_then_five_flagged_rows(write_jsonl, capsys):
     assert out[0] == "16 rows, 8 of them flagged"
     assert [line.split() for line in out[1:4]] == [["reward", "mean", ">", "0"], ["xmlcount", "0.473", "100%"],
         ["soft_format", "0.500", "100%"]]  # fmt: skip
-    assert out[7].split() == ["total", "2.723", "100%"] and out[9].endswith("charges all its text (8 of 16)")
+    assert out[7].split() == ["total", "2.723", "100%"] and out[9].endswith("penalizes all its text (8 of 16)")
     row = "gold '8', extracted '7', total 1.446 (0.446 0.5 0 0.5 0)"
     assert out[10:] == [*(f"  line {number}: {row}" for number in range(2, 12, 2)), "  and 3 more (--all)"]
     assert xray.main([path, "--all"]) == 0
@@ -165,8 +165,8 @@ BAD = [
     (b'{"answer": "7"}', "fields `completion` and `answer`"),
     (line(["7"]), "`completion` is neither"),
     (line([{"role": "assistant", "content": [{"type": "text", "text": "7"}]}]), "`completion` is neither"),
-    (line("7", float("nan")), "`answer` holds no gold answer"),
-    (line("7", ""), "`answer` holds no gold answer"),
+    (line("7", float("nan")), "`answer` is not a gold answer"),
+    (line("7", ""), "`answer` is not a gold answer"),
 ]
 
 

@@ -319,7 +319,7 @@ def test_the_first_fault_of_each_reward_is_printed(tiny_model, tmp_path, capfd):
 
     trained(BaseGRPOTrainer, tiny_model, tmp_path, reward=[closes_a_tag, raises], max_steps=2, own=MANY)
     shown = capfd.readouterr().out
-    assert shown.count("reward at fault at step 1: closes_a_tag") == shown.count("at fault at step 1: raises") == 1
+    assert shown.count("faulty reward at step 1: closes_a_tag") == shown.count("faulty reward at step 1: raises") == 1
     assert "at fault at step 2" not in shown and "[/bold] is no tag, [red]nor is this" in shown
     assert "question: What is" in shown and {fault["step"] for fault in faults_of(tmp_path)} == {1, 2}
 
@@ -407,7 +407,7 @@ def test_two_processes_exclude_rows_and_stop_together(with_reward):
     assert "the reward guard: 50 % of the rows of step 1 were excluded" in done.stdout + done.stderr
     assert Path("run/checkpoint-1/model.safetensors").exists()
     assert {fault["process"] for fault in faults_of("run")} == {1}
-    assert done.stdout.count("reward at fault at step 1: on_the_second") == 1
+    assert done.stdout.count("faulty reward at step 1: on_the_second") == 1
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_auto_restarts_a_run_killed_before_its_first_one(status):
     make_run("run", status=status)
     make_checkpoint("run", 3, sealed=False)
     found = claim("run", "unused", "auto", False)
-    assert found[:2] == ("run", None) and "starts from its beginning" in found.notes[0]
+    assert found[:2] == ("run", None) and "starting from the beginning" in found.notes[0]
 
 
 def test_auto_restarts_what_torchrun_restarts(monkeypatch):

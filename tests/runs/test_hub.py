@@ -59,7 +59,7 @@ def test_without_network_or_token_nothing_is_left_behind(token, reason, dry_run,
     before = sorted(Path.cwd().rglob("*"))
     assert train_grpo.main(tiny_run(**PUSHES, dry_run=dry_run)) == 2  # the tests are offline
     line = error_line(capfd)
-    assert line.startswith("error: push_to_hub: the Hub does not take the model") and reason in line
+    assert line.startswith("error: push_to_hub: the Hub refuses the model") and reason in line
     assert "hf auth login, or export HF_TOKEN" in line and "hf_planted" not in line
     assert sorted(Path.cwd().rglob("*")) == before
 

@@ -91,7 +91,7 @@ def test_a_half_written_last_line_is_ignored(run, tail, undrawn):
 def test_another_broken_line_is_named_by_file_and_number(run):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text("\n".join([*lines[:2], '{"step": 3, "rew{"step": 3}', *lines[2:]]) + "\n")
-    with pytest.raises(UserError, match=r"metrics\.jsonl, line 3: "):
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 3 is"):
         report.read_metrics(run)
 
 

@@ -51,19 +51,19 @@ def test_a_change_that_invalidates_it_is_refused(key, then, now, told):
 def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
     (note,) = resume.compare(sealed(settings=then), then, 1)
-    assert "checkpoints do not hold the reference model" in note
+    assert "no checkpoint contains it" in note
 
 
 def test_another_number_of_processes_is_refused():
     with pytest.raises(
-        UserError, match=r"is of 2 processes, and this run has 1.*--nproc_per_node=2, or start a new run"
+        UserError, match=r"was written by 2 processes, and this run has 1.*--nproc_per_node=2, or start a new run"
     ):
         resume.compare(sealed(world_size=2), THEN, 1)
 
 
 def test_other_versions_are_listed():
     (note,) = resume.compare(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1)
-    assert note.startswith("note: other versions than before: torch 2.0.0 → ")
+    assert note.startswith("note: versions changed: torch 2.0.0 → ")
 
 
 def test_data_is_identified_by_prompts_and_answers_in_order():

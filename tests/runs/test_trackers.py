@@ -90,7 +90,7 @@ def test_a_server_that_refuses_is_one_line(name, monkeypatch):
 
     monkeypatch.setenv(f"{name.upper()}_MODE", "online")
     monkeypatch.setattr(f"{name}.init", refuse)
-    with pytest.raises(UserError, match=r"does not take this run \(timed out more of it\).*_MODE=offline"):
+    with pytest.raises(UserError, match=r"refuses this run \(timed out more of it\).*_MODE=offline"):
         trackers.start(training(name))
 
 

@@ -58,7 +58,7 @@ def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd):
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "finished" and [s["from_step"] for s in record["sessions"]] == [0, 2]
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [1, 2, 3, 4, 4] and "as the run found it when it began" in capfd.readouterr().out
+    assert steps == [1, 2, 3, 4, 4] and "reused from the start of the run" in capfd.readouterr().out
 
 
 def interrupted_at(monkeypatch, evaluation):
