@@ -356,7 +356,9 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     }
     evaluate.print_answers("before", [record])
     preflight.print_checks([Check("ok", text, text, text)], text)
-    console.SampleTable(1)([text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1)
+    console.Progress({text: text}).show_samples(
+        [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
+    )
     flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "length": 1}
     evaluate.print_evaluations({text: evaluate.summarize([record | flagged])}, text)
     state = type("State", (), {"global_step": 10})()

@@ -12,6 +12,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from tqdm import tqdm
+
 from grpo.core.errors import UserError, readable
 
 SHARED_DIR_TIMEOUT = 10.0  # seconds after which the first process' file does not appear: network file systems are late
@@ -27,6 +30,12 @@ def say(text: str) -> None:
     """Print once for all of a run's processes; accelerate's print does so once on every machine."""
     if is_first_process():
         print(text)
+
+
+def show(*what: Any, **how: Any) -> None:
+    """Print what rich can draw, above a progress bar that is under way; numbers get no colours of their own."""
+    with tqdm.external_write_mode():
+        Console(highlight=False).print(*what, **how)
 
 
 def count() -> int:

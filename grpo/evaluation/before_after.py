@@ -21,6 +21,8 @@ from grpo.runs.run import open_run
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
+COLOURS = {"got_better": "bold green", "got_worse": "bold red"}  # of a verdict; all others say less than was hoped
+
 
 def measure_before(config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, data: Data) -> Evaluation:
     """Measure the policy that training starts from, save and show what it answers.
@@ -68,7 +70,8 @@ def measure_after(
         compared = comparison.compare(before[1], answers)
         (config.output / "comparison.json").write_text(json.dumps(compared, indent=2) + "\n", encoding="utf-8")
         evaluate.print_answers("after training", answers)
-        evaluate.print_evaluations({"before": before[0], "after": summary}, compared["sentence"])
+        style = COLOURS.get(compared["verdict"], "bold yellow")
+        evaluate.print_evaluations({"before": before[0], "after": summary}, compared["sentence"], style)
 
 
 def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> int:

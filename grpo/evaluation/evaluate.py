@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
 from grpo.core.out_of_memory import EVALUATION, phase
+from grpo.core.processes import show
 from grpo.core.redaction import for_rich
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
@@ -154,11 +154,15 @@ def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) 
         mark = "[green]right[/green]" if record["lenient"] else "[red]wrong[/red]"
         read = record["extracted"] if "<answer>" in record["completion"] else ""
         text += f"answer read: {for_rich(read[:80]) or 'none'}, gold: {for_rich(record['answer'])}, {mark}"
-        Console().print(Panel(text, title=f"a held-out question, {when}", title_align="left"))
+        show(Panel(text, title=f"a held-out question, {when}", title_align="left"))
 
 
-def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "") -> None:
-    """Summaries beside each other (`before` and `after`, or one alone), shares in per cent with their intervals."""
+def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "", style: str = "bold") -> None:
+    """Summaries beside each other (`before` and `after`, or one alone), shares in per cent with their intervals.
+
+    Args:
+        verdict: a sentence below them, printed in this style.
+    """
     summaries = list(evaluations.values())
     table = Table(
         title=f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
@@ -180,6 +184,6 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "")
         row(name, cells, [100 * summary[key] for summary in summaries])
     lengths = [summary["mean_length"] for summary in summaries]
     row("mean length, tokens", [f"{length:.1f}" for length in lengths], lengths)
-    Console().print(table)
+    show(table)
     if verdict:
-        Console().print(f"[bold]{for_rich(verdict)}[/bold]")
+        show(for_rich(verdict), style=style)

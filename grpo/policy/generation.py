@@ -16,7 +16,7 @@ import torch
 from accelerate.state import PartialState
 from accelerate.utils import gather_object
 from peft import PeftModel
-from tqdm.auto import tqdm
+from tqdm import tqdm
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -106,7 +106,8 @@ def generate(
     if why_not:
         say(f"note: evaluation runs on model.generate, because {why_not}")
     complete = complete_by_generate if why_not else complete_in_full_batch
-    bar = tqdm(total=len(share), desc=label, unit=" answers", disable=len(share) < 2 or not state.is_main_process)
+    hidden = len(share) < 2 or not state.is_main_process
+    bar = tqdm(total=len(share), desc=label, unit=" answers", leave=False, disable=hidden or None)  # None: no terminal
     devices = [model.device] if model.device.type == "cuda" else []
     done = []
     model.eval()

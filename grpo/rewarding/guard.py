@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
-from rich.console import Console
 from trl.trainer.utils import is_async_callable
 
 from grpo.core import out_of_memory
 from grpo.core.errors import UserError
+from grpo.core.processes import show
 from grpo.core.redaction import for_rich
 from grpo.runs.record import append_line, mask
 from rewards import completion_text
@@ -236,11 +236,10 @@ class RewardGuard:
         if fault["function"] in self._shown:
             return
         self._shown.add(fault["function"])
-        Console().print()  # off the progress bar's line
-        Console().print(f"[bold red]faulty reward at step {fault['step']}: {for_rich(fault['function'])}[/bold red]")
+        show(f"[bold red]faulty reward at step {fault['step']}: {for_rich(fault['function'])}[/bold red]")
         for key in ("question", "completion", "traceback"):
-            Console().print(f"[bold]{key}[/bold]: {for_rich(fault[key].strip()[-SHOWN:])}")
-        Console().print(
+            show(f"[bold]{key}[/bold]: {for_rich(fault[key].strip()[-SHOWN:])}")
+        show(
             f"Such rows are excluded from their rollout (metric rewards/left_out); above {100 * self.limit:g} % of a "
             f"rollout (max_faulty_rewards) the run ends. {self.path.name} describes more of them."
         )

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
 from rich.markup import escape
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from grpo.core.processes import show
 from grpo.core.settings import ScriptArguments, Stage
 from grpo.rewarding import stages
 from rewards import PENALTIES
@@ -91,7 +91,7 @@ class RewardWeights(TrainerCallback):
             own = [self.stages[now].weights.get(name, 0.0) for name in self.names]
             if now != self.stage and state.is_world_process_zero:
                 stage = escape(self.stages[now].describe())
-                Console().print(f"\n[bold]Stage {now + 1} of {len(self.stages)}[/bold], {stage}")
+                show(f"\n[bold]Stage {now + 1} of {len(self.stages)}[/bold], {stage}")
             self.stage = now
         low, high = self.bounds  # a resumed run may have others
         weights = [

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import transformers
 from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -133,6 +134,12 @@ class BaseGRPOTrainer(GRPOTrainer):
         finally:
             self.args.eval_on_start = on_start
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """As transformers', but tied weights (`lm_head.weight`), which a checkpoint has once, are not missing."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
             return super()._run_epoch(*args, **kwargs)
@@ -186,8 +193,8 @@ class BaseGRPOTrainer(GRPOTrainer):
             checkpoints.remove_old(run, keep, self.state.best_model_checkpoint)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As transformers', which saves no weights where FSDP's checkpoints are to be in parts."""
-        with sharding.saved_whole(self.accelerator):
+        """As transformers', without its progress bars; it saves no weights where FSDP's checkpoints are in parts."""
+        with sharding.saved_whole(self.accelerator), _no_bars():
             super().save_model(output_dir, _internal_call=_internal_call)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
@@ -232,6 +239,16 @@ class BaseGRPOTrainer(GRPOTrainer):
             super().log(logs, *args, **kwargs)
         finally:
             self.log_completions = completions
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without transformers' bar for the files it writes, which would break the one of training."""
+    hook = transformers.utils.logging.set_tqdm_hook(lambda make, args, how: make(*args, **{**how, "disable": True}))
+    try:
+        yield
+    finally:
+        transformers.utils.logging.set_tqdm_hook(hook)
 
 
 def use_no_triton(optimizer: Any) -> None:

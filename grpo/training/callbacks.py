@@ -7,11 +7,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from grpo.core.processes import show
 from grpo.policy import sharding
 from grpo.runs.record import append_line
 from grpo.training.alarms import ALARMS, MIN_UPDATES, WARN_ONLY, Observed, Rollout
@@ -221,10 +221,9 @@ class Watch(TrainerCallback):
         if not state.is_world_process_zero:
             return
         append_line(self.path, {"step": state.global_step, "name": name, "message": message, "remedy": remedy})
-        Console().print()  # off the progress bar's line
         title = f"[bold red]alarm at step {state.global_step}: {name}[/bold red]"
         text = f"{escape(message[0].upper() + message[1:])}.\n[bold]Remedy[/bold]: {escape(remedy)}."
-        Console().print(Panel(text, title=title, title_align="left", border_style="red"))
+        show(Panel(text, title=title, title_align="left", border_style="red"))
 
 
 def _kept(state: TrainerState) -> dict[str, Any]:

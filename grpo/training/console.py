@@ -1,63 +1,79 @@
-"""What a run shows in the console."""
+"""What a run shows while it trains: lines of aligned columns, the time left, samples with their gold answers."""
 
+import math
 import random
-from collections.abc import Sequence
+import time
+from collections import deque
 from typing import Any
 
+from datasets import Dataset
 from rich.console import Console
 from rich.panel import Panel
-from transformers import ProgressCallback, Trainer
+from rich.text import Text
+from tqdm import tqdm
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
+from grpo.core.processes import show
 from grpo.core.redaction import for_rich
 from rewards import short_name
 
+ROWS = 20  # lines under one header
+GAP = 2  # blanks between columns
+LONGEST = 1200  # characters of a prompt or a completion that a sample shows
+BAR = "{percentage:3.0f}%|{bar}| step {n_fmt} of {total_fmt}{postfix}"
 
-class ProgressLine(ProgressCallback):
-    """Transformers' progress bar, with one readable line a log instead of a dictionary of 30 metrics.
+
+class Progress(TrainerCallback):
+    """Replaces transformers' dictionary of 30 metrics a log, its progress bar, and TRL's table of samples.
 
     Args:
-        stages: the names of the run's stages, if it has any.
+        golds: the gold answers, by question.
     """
 
-    def __init__(self, stages: Sequence[str] = ()) -> None:
-        super().__init__()
-        self.stages = stages
+    def __init__(self, golds: dict[str, str] | None = None) -> None:
+        self.golds = golds or {}
+        self.table = Table()
+        self.clock = Clock()
+        self.bar: Any = tqdm(disable=True)
+        self._next_sample = self._total = 0
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if self.training_bar is not None and logs and "reward" in logs:
-            self.training_bar.write(describe(state.global_step, logs, self.stages))
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._total = state.max_steps
+        hidden = args.disable_tqdm or not state.is_world_process_zero
+        self.bar = tqdm(
+            total=state.max_steps, initial=state.global_step, bar_format=BAR, leave=False, dynamic_ncols=True,
+            disable=hidden or None,  # None: shown in a terminal only
+        )  # fmt: skip
 
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.clock.tick()
+        if (left := self._left(state)) != "-":
+            self.bar.set_postfix_str(f"{left} left", refresh=False)
+        self.bar.update()
 
-def describe(step: int, logs: dict[str, float], stages: Sequence[str] = ()) -> str:
-    """One line of what to watch: the reward and its parts (means of the log), mean length, share cut off."""
-    stage = f" {stages[int(logs['stage']) - 1]}" if len(stages) > 1 else ""
-    parts = [f"step {step:4d}{stage}  reward {_number(logs['reward'])} ± {_number(logs.get('reward_std'))} ="]
-    for key, value in logs.items():
-        # without those that are another stage's
-        if key.startswith("rewards/") and key.endswith("/mean") and logs.get(f"reward_weights/{key[8:-5]}") != 0:
-            parts.append(f"{short_name(key[8:-5])} {_number(value)}")
-    length, cut = logs["completions/mean_length"], 100 * logs["completions/clipped_ratio"]
-    parts.append(f"· length {length:.0f}, {cut:.0f} % cut")
-    return " ".join(parts)
+    def on_log(
+        self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        if "reward" in logs:
+            cells, rewards = cells_of(logs)
+            for line in self.table.lines(
+                {"step": str(state.global_step), **cells, "left": self._left(state)}, rewards, logs.get("stage")
+            ):
+                show(line)
+        elif "eval_reward" in logs:  # of the held-out questions, where eval_strategy asks for it
+            cells, _ = cells_of({key.removeprefix("eval_"): value for key, value in logs.items()})
+            show(self.table.row({"step": "eval", **cells}))
 
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.bar.close()
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    def _left(self, state: TrainerState) -> str:
+        return self.clock.left(state.max_steps - state.global_step)
 
-
-class SampleTable:
-    """TRL's sample table at a readable size: question, completion, rewards below each other, some ten times a run.
-
-    Takes the arguments of TRL's `print_prompt_completions_sample`: that one has a column for each reward, which leaves
-    a dozen characters for the completion.
-    """
-
-    longest = 1200  # characters of a prompt or a completion
-
-    def __init__(self, total_steps: int) -> None:
-        self.every, self.next_step = max(1, total_steps // 10), 0
-
-    def __call__(
+    def show_samples(
         self,
         prompts: Any,
         completions: Any,
@@ -67,31 +83,128 @@ class SampleTable:
         num_samples: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if step < self.next_step:
+        """Question, completion, gold answer and rewards below each other, some ten times a run.
+
+        Takes the arguments of TRL's `print_prompt_completions_sample`, which has a column for each reward and so
+        leaves a dozen characters for the completion.
+        """
+        if step < self._next_sample:
             return
-        self.next_step = step + self.every
+        self._next_sample = step + max(1, self._total // 10)
         chosen: Any = range(len(prompts))
         if num_samples is not None and num_samples < len(chosen):
             chosen = sorted(random.Random(step).sample(chosen, num_samples))  # leaves the run's own generator alone
-        Console().print()  # off the progress bar's line
         for index in chosen:
+            question = last_text(prompts[index])
+            gold = f"[green]gold: {for_rich(self.golds[question][:80])}[/green]  " if question in self.golds else ""
             parts = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
-            text = f"[bold]{self._text(prompts[index])}[/bold]\n\n{self._text(completions[index])}\n\n"
-            text += f"[cyan]{' · '.join(parts)}[/cyan]  [magenta]advantage {advantages[index]:+.2f}[/magenta]"
-            Console().print(Panel(text, title=f"a sample of step {step}", title_align="left"))
-
-    def _text(self, messages: Any) -> str:
-        text = (messages if isinstance(messages, str) else messages[-1]["content"]).strip()
-        return for_rich(text if len(text) <= self.longest else text[: self.longest] + " …")
+            text = f"[bold]{_shortened(question)}[/bold]\n\n{_shortened(last_text(completions[index]).strip())}\n\n"
+            text += f"{gold}[magenta]advantage {advantages[index]:+.2f}[/magenta]\n[cyan]{' · '.join(parts)}[/cyan]"
+            show(Panel(text, title=f"a sample of step {step}", title_align="left"))
+        self.table.rows = 0  # a header follows
 
 
-def make_readable(trainer: Trainer, steps_per_epoch: int, stages: Sequence[str] = ()) -> None:
-    """Put `ProgressLine` and `SampleTable` in the place of what transformers and TRL print."""
+class Table:
+    """Lines of aligned columns under a header that is repeated, no wider than the console.
+
+    Rewards that do not fit are left to `metrics.jsonl`; those that judge the answer come first.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0  # since the last header
+        self.names: list[str] = []  # of the columns shown
+        self._widths: dict[str, int] = {}
+        self._layout: Any = None
+
+    def lines(self, cells: dict[str, str], rewards: list[str], stage: Any = None) -> list[Text]:
+        """The line of these cells, after a header where one is due."""
+        layout, header = (list(cells), stage, Console().width), []
+        if self.rows % ROWS == 0 or layout != self._layout or any(len(cells[n]) > self._widths[n] for n in self.names):
+            self._layout, self.rows = layout, 0
+            self._fit(cells, rewards, Console().width)
+            header = [Text("\n" + self._aligned({name: name for name in self.names}), style="bold")]
+        self.rows += 1
+        return [*header, self.row(cells)]
+
+    def row(self, cells: dict[str, str]) -> Text:
+        return Text(self._aligned(cells))
+
+    def _fit(self, cells: dict[str, str], rewards: list[str], width: int) -> None:
+        for name, cell in cells.items():  # a column never gets narrower
+            self._widths[name] = max(len(name), len(cell), self._widths.get(name, 5))
+        names = [name for name in cells if name not in rewards]
+        left = width - sum(self._widths[name] + GAP for name in names) + GAP
+        for name in sorted(rewards, key=lambda name: "correct" not in name):
+            if self._widths[name] + GAP <= left:
+                names.append(name)
+                left -= self._widths[name] + GAP
+        self.names = [name for name in cells if name in names]
+
+    def _aligned(self, cells: dict[str, str]) -> str:
+        return (" " * GAP).join(cells.get(name, "").rjust(self._widths[name]) for name in self.names)
+
+
+class Clock:
+    """The time left, from the mean of the last 50 whole steps; the first one, which warms up, does not count."""
+
+    def __init__(self) -> None:
+        self._ends: deque[float] = deque(maxlen=51)
+
+    def tick(self) -> None:
+        """A step has ended."""
+        self._ends.append(time.perf_counter())
+
+    def left(self, steps: int) -> str:
+        """What so many more steps take: `0:42`, `12:05`, `3h05`; `-` while nothing is known."""
+        if len(self._ends) < 2:
+            return "-"
+        seconds = round(steps * (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1))
+        return (
+            f"{seconds // 60}:{seconds % 60:02}" if seconds < 3600 else f"{seconds // 3600}h{seconds % 3600 // 60:02}"
+        )
+
+
+def cells_of(logs: dict[str, float]) -> tuple[dict[str, str], list[str]]:
+    """What to watch in a log, by column, and which of the columns are rewards (means; none of another stage)."""
+    rewards = {
+        _column(key[8:-5]): _number(value)
+        for key, value in logs.items()
+        if key.startswith("rewards/") and key.endswith("/mean") and logs.get(f"reward_weights/{key[8:-5]}") != 0
+    }
+    cells = {"reward": _number(logs["reward"]), "std": _number(logs.get("reward_std")), **rewards}
+    cells["length"] = f"{logs['completions/mean_length']:.0f}"
+    cells["cut"] = f"{100 * logs['completions/clipped_ratio']:.0f}%"
+    return cells, list(rewards)
+
+
+def _column(reward: str) -> str:
+    name = short_name(reward)
+    return reward if name in ("step", "reward", "std", "length", "cut", "left") else name
+
+
+def last_text(messages: Any) -> str:
+    """A text, or the last of a conversation's messages: the question of a prompt."""
+    return messages if isinstance(messages, str) else messages[-1]["content"]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def _shortened(text: str) -> str:
+    return for_rich(text if len(text) <= LONGEST else text[:LONGEST] + " …")
+
+
+def make_readable(trainer: Trainer) -> None:
+    """Let `Progress` replace what transformers and TRL print."""
     from trl.trainer import grpo_trainer  # here: a dry run draws its tables without TRL's trainer
 
-    args = trainer.args
-    if not args.disable_tqdm:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(ProgressLine(stages))
-    total = args.max_steps if args.max_steps > 0 else int(args.num_train_epochs * steps_per_epoch)
-    grpo_trainer.print_prompt_completions_sample = SampleTable(total)  # type: ignore[assignment]  # prompts may be plain text
+    golds = {}
+    for rows in (trainer.train_dataset, trainer.eval_dataset):
+        both: Any = rows.select_columns(["prompt", "answer"]) if isinstance(rows, Dataset) else ()
+        golds.update({last_text(row["prompt"]): row["answer"] for row in both})
+    progress = Progress(golds)
+    for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
+        trainer.remove_callback(stock)
+    trainer.add_callback(progress)
+    grpo_trainer.print_prompt_completions_sample = progress.show_samples  # type: ignore[assignment]  # or plain text

@@ -43,6 +43,5 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
     trainer.add_callback(callbacks.Watch(trainer, run.output, skip, run.ask if config.script.stop_on_alarm else None))
     trainer.add_callback(RewardWeights(trainer, config.script, config.stages))
     trainer.add_callback(Stopping(trainer, run))  # last: it sees what the others ask for
-    steps = config.geometry.steps_per_epoch(len(arguments["train_dataset"]))
-    console.make_readable(trainer, steps, [stage.name for stage in config.stages])
+    console.make_readable(trainer)
     return trainer

@@ -8,9 +8,9 @@ import signal
 from typing import Any
 
 import torch
-from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from grpo.core.processes import show
 from grpo.runs.run import Run
 from grpo.training.base_trainer import BaseGRPOTrainer
 
@@ -45,7 +45,7 @@ class Stopping(TrainerCallback):
                 control.should_training_stop, control.should_save = True, self.run.save
         elif self._postponed and not self._noted and state.is_world_process_zero:
             self._noted = True
-            Console().print(
+            show(
                 f"note: a checkpoint was due at step {state.global_step}, amid a rollout; it is written where the "
                 "rollout ends, so that a resumed run continues as if it had never stopped"
             )

@@ -116,6 +116,14 @@ def test_two_evaluations_show_the_change_in_80_columns(capsys, monkeypatch):
     assert "It learned the tags." in shown and "maj@" not in shown
 
 
+def test_the_verdict_is_one_colour(capsys, monkeypatch):
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    verdict = "It got better: 45.5 % before and [67] % after (p = 0.01)."
+    evaluate.print_evaluations({"model": evaluate.summarize([record(True, True, True)])}, verdict, "bold green")
+    assert capsys.readouterr().out.splitlines()[-1] == f"\x1b[1;32m{verdict}\x1b[0m"
+
+
 def test_one_evaluation_alone_with_samples(capsys):
     summary = evaluate.summarize([record(True, True, True, answer="4", samples=["4", "4", "5"])] * 4)
     evaluate.print_evaluations({"some/model": summary})

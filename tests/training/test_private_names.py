@@ -31,6 +31,7 @@ NAMES = {
     "_hf_deepspeed_config_weak_ref": "transformers.integrations.deepspeed",
     "_is_stateful": "transformers.generation.utils",
     "_is_vlm": GRPO,
+    "_issue_warnings_after_load": TRAINER,
     "_logs": GRPO,
     "_metrics": GRPO,
     "_prepare_generation_config": "transformers.generation.utils",
