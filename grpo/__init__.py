@@ -1,1 +1,1 @@
-"""What `train_grpo.py` stands on, in wings: each depends only on those below it (pyproject.toml, importlinter)."""
+"""What `train_grpo.py` is built on, in wings: each depends only on those below it (pyproject.toml, importlinter)."""

@@ -1,6 +1,6 @@
-"""The settings as they were asked for: HYPERPARAMETERS (inline) < recipe (YAML) < flags of the command line.
+"""The settings as they were asked for: HYPERPARAMETERS (the defaults) < recipe (YAML) < flags.
 
-One parser reads all three, so that a value is checked alike wherever it stands.
+One parser reads all three, so that a value is checked alike wherever it comes from.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Parser(TrlParser):
             [ScriptArguments, GRPOConfig, ModelConfig],  # type: ignore[list-item]  # dataclasses, all of them
             allow_abbrev=False,
             usage="python train_grpo.py [--config recipes/X.yaml] [--flag value ...]",
-            description="Settings: HYPERPARAMETERS (inline) < --config recipe < --flag value.",
+            description="Settings: HYPERPARAMETERS < --config recipe < --flag value.",
         )
         self.add_argument("--config", action="append", metavar="RECIPE.yaml", help="A recipe; at most one.")
         self.keys: dict[str, argparse.Action] = {
@@ -51,7 +51,7 @@ class Parser(TrlParser):
         raise UserError(f"{key.partition('/')[0]}{colon}{problem}")  # --bf16/--no_bf16
 
     def words(self, key: str, value: Any) -> list[str]:
-        """A setting of the inline block or a recipe as words of a command line."""
+        """A setting of HYPERPARAMETERS or a recipe as words of a command line."""
         action = self.keys[key]
         if isinstance(value, list):
             if action.nargs != "+":

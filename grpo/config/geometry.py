@@ -8,7 +8,7 @@ from grpo.core.settings import Geometry
 
 
 def solve(settings: dict[str, Any], world_size: int) -> Geometry:
-    """The geometry of these settings; UserError, naming values that would do, where there is none."""
+    """The geometry of these settings; UserError, naming values that work, where there is none."""
     batch, accumulation = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
     group, steps = settings["num_generations"], settings["steps_per_generation"]
     total = settings["generation_batch_size"]

@@ -25,7 +25,7 @@ NO_FLASH_ATTENTION = (
     "kernels-community/flash-attn2)"
 )
 
-# What `use_cpu` implies, whatever the inline block or a recipe says.
+# What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
 ON_CPU: dict[str, Any] = {
     "bf16": False,
     "fp16": False,

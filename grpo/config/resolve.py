@@ -68,7 +68,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
     """The configuration of this run; raises UserError for the first thing that is wrong.
 
     Args:
-        hyperparameters: the inline block of train_grpo.py.
+        hyperparameters: HYPERPARAMETERS of train_grpo.py, the defaults.
         argv: the command line without the program's name; None reads sys.argv.
         merged: what `merge` makes of these two, where that is known.
     """
@@ -113,7 +113,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
 
 
 def _changed(hyperparameters: dict[str, Any], settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The settings that differ from the inline block; names that follow from the model are none of them."""
+    """The settings that differ from the defaults, except names that follow from the model."""
     inline = {**arguments.read(hyperparameters, []).settings, "output_dir": None, "run_name": None}
     validate.read_dictionaries(inline)
     inline["report_to"] = (inline["report_to"] or "none").split(",")

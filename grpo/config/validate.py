@@ -89,7 +89,7 @@ def check_values(settings: dict[str, Any]) -> None:
 
 
 def check_adaptive(settings: dict[str, Any]) -> None:
-    """UserError for rewards that are to be scaled and are not there, and for bounds that are none."""
+    """UserError for adaptive rewards that the run does not use, and for invalid bounds."""
     names, bounds = settings["adaptive_rewards"] or [], settings["adaptive_bounds"]
     for name in names if names != ["all"] else ():
         if name not in settings["reward_funcs"]:
@@ -213,7 +213,7 @@ WISHES = {"filter_pass_rate": "0.1 0.9", "adaptive_rewards": "all", "beta": "0.0
 def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
     """UserError for a flag that was typed and does nothing with the other settings.
 
-    In a recipe or the inline block it may stand: another flag has switched off what it belongs to.
+    A recipe or HYPERPARAMETERS may set it: another flag has switched off what it belongs to.
     """
     for flags, names, values in NEEDS:
         if any(settings[name] in values or (values == (True,) and settings[name]) for name in names):

@@ -1,1 +1,1 @@
-"""What every other wing stands on: errors, processes, settings; it imports none of them."""
+"""What every other wing uses: errors, processes, settings; it imports no other wing."""

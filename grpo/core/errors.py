@@ -191,7 +191,7 @@ def readable(doing: str = "", advice: Callable[[OutOfMemory], str] | None = None
 
     Args:
         doing: the activity, as TRANSLATIONS name it.
-        advice: what to change where a device is full, and how to go on; None leaves that to somebody further out.
+        advice: what to change where a device is full, and how to continue; None leaves that to an outer caller.
         facts: what the lines need.
     """
     try:

@@ -40,7 +40,7 @@ def from_yaml(text: str) -> Any:
     """The value; ValueError, with the line, for what is no YAML or has a key twice."""
     try:
         found = _Loader(text).get_single_data()
-        json.dumps(found, default=str, skipkeys=True)  # an alias may stand inside of what it is an alias of
+        json.dumps(found, default=str, skipkeys=True)  # an alias may contain itself
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise ValueError(f"line {mark.line + 1}: {error.problem}" if mark else str(error.problem)) from None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScriptArguments:
-    """What stands in HYPERPARAMETERS has its value there; a default here means that the setting is off."""
+    """This project's own settings; most have their value in HYPERPARAMETERS, a default here is "off"."""
 
     # Data
     dataset_name: str = field(
@@ -173,7 +173,7 @@ class Geometry:
         return steps // self.gradient_accumulation_steps
 
     def steps_per_epoch(self, num_rows: int) -> int:
-        """Optimizer steps that one pass over `num_rows` prompts takes; prompts that fill no rollout are left out."""
+        """Optimizer steps that one pass over `num_rows` prompts takes; prompts that fill no rollout are dropped."""
         micro_steps = num_rows // self.rollout_prompts * self.steps_per_generation * self.num_iterations
         return math.ceil(micro_steps / self.gradient_accumulation_steps)
 
@@ -219,7 +219,7 @@ class Config:
     model: "ModelConfig"
     geometry: Geometry
     notes: list[str]  # one line for each setting that was adjusted
-    changed: dict[str, dict[str, Any]]  # settings that differ from the inline block: {"inline": …, "run": …}
+    changed: dict[str, dict[str, Any]]  # settings that differ from the defaults: {"inline": …, "run": …}
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     claimed: int | None = None  # when the directory's run.json was last written, as it was chosen (last_written)

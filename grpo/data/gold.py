@@ -38,7 +38,7 @@ def gold_answer(value: Any) -> str | None:
 
 
 def gold_answers(values: Iterable[Any]) -> list[str | None]:
-    """The gold answers of a column; if any of its values has `####`, those without it are none.
+    """The gold answers of a column; if any of its values has `####`, those without it are not gold answers.
 
     >>> gold_answers(["2 + 2 = 4\\n#### 4", "5"]), gold_answers(["4", "$5"])
     (['4', None], ['4', '5'])

@@ -56,7 +56,7 @@ def fit_to_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
     if engine == "continuous" and sixteen and float32_weights:
         raise UserError(
             f"generation: continuous (use_transformers_continuous_batching) with {sixteen} turns float32 weights (an "
-            "adapter's too) into 16-bit ones for good; give another one, or train all of a model in --dtype bfloat16"
+            "adapter's too) into 16-bit ones for good; use another engine, or train all of a model in --dtype bfloat16"
         )
     if engine == "compiled" and settings["attn_implementation"] not in ("sdpa", "eager"):
         if "attn_implementation" in given:

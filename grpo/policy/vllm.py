@@ -78,7 +78,7 @@ class SyncCheck:
 
     TRL copies the weights before the first rollout and after each optimizer step, and does not check that they
     arrived. The first rollout and the first after an optimizer step are always compared, as is every other one whose
-    log-probabilities TRL computes anyway: a step too small to be told from rounding adds up with the next ones.
+    log-probabilities TRL computes anyway: a step as small as rounding adds up with the next ones.
     """
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ def equations(line: str) -> list[tuple[str, str]]:
     for pattern, replacement in ((_ANNOTATION, r"\2"), *_CLEANING):
         line = re.sub(pattern, replacement, line)
     read: list[tuple[str, str]] = []
-    last = None  # the right side of the equation before, which a chain a = b = c goes on from
+    last = None  # the right side of the equation before, which a chain a = b = c continues
     for text, after in itertools.pairwise(line.split("=")):
         before, after = re.sub(_WORDS_INSIDE, r"\1", text.strip(" _")), re.sub(r"\s*([-+*/])\s*", r"\1", after.strip())
         left, right = re.split(r"[\s_|]", before)[-1].lstrip("~"), re.split(r"[\s_|]", after)[0]

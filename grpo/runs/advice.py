@@ -50,7 +50,7 @@ def at_a_resume(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...
 
 
 def in_a_new_run(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
-    """What a checkpoint does not survive, likewise."""
+    """The same for changes that a checkpoint does not survive."""
     training, model = config.training, config.model
     lora = model.use_peft or (Path(config.model_name) / "adapter_config.json").exists()
     gpu, optim = not training.use_cpu, getattr(training.optim, "value", training.optim)

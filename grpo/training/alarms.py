@@ -172,7 +172,7 @@ def _kind(verdict: list[bool] | None) -> str:
 
 @alarm(
     "all wrong: easier questions, num_shots 1, a longer max_completion_length or a larger num_generations; all right: "
-    "harder questions, or stop here; constant reward: add a reward that tells completions apart"
+    "harder questions, or stop here; constant reward: add a reward that distinguishes completions"
 )
 def zero_variance(seen: Observed) -> str | None:
     groups = [(rollout, group) for rollout in seen.rollouts for group in rollout.groups()]

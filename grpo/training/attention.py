@@ -1,4 +1,4 @@
-"""Packs through a model: how each attention implementation is told what a position of a pack sees.
+"""Packs through a model: how each attention implementation knows what a position of a pack sees.
 
 Block masks are exact everywhere; on a CPU most of a block mask is work for nothing, so there sdpa computes each
 segment by itself (a third of the time, forward and backward).

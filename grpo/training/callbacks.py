@@ -39,7 +39,7 @@ class MetricsFile(TrainerCallback):
 class SkipNonFiniteSteps(TrainerCallback):
     """Erase the gradient of an optimizer step whose gradient or loss is not finite on any process.
 
-    Optimizers ignore parameters without a gradient: neither weights nor moments change, the schedule goes on. The
+    Optimizers ignore parameters without a gradient: neither weights nor moments change, the schedule advances. The
     run ends after SKIPPED such steps in a row, and at once where weights are not finite all the same.
 
     Args:
@@ -203,7 +203,7 @@ class Watch(TrainerCallback):
         moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
         if accelerator.num_processes > 1:  # each may hold a part of them
             moved = bool(accelerator.gather(torch.tensor([moved], device=accelerator.device)).any())
-        # 16-bit weights rightly stand still while a learning rate is tiny
+        # 16-bit weights rightly do not move while a learning rate is tiny
         judged = self.seen.updates >= MIN_UPDATES and (warm or all(w.element_size() > 2 for w in current.values()))
         self.seen.weights_moved = True if moved else False if judged else None
 

@@ -51,7 +51,7 @@ def why_not(trainer: GRPOTrainer) -> str | None:
     if len(set((getattr(base, "hf_device_map", None) or {}).values())) > 1:
         return "the model is spread over several devices"
     if "position_ids" not in inspect.signature(type(base).forward).parameters or generation.forgets(base):
-        return f"{type(base).__name__} has layers that cannot be told where a completion begins"
+        return f"{type(base).__name__} has layers that do not know where a completion begins"
     if attention.choose(implementation, trainer.accelerator.device) is None:
         return f"attn_implementation {implementation} is not one that packs are known to work with"
     return None

@@ -42,7 +42,7 @@ def divide(rows: Sequence[Row], budget: int, share: bool = True) -> list[list[in
     """Which rows go into which pack: their numbers, for each pack.
 
     Rows with the same prompt stay together as far as the budget allows, the largest packs come first, and empty
-    completions are left out. A row that is longer than the budget has a pack to itself.
+    completions are dropped. A row that is longer than the budget has a pack to itself.
 
     Args:
         budget: positions of a pack, at most.
