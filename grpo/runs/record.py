@@ -23,8 +23,6 @@ from grpo.runs.directory import holds_run, recorded
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
 
-RESUME = ("--resume_from_checkpoint", "--resume-from-checkpoint")
-
 # What a run writes; an old adapter beside new weights would be loaded instead of them
 RUN_FILES = (
     "*.safetensors*",
@@ -51,15 +49,31 @@ def command_line(argv: list[str]) -> str:
 
 def resume_command(output: Path, argv: list[str]) -> str:
     """The command that resumes the run in `output` from its newest checkpoint, on each of its machines."""
-    words = [
-        word
-        for previous, word in pairwise(["", *argv])
-        if word.partition("=")[0] not in RESUME and previous not in RESUME
-    ]
-    words += [RESUME[0], "auto"]
+    words = [*_without(argv, "--resume_from_checkpoint"), "--resume_from_checkpoint", "auto"]
     if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
         words += ["--output_dir", str(output)]
     return f"{processes.launch()} {command_line(words)}"
+
+
+def evaluate_command(output: Path, argv: list[str]) -> str:
+    """The command that measures the finished run in `output`, with its settings, on samples as well."""
+    words = _without(argv, "--resume_from_checkpoint", "--output_dir", "--overwrite_run", "--model_name_or_path")
+    words = _without(words, "--save_strategy", "--save_steps", "--eval_num_samples")
+    words += ["--model_name_or_path", str(output), "--eval_only", "true", "--eval_num_samples", "8"]
+    return f"{processes.launch()} {command_line(words)}"
+
+
+def _without(argv: list[str], *flags: str) -> list[str]:
+    """The command line without these flags and their values."""
+
+    def dropped(word: str) -> bool:
+        return word.partition("=")[0].replace("-", "_") in [flag.replace("-", "_") for flag in flags]
+
+    return [
+        word
+        for previous, word in pairwise(["", *argv])
+        if not dropped(word) and not (dropped(previous) and "=" not in previous)
+    ]
 
 
 def without_nan(value: Any) -> Any:

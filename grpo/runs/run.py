@@ -6,10 +6,14 @@ and comes at a rollout's boundary (training/stopping.py); at any other time a si
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from grpo.core import processes
@@ -42,6 +46,7 @@ class Run:
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
         self._process, self._first = os.getpid(), 0.0  # when the first one came
+        self._second = 0  # where a second one is written to, once the first has come
 
     @property
     def stopped(self) -> bool:
@@ -76,9 +81,12 @@ class Run:
             self._note(status)
             if self._trained:
                 report.write_model_card(self.output)
-            say(f"Saved in {self.output}; the report is {report.write(self.output)}")
+            written = report.write(self.output)
+            say(f"Saved in {self.output}; the report is {written}")
             if self.stopped:
                 say(f"S{status[1:]}. {self.way_on()}")
+            elif self._trained:
+                say(self.next_steps(written))
 
     def _note(self, status: str) -> None:
         if self._recorded:
@@ -90,6 +98,16 @@ class Run:
         """The newest complete checkpoint."""
         last, _ = checkpoints.newest(self.output)
         return f"the newest complete checkpoint is {last}" if last else "no checkpoint is complete"
+
+    def next_steps(self, written: Path) -> str:
+        """What a finished run is good for, in commands to copy."""
+        ask = ["train_grpo.py", "--model_name_or_path", str(self.output), "--ask", "What is 15 + 27?"]
+        publish = ["hf", "upload", f"your-name/{self.output.name}", str(self.output), "--exclude", "checkpoint-*/*"]
+        return f"""Next:
+  read the report  {written}
+  ask the model    python {shlex.join(ask)}
+  measure it more  {record.evaluate_command(self.output, self.config.argv)}
+  publish it       {shlex.join(publish)}"""
 
     def way_on(self) -> str:
         """What can be done with what there is of the run."""
@@ -111,8 +129,8 @@ class Run:
     def _signals(self) -> Iterator[None]:
         """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
 
-        A second one has its usual effect, at once. What was ignored (nohup) stays so. Only a process' main thread can
-        take signals; elsewhere this does nothing.
+        A second one ends the process at once, with a line on what is left. What was ignored (nohup) stays so. Only a
+        process' main thread can take signals; elsewhere this does nothing.
         """
         with contextlib.suppress(ValueError):  # not the main thread
             for number in SIGNALS:
@@ -123,6 +141,9 @@ class Run:
         finally:
             for taken, handler in self._taken.items():
                 signal.signal(taken, handler or signal.SIG_DFL)
+            if self._second:
+                signal.set_wakeup_fd(-1)
+                os.close(self._second)
 
     def _take(self, signum: int, frame: Any) -> None:
         launched = "TORCHELASTIC_RUN_ID" in os.environ
@@ -131,21 +152,48 @@ class Run:
                 _as_usual(signum)
             return
         if self._first:
-            if not launched or time.monotonic() - self._first > ECHO:
+            if launched and time.monotonic() - self._first > ECHO:
                 _as_usual(signum)
             return
         self._first = time.monotonic()
-        for number in self._taken if not launched else ():
-            signal.signal(number, signal.SIG_DFL)  # the system's own effect waits for no computation
         if not self.training:
-            raise Interrupted(signal.Signals(signum).name, 128 + signum)
+            for number in self._taken if not launched else ():
+                signal.signal(number, signal.SIG_DFL)
+            raise Interrupted(name_of(signum), 128 + signum)
         self.signal = signum
+        if not launched:
+            self._end_at_the_second()
         if is_first_process():  # print may be in the middle of a line of its own: write at once
-            name = signal.Signals(signum).name
-            text = f"\n{name}: finishing this rollout's steps, then saving; a second one stops at once\n"
+            text = f"\n{name_of(signum)}: finishing this rollout's steps, then saving; a second one stops at once\n"
             if launched:
                 text += "note: after 30 seconds torchrun kills it (--shutdown-timeout); its checkpoints remain\n"
             os.write(2, text.encode())
+
+    def _end_at_the_second(self) -> None:
+        """Let the next signal end this process at once, with a line on what is left.
+
+        A thread waits for it: Python runs handlers in the main one, where a backward pass may take long.
+        """
+        read, self._second = os.pipe()
+        os.set_blocking(self._second, False)
+        signal.set_wakeup_fd(self._second)
+        if sys.platform != "win32":
+            os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are its own
+
+        def wait() -> None:
+            while caught := os.read(read, 1):
+                if caught[0] in self._taken:
+                    os.write(2, f"\nStopped at once. {self._kept()}\n".encode())
+                    os._exit(128 + caught[0])
+            os.close(read)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def _kept(self) -> str:
+        """The newest checkpoint, known by its seal alone (checking files takes long), and how to resume."""
+        sealed = next(filter(checkpoints.is_sealed, checkpoints.all_of(self.output)), None)
+        command = record.resume_command(self.output, self.config.argv)
+        return f"{sealed} is kept; to resume: {command}" if sealed else f"No checkpoint was complete; again: {command}"
 
     # Errors
 
@@ -181,6 +229,10 @@ def open_run(config: Config) -> Iterator[Run]:
     translated = readable("the run", advice=lambda full: advice.advice(full, config), **facts)
     with directory.held(run.output, config.claimed), run._signals(), run._noted(), translated:
         yield run
+
+
+def name_of(signum: int) -> str:
+    return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
 
 
 def _as_usual(signum: int) -> None:

@@ -4,14 +4,13 @@ A checkpoint holds no rollout, and a resumed run samples one at once: only where
 anyway does it continue as if it had never stopped.
 """
 
-import signal
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from grpo.core.processes import show
-from grpo.runs.run import Run
+from grpo.runs.run import Run, name_of
 from grpo.training.base_trainer import BaseGRPOTrainer
 
 
@@ -65,5 +64,5 @@ class Stopping(TrainerCallback):
             found = int(accelerator.gather(torch.tensor([found], device=accelerator.device)).max())
         if not found or self.run.stopped:
             return False
-        self.run.ask(signal.Signals(found).name, 128 + found)
+        self.run.ask(name_of(found), 128 + found)
         return True

@@ -134,3 +134,11 @@ def test_the_resume_command_names_run_and_launcher(monkeypatch):
     assert records.resume_command(Path("mine"), command.split()[3:]) == command  # it does not grow
     argv = ["--resume_from_checkpoint=mine/checkpoint-3", "--output_dir", "mine"]
     assert records.resume_command(Path("mine"), argv) == command
+
+
+def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    argv = ["--config", "x.yaml", "--output-dir=mine", "--model_name_or_path", "base", "--seed", "7"]
+    assert records.evaluate_command(Path("mine"), argv) == (
+        "python train_grpo.py --config x.yaml --seed 7 --model_name_or_path mine --eval_only true --eval_num_samples 8"
+    )

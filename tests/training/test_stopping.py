@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,7 +186,7 @@ def test_under_torchrun_a_line_says_how_long_it_waits(tmp_path, monkeypatch, cap
     stop.on_train_begin(None, STATE, control())
     with ending._signals():
         os.kill(os.getpid(), signal.SIGTERM)
-    assert "30 seconds (--shutdown-timeout)" in capfd.readouterr().err
+    assert "30 seconds torchrun kills it (--shutdown-timeout)" in capfd.readouterr().err
 
 
 def test_outside_of_training_a_signal_raises(tmp_path):
@@ -232,23 +233,38 @@ def test_a_rewards_child_ends_by_sigterm_but_not_by_ctrl_c(tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("launched", [False, True])
-def test_a_second_signal_stops_at_once(launched, tmp_path, monkeypatch):
-    """But for torchrun's echo, as Slurm sends it: torchrun gets one, too, and passes it on."""
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_second_signal_says_what_is_left_and_ends(sealed, tmp_path, monkeypatch, capfd):
+    make_checkpoint(tmp_path, 3)
+    make_checkpoint(tmp_path, 4, sealed=sealed)
     ending, stop = stopping(tmp_path)
-    if launched:
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ended = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set() if status == 130 else None)
     with ending._signals():
         stop.on_train_begin(None, None, None)
-        for _ in range(1 + launched):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ending.signal == signal.SIGTERM and not ended.is_set()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended.wait(10)
+    kept = tmp_path / f"checkpoint-{4 if sealed else 3}"
+    command = f"python train_grpo.py --resume_from_checkpoint auto --output_dir {tmp_path}"
+    assert f"\nStopped at once. {kept} is kept; to resume: {command}\n" in capfd.readouterr().err
+
+
+def test_torchruns_echo_of_a_signal_is_no_second_one(tmp_path, monkeypatch):
+    """As Slurm sends it: torchrun gets one, too, and passes it on."""
+    ending, stop = stopping(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with ending._signals():
+        stop.on_train_begin(None, None, None)
+        for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
         assert ending.signal == signal.SIGTERM
-        if launched:
-            ended = []
-            monkeypatch.setattr(signal, "raise_signal", ended.append)
-            monkeypatch.setattr("grpo.runs.run.ECHO", 0)
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert ended == [signal.SIGTERM]
+        ended = []
+        monkeypatch.setattr(signal, "raise_signal", ended.append)
+        monkeypatch.setattr("grpo.runs.run.ECHO", 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended == [signal.SIGTERM]
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # the system's own effect
 
 

@@ -1,0 +1,17 @@
+"""grpo/runs/run.py: what is said at a run's end. (Signals: tests/training/test_stopping.py.)"""
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+from grpo.runs.run import Run
+
+
+def test_a_finished_run_names_what_to_do_next():
+    run = Run(SimpleNamespace(output=Path("out/a run"), argv=["--config", "demo"]))
+    first, *lines = run.next_steps(Path("out/a run/report.html")).splitlines()
+    ask, measure, publish = (shlex.split(line) for line in lines[1:])
+    assert first == "Next:" and lines[0].endswith("  out/a run/report.html")
+    assert ask[3:] == ["python", "train_grpo.py", "--model_name_or_path", "out/a run", "--ask", "What is 15 + 27?"]
+    assert measure[3:7] == ["python", "train_grpo.py", "--config", "demo"] and "--eval_only" in measure
+    assert publish[2:] == ["hf", "upload", "your-name/a run", "out/a run", "--exclude", "checkpoint-*/*"]
