@@ -97,7 +97,7 @@ def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, wr
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change]) == 0
     out = " ".join(capfd.readouterr().out.split())
     assert (
-        "since the checkpoint max_steps 2 → 3" in out
+        "changed since the checkpoint: max_steps 2 → 3" in out
         and "dataset_name" not in out.partition("since the checkpoint")[2][:40]
     )
     assert (run / "checkpoint-3").exists()
