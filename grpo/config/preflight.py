@@ -254,6 +254,9 @@ def check(
         refuse_collisions(rewards, data.train.column_names)
         reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
         tried = try_rewards(rewards, data.train[0], reasoning, data.prompt_format, encode)
+        for name, values in tried.items():
+            if not isinstance(values, BaseException) and values["perfect"] is not None:
+                data.perfect[rewards[name].__name__] = values["perfect"]
         weights = dict(zip(rewards, config.training.reward_weights or [1.0] * len(rewards), strict=True))
         if config.stages:  # an early stage need not tell right from wrong
             last = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]

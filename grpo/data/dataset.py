@@ -41,13 +41,15 @@ class Data:
     solutions: dict[str, tuple[str, str]]  # question: (reasoning, answer), of at most a thousand gold solutions
     too_hard: int = 0  # training rows below and above filter_pass_rate
     too_easy: int = 0
+    perfect: dict[str, float] = dataclasses.field(default_factory=dict)  # by reward: what preflight finds
 
     def facts(self) -> dict[str, Any]:
         """For run.json: how prompts are made, and rows by what became of them."""
         names = ("unusable", "overlap", "too_long", "too_hard", "too_easy")
         dropped = {name: getattr(self, name) for name in names}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
-        return {"prompt": dataclasses.asdict(self.prompt_format), "shots": list(self.shots), "data": rows}
+        prompt = dataclasses.asdict(self.prompt_format)
+        return {"prompt": prompt, "shots": list(self.shots), "data": rows, "perfect": self.perfect}
 
 
 def build(

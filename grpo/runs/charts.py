@@ -99,13 +99,13 @@ def number(value: float) -> str:
 
 def draw(
     axes: "Axes", curve: Curve, stages: Sequence[dict[str, Any]], alarms: Sequence[dict[str, Any]] = (),
-    color: str = "accent",
+    color: str = "accent", limit: float | None = None,
 ) -> None:  # fmt: skip
-    """Draw a curve against optimizer steps, with a line where a stage begins and a dashed one at each alarm."""
+    """Draw a curve against optimizer steps, and lines: where a stage begins, dashed at alarms, dotted at `limit`."""
     from matplotlib.ticker import MaxNLocator
 
     left, right = curve.steps[0], max(curve.steps[-1], curve.steps[0] + 1)
-    bottom, top = min(0, *curve.lows), max(0, *curve.highs)
+    bottom, top = min(0, limit or 0, *curve.lows), max(0, limit or 0, *curve.highs)
     locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
     ticks = [float(tick) for tick in locator.tick_values(bottom, top if top > bottom else 1)]
     axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
@@ -119,6 +119,8 @@ def draw(
     axes.plot(curve.steps, curve.values, color=COLORS[color], linewidth=1 if noisy else 2, alpha=0.4 if noisy else 1)
     if noisy:
         axes.plot(curve.steps, curve.running_mean, color=COLORS[color], linewidth=2)
+    if limit is not None:
+        axes.axhline(limit, color=COLORS["soft"], linewidth=1.2, linestyle=(0, (1, 2)))
     for stage in stages:
         if left < stage["first_step"] <= right:
             axes.axvline(stage["first_step"], color=COLORS["soft"], linewidth=0.8)
@@ -129,7 +131,7 @@ def draw(
 
 def svg(
     curve: Curve, label: str, width: int, height: int, stages: Sequence[dict[str, Any]],
-    alarms: Sequence[dict[str, Any]] = (), color: str = "accent",
+    alarms: Sequence[dict[str, Any]] = (), color: str = "accent", limit: float | None = None,
 ) -> Markup:  # fmt: skip
     """The curve as an SVG element for the page, whose colours it takes.
 
@@ -142,7 +144,8 @@ def svg(
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width / 72, height / 72))
-        draw(figure.add_axes((38 / width, 18 / height, 1 - 46 / width, 1 - 26 / height)), curve, stages, alarms, color)
+        axes = figure.add_axes((38 / width, 18 / height, 1 - 46 / width, 1 - 26 / height))
+        draw(axes, curve, stages, alarms, color, limit)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # without what is for a file of its own: its head, global styles and names that another chart has, too
@@ -157,13 +160,15 @@ def svg(
 
 
 def draw_curves(
-    path: Path, curves: dict[str, Curve], evaluations: dict[str, dict[str, Any]], stages: list[dict[str, Any]]
-) -> Path:
+    path: Path, curves: dict[str, Curve], evaluations: dict[str, dict[str, Any]], stages: list[dict[str, Any]],
+    limits: dict[str, float],
+) -> Path:  # fmt: skip
     """Draw `curves.png`, the rewards while training and the answers before and after, and return its path.
 
     Args:
         evaluations: the summaries by when they were made: `before`, `after`.
         stages: as in `run.json`.
+        limits: dotted lines, by the key of the curve.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -176,7 +181,7 @@ def draw_curves(
         figure.subplots_adjust(0.04, 0.2 / rows, 0.98, 1 - 0.15 / rows, hspace=0.4)
         panels = figure.subplots(rows, 4, squeeze=False).flatten().tolist()
         for axes, (key, name) in zip(panels, names.items(), strict=False):
-            draw(axes, curves[key], stages)
+            draw(axes, curves[key], stages, limit=limits.get(key))
             axes.set_title(printable(name)[:30], loc="left", weight="bold", color=COLORS["ink"])
             axes.set_title(number(curves[key].values[-1]), loc="right", color=COLORS["accent"])
         for axes in panels[len(names) :]:

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser
 from grpo.runs import charts
@@ -58,14 +60,15 @@ def _facts(run: Path) -> dict[str, Any]:
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     if not (record or metrics or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
-    settings = record.get("settings") or {}
+    settings, curves = record.get("settings") or {}, charts.read_curves(metrics)
     return {
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
         "settings": settings,
         "status": record.get("status") or "running",
         "resume": record.get("resume") if any(run.glob("checkpoint-*")) else None,
-        "curves": charts.read_curves(metrics),
+        "curves": curves,
+        "limits": _limits(record, settings, curves),
         "stages": record.get("stages") or [],
         "evaluations": evaluations,
         "comparison": _read_object(run / "comparison.json"),
@@ -73,14 +76,28 @@ def _facts(run: Path) -> dict[str, Any]:
     }
 
 
+def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, charts.Curve]) -> dict[str, float]:
+    """By the key of its curve: what a perfect answer earns, and the norm that gradients are clipped to."""
+    perfect, names = record.get("perfect") or {}, settings.get("reward_funcs") or []
+    limits = {f"rewards/{name}/mean": value for name, value in perfect.items()}
+    if len(perfect) == len(names) > 0 and not (record.get("stages") or settings.get("adaptive_rewards")):
+        weights = settings.get("reward_weights") or [1.0] * len(names)
+        limits["reward"] = sum(weight * value for weight, value in zip(weights, perfect.values(), strict=True))
+    norm = settings.get("max_grad_norm") or 0
+    if "grad_norm" in curves and 0 < norm < 4 * max(curves["grad_norm"].values):  # farther away it would flatten these
+        limits["grad_norm"] = norm
+    return limits
+
+
 def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """The questions that were fixed and broken (by lenient correctness), as records before and after."""
+    """The questions that were fixed, broken and never right (leniently), as records before and after."""
     before, after = (_read_lines(run / f"completions_{when}.jsonl") for when in ("before", "after"))
     # an evaluation that was killed while it wrote has fewer
     pairs = [pair for pair in zip(before, after, strict=False) if pair[0]["question"] == pair[1]["question"]]
     return {
         "fixed": [pair for pair in pairs if pair[1]["lenient"] and not pair[0]["lenient"]],
         "broken": [pair for pair in pairs if pair[0]["lenient"] and not pair[1]["lenient"]],
+        "never right": [pair for pair in pairs if not (pair[0]["lenient"] or pair[1]["lenient"])],
     }
 
 
@@ -90,7 +107,8 @@ def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]
 def draw_curves(run: Path) -> Path:
     """Write `curves.png`, the rewards while training beside the answers before and after, and return its path."""
     facts = _facts(run)
-    return charts.draw_curves(run / "curves.png", facts["curves"], facts["evaluations"], facts["stages"])
+    drawn = ("curves", "evaluations", "stages", "limits")
+    return charts.draw_curves(run / "curves.png", *(facts[name] for name in drawn))
 
 
 def _duration(seconds: float) -> str:
@@ -99,18 +117,28 @@ def _duration(seconds: float) -> str:
 
 
 def _markdown(value: Any) -> str:
-    """Text that stays text: one line, a character code for all that Markdown or HTML could take for markup."""
+    """Text that stays text: one line, with a backslash before all that Markdown or HTML could take for markup."""
     if hasattr(value, "__html__"):  # the template says that it is safe
         return str(value)
-    markup = r"[^\w .,;/%+=→…±−–():-]|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])"
-    return re.sub(markup, lambda match: f"&#{ord(match[0])};", re.sub(r"\s+", " ", str(value)))
+    markup = r"[\\`*\[\]{}#|~>&$@]|<(?! )|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])"
+    return re.sub(markup, r"\\\g<0>", re.sub(r"\s+", " ", str(value)))
+
+
+def _code(value: Any) -> Markup:
+    """A code span in Markdown, in a table too."""
+    text = " ".join(str(value).split()).replace("`", "'").replace("|", "¦")
+    return Markup(f"`{text or '(empty)'}`")
+
+
+def _python(text: str) -> Markup:
+    """A string of Python, in a fenced block of Markdown."""
+    return Markup(json.dumps(text, ensure_ascii=False).replace("`", r"\x60"))
 
 
 @functools.cache
 def _environment(html: bool) -> "Environment":
     """Of the page, which escapes what it is filled with, or of the model card, which does so for Markdown."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
@@ -122,7 +150,7 @@ def _environment(html: bool) -> "Environment":
     )
     environment.globals["svg"] = charts.svg
     environment.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
-    environment.filters["python"] = lambda text: Markup(repr(text).replace("`", r"\x60"))  # inside a code fence
+    environment.filters |= {"code": _code, "python": _python}
     return environment
 
 

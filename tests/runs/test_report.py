@@ -66,7 +66,7 @@ def test_weights_that_follow_success_are_drawn(run, no_picture):
     (run / "metrics.jsonl").write_text(text)
     change_record(run, settings={"adaptive_rewards": ["all"]})
     text = Page(report.write(run)).text
-    assert "Weight of int 0.25 → 3" in text and "sum of the rewards, whose weights change on the way" in text
+    assert "Weight of int 0.25 → 3" in text and "sum of the rewards, whose weights change while training" in text
 
 
 def test_a_step_that_was_logged_twice_counts_once(write_jsonl, tmp_path):
@@ -109,7 +109,7 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
         "pass@4, sampled 75.0",
         "pass@1, sampled 31.2",
         "Mean length, tokens 31.2 31.2",
-        "2 fixed , 1 broken , 3 right both times, 2 never; p = 0.5",
+        "2 fixed , 1 broken , 3 right both times, 2 never.",
         "Fixed (the first 3 of 5)",
         "Reward 0.2 → 2.4",
         "int 0.25 → 0.25",
@@ -129,6 +129,46 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     ):
         assert words in page.text
     assert page.text.count("question ") == 3 + 2  # fixed, broken
+
+
+def test_limits_are_what_a_perfect_answer_earns_and_the_clipping_norm(run, no_picture):
+    lines = [json.loads(line) | {"grad_norm": 0.5} for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rewards = {"reward_funcs": ["int_reward_func"], "reward_weights": [2.0], "max_grad_norm": 0.1}
+    change_record(run, perfect={"int_reward_func": 0.5}, settings=rewards)
+    text = Page(report.write(run)).text
+    for words in (
+        "deviation; dotted: a perfect answer earns 1 ",
+        "dotted: a perfect answer earns 0.5",
+        "clipped to 0.1",
+    ):
+        assert words in text
+    change_record(
+        run, settings={"adaptive_rewards": ["all"], "max_grad_norm": 1e9}
+    )  # the sum has no limit, the norm no effect
+    text = Page(report.write(run)).text
+    assert text.count("dotted:") == 1 and "clipped to" not in text
+
+
+def test_a_limit_is_a_dotted_line_within_the_chart():
+    curve = charts.read_curves([{"step": step, "kl": 0.25} for step in (1, 2)])["kl"]
+    drawn = charts.svg(curve, "KL", 320, 150, [], limit=2.0)
+    assert "stroke-dasharray" in drawn and ">2</text>" in drawn
+    assert "stroke-dasharray" not in charts.svg(curve, "KL", 320, 150, [])
+
+
+def test_questions_that_were_never_right_are_shown(run, undrawn):
+    record = {
+        "question": "How many?",
+        "answer": "7",
+        "completion": "8",
+        "extracted": "",
+        "strict": False,
+        "lenient": False,
+    }
+    for when in ("before", "after"):
+        (run / f"completions_{when}.jsonl").write_text(json.dumps(record) + "\n")
+    assert "Never right How many? Gold answer: 7 Before ✗ wrong 8" in Page(report.write(run)).text
 
 
 def test_a_curve_has_its_points_and_its_band():
@@ -193,7 +233,7 @@ def test_a_long_completion_is_cut_in_the_middle_and_says_so(run, undrawn):
         row = record | {"strict": right, "lenient": right}
         (run / f"completions_{when}.jsonl").write_text(json.dumps(row) + "\n")
     text = Page(report.write(run)).text
-    assert f"{'a' * 600} … 900 characters left out … {'c' * 200}" in text and "b" not in text.partition("aaa")[2][:900]
+    assert f"{'a' * 600} … 900 characters omitted … {'c' * 200}" in text and "b" not in text.partition("aaa")[2][:900]
 
 
 def test_a_right_number_without_its_form_is_told_apart(run, undrawn):
@@ -243,14 +283,17 @@ def test_the_model_card_says_what_how_and_how_well(run):
         "pipeline_tag": "text-generation",
         "base_model": "Qwen/Qwen2.5-0.5B-Instruct",
         "datasets": ["openai/gsm8k"],
+        "license": "other",
+        "license_name": "as-the-base-model",
+        "license_link": "https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct",
         "tags": ["trl", "grpo", "reinforcement-learning", "reasoning", "lora"],
     }
     assert "| Accuracy, lenient | 50.0 (43.8 – 56.2) | 62.5 (56.2 – 68.8) |" in body
     assert "> Too small to tell: plain." in body and "shao2024deepseekmath" in body and "TRL" in body
-    assert "| <code>learning_rate</code> | <code>5e-06</code> | <code>0.0001</code> |" in body
+    assert "| `learning_rate` | `5e-06` | `0.0001` |" in body
     code = re.search(r"```python\n(.*?)```", body, re.DOTALL)[1]
     compile(code, "card", "exec")
-    assert '"role": "system", "content": \'Respond so:' in code
+    assert '"role": "system", "content": "Respond so:' in code
 
 
 @pytest.mark.parametrize("name", ["assets/demo/model", "./model", "here", "a/rows.jsonl", "rows.csv", "b.parquet"])
@@ -266,12 +309,12 @@ def test_names_can_break_neither_front_matter_nor_markdown(tmp_path, name):
     run = write_run(tmp_path / "run", name)
     change_record(run, settings={"model_name_or_path": name, "dataset_name": name})
     head, body = front_matter(report.write_model_card(run))
-    assert head.keys() == {"library_name", "pipeline_tag", "tags"}
+    assert head.keys() == {"library_name", "pipeline_tag", "tags", "license", "license_name"}
     code = re.search(r"```python\n(.*?)```", body, re.DOTALL)
     compile(code[1], "card", "exec")
-    prose = body.replace(code[0], "")
-    assert set(re.findall(r"<[^>]*>", prose)) == {"<code>", "</code>"}
-    assert not re.search(r"\[a\]|\]\(|(?m:^---)|(?m:^- a)|(?m:^license)", prose)
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", body, flags=re.DOTALL)  # code is text
+    assert not re.search(r"(?<!\\)[<`]|&#", prose)
+    assert not re.search(r"\[a\]|(?<!\\)\]\(|(?m:^---)|(?m:^- a)|(?m:^license)", prose)
     columns = [line.count("|") for line in prose.splitlines() if line.startswith("|")]
     assert set(columns) == {4}  # no name adds a column: three columns in both tables
 
@@ -281,7 +324,7 @@ def test_a_card_in_mid_run_says_that_training_goes_on(run):
     (run / "eval_after.json").unlink()
     (run / "comparison.json").unlink()
     _, body = front_matter(report.write_model_card(run))
-    assert "Training was not finished" in body and "no evaluation after it yet" in body
+    assert "Training had not finished" in body and "no evaluation after it yet" in body
 
 
 # --- The command line ---------------------------------------------------------------------------------------------
