@@ -355,7 +355,8 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
         "lenient": True,
     }
     evaluate.print_answers("before", [record])
-    preflight.print_checks([Check("ok", text, text, text)], text)
+    preflight.print_checks([Check("ok", text, text, text)])
+    preflight.print_example(text, text)
     console.Progress({text: text}).show_samples(
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )

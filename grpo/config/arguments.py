@@ -8,6 +8,7 @@ import difflib
 import functools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,12 +22,16 @@ from grpo.core.parsing import ArgumentParser, from_yaml
 from grpo.core.settings import ScriptArguments
 from grpo.rewarding import stages
 
+# What belongs to one data set: other data by a flag or a recipe never meets it
+OF_THE_DATA = ("eval_dataset_name", "dataset_config")
+
 
 class Arguments(NamedTuple):
     """Every setting by name, and the names of those that the command line itself gives."""
 
     settings: dict[str, Any]
     typed: set[str]
+    below: dict[str, Any]  # what inline block and recipe alone say
 
 
 class Parser(TrlParser):
@@ -45,6 +50,10 @@ class Parser(TrlParser):
         }
         self.keys["stages"].type = stages.from_json
         self.keys["liger_kernel_config"].type = str  # JSON, like others; dict("{}") would raise
+        self.texts = {key for key, action in self.keys.items() if action.type is str or action.choices is not None}
+        for action in self.keys.values():
+            if action.default is None and not action.required and action.nargs is None:
+                action.type = _or_none(action.type)
 
     def error(self, message: str) -> NoReturn:
         key, colon, problem = message.removeprefix("argument --").partition(": ")
@@ -59,7 +68,7 @@ class Parser(TrlParser):
             return [f"--{key}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in value)]
         if isinstance(value, dict):
             return [f"--{key}={json.dumps(value)}"]
-        if isinstance(value, bool) and (action.type is str or action.choices is not None):
+        if isinstance(value, bool) and key in self.texts:
             return [f"--{key}={'yes' if value else 'no'}"]  # YAML reads a bare `no` as false
         return [f"--{key}={value}"]
 
@@ -72,6 +81,16 @@ class Parser(TrlParser):
         close = close or [name for name in self.keys if key and name.startswith(f"{key}_")][:4]
         close = close or difflib.get_close_matches(key, self.keys, n=1)
         return f"; did you mean {' or '.join(close)}?" if close else "; --help_all lists all of them"
+
+
+def _or_none(read: Any) -> Callable[[str], Any]:
+    """The type of a setting that `none` unsets, as in `--eval_dataset_name none`."""
+
+    @functools.wraps(read)  # argparse's errors name it
+    def unset_or_read(text: str) -> Any:
+        return None if text in ("none", "None", "null") else read(text)
+
+    return unset_or_read
 
 
 _parser = functools.cache(Parser)  # a tenth of a second, and nothing below changes it
@@ -102,7 +121,10 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     for key in hyperparameters:
         if key not in parser.keys:
             raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){parser.did_you_mean(key)}")
-    merged = {**hyperparameters, **(_read_recipe(given.config[0], parser) if given.config else {})}
+    recipe = _read_recipe(given.config[0], parser) if given.config else {}
+    merged = {**hyperparameters, **recipe}
+    if merged.get("dataset_name") != hyperparameters.get("dataset_name"):
+        merged |= {key: None for key in OF_THE_DATA if key not in recipe}
     # A command line cannot say None or the empty list
     unset = {key: value for key, value in merged.items() if value is None or value == []}
     for key in unset:
@@ -118,7 +140,10 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
         raise UserError(f"{unknown[0]}: no such flag{parser.did_you_mean(key)}")
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
     typed = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
-    return Arguments({key: getattr(namespace, key) for key in parser.keys}, typed)
+    settings = {key: getattr(namespace, key) for key in parser.keys}
+    if settings["dataset_name"] != merged.get("dataset_name"):
+        settings |= {key: None for key in OF_THE_DATA if key not in typed}
+    return Arguments(settings, typed, merged)
 
 
 def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoReturn:

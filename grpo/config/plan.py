@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo.core.errors import UserError, readable
 from grpo.core.parsing import ArgumentParser
-from grpo.core.settings import Geometry
+from grpo.core.settings import Config, Geometry
 from grpo.policy import memory
 from grpo.policy.loading import read_model_config
 
@@ -281,11 +281,42 @@ def between(best: float, worst: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def duration(config: Config, shape: memory.Shape, questions: int, pack_tokens: int | None, gpu: str) -> str:
+    """How long this run takes on this GPU, for preflight; UserError where the table has no rate for it."""
+    import torch
+
+    from grpo.training import attention
+
+    settings = SimpleNamespace(**config.settings())
+    if settings.dtype not in ("bfloat16", "float16") and not (settings.bf16 or settings.fp16):
+        raise UserError("the table has 16-bit rates")
+    backend = attention.choose(settings.attn_implementation or "sdpa", torch.device("cuda"))
+    completion = min(200.0, settings.max_completion_length)
+    run = Plan(
+        settings=settings,
+        geometry=config.geometry,
+        shape=shape,
+        device=find_gpu(gpu),
+        sharding="none",
+        pack_tokens=pack_tokens,
+        shares_prompts=bool(pack_tokens and backend and backend.shares_prompts),
+        questions=questions,
+        completion=completion,
+    )
+    size, unit = _unit(run)
+    seconds = [sum(run.seconds(case).values()) / size for case in (0, 1)]
+    return f"about {between(*seconds)} {unit} if completions average {completion:g} tokens (python -m grpo plan)"
+
+
+def _unit(plan: Plan) -> tuple[int, str]:
+    return (3600, "hours") if sum(plan.seconds(1).values()) > 1800 else (60, "minutes")
+
+
 def answer(plan: Plan, price: float) -> list[str]:
     """The four lines: memory, time, cost and what limits the run."""
     best, worst = plan.seconds(0), plan.seconds(1)
     total = sum(best.values()), sum(worst.values())
-    unit, size = ("hours", 3600) if total[1] > 1800 else ("minutes", 60)
+    size, unit = _unit(plan)
     phases = ", ".join(f"{phase} {between(best[phase] / size, worst[phase] / size)}" for phase in best)
     hourly = price * plan.geometry.world_size / 3600
     peak, device = sum(plan.memory().values()) / 1e9, plan.device

@@ -1,8 +1,10 @@
 """Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
 
+import contextlib
+import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from grpo.config import plan
 from grpo.core.checklist import Check, check_if, in_words, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
@@ -18,8 +21,8 @@ from grpo.core.settings import Config
 from grpo.data.dataset import Data, canonical
 from grpo.evaluation import inference
 from grpo.policy import memory, vllm
-from grpo.rewarding.probe import Rewards, about_rewards, try_rewards
-from grpo.rewarding.registry import refuse_collisions
+from grpo.rewarding import probe
+from grpo.rewarding.registry import Rewards, refuse_collisions
 from grpo.runs import hub, trackers
 from grpo.training import attention
 from rewards import short_name
@@ -47,7 +50,7 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     finding = f"{len(data.held_out)} held-out questions"
     if not script.eval_only:
         finding = f"{rows} training rows, {config.geometry.steps_per_epoch(rows)} optimizer steps per epoch; {finding}"
-    remedy = "so few held-out questions show only huge changes; raise eval_samples"
+    remedy = "so few held-out questions show only huge changes; raise eval_samples, or set eval_dataset_name"
     yield check_if(len(data.held_out) < 30, "dataset", finding, remedy)
     if script.eval_only:
         return
@@ -62,6 +65,26 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     yield check_if(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
     finding = f"{data.overlap} training rows that ask a held-out question were dropped"
     yield check_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
+
+
+LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
+
+
+def about_golds(data: Data, reward_names: Container[str]) -> Iterator[Check]:
+    """What the gold answers are, and whether a completion can hold them."""
+    golds = data.train["answer"][:]
+    shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
+    numbers = fmean(re.fullmatch(r"-?[0-9]*\.?[0-9]+(/[0-9]+)?", gold) is not None for gold in golds)
+    with_digits = fmean(any(map(str.isdigit, gold)) for gold in golds)
+    finding = f"{shown} · {100 * numbers:.0f} % numbers, longest {max(map(len, golds))} characters"
+    remedy = ""
+    if fmean(len(gold) > LONG_GOLD for gold in golds) > 0.05:
+        remedy = "no completion will hold such texts exactly: keep the final answer alone, or put it after ####"
+    elif numbers < 0.5 < with_digits:
+        remedy = "only exactly this text earns correctness: keep the number alone, or put it after ####"
+    elif numbers < 0.5 and "int_reward_func" in reward_names:
+        remedy = "int_reward_func pays for digits, which are wrong here; drop it"
+    yield check_if(remedy, "gold answers", finding, remedy)
 
 
 def about_prompts(config: Config, data: Data) -> Iterator[Check]:
@@ -86,6 +109,14 @@ def about_prompts(config: Config, data: Data) -> Iterator[Check]:
         return
     finding = f"{config.script.filter_num_samples} samples of each of {len(data.train)} training questions come first"
     yield Check("ok", "difficulty", finding)
+
+
+def about_tags(prompt: str, data: Data, total: dict[str, float]) -> Iterator[Check]:
+    """Whether the prompt shows the tags that a perfect completion has, where the rewards pay for these."""
+    hidden = [tag for tag in re.findall(r"<\w+>", data.prompt_format.completion) if tag not in prompt]
+    if hidden and total and total["perfect"] > total["no tags"]:
+        finding = f"the prompt never shows {' and '.join(hidden)}, which the rewards pay for"
+        yield Check("warning", "tags", finding, "show them in system_prompt or question_template, or use num_shots 1")
 
 
 def about_lengths(config: Config, data: Data, count: Callable[[str], int]) -> Iterator[Check]:
@@ -147,11 +178,15 @@ def about_model(
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
     if config.script.eval_only:
         return
+    if config.script.merge_lora and not peft_config:
+        finding = "merge_lora merges an adapter, and all weights are trained"
+        yield Check("error", "merge_lora", finding, "drop it, or add --use_peft true")
+    at_once = attention.budget(config.script, model.attn_implementation or "sdpa", training.device)
+    yield about_time(config, data, shape, at_once)
     per_device = config.geometry.rollout // config.geometry.world_size
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    at_once = attention.budget(config.script, model.attn_implementation or "sdpa", training.device)
     parts = memory.memory(shape, training, model, per_device, longest, at_once)
     free, where = _free_memory(training.device)
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
@@ -159,6 +194,22 @@ def about_model(
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
     yield check_if(sum(parts.values()) > free, "memory", finding, remedy)
     yield about_disk(config, shape)
+
+
+def about_time(config: Config, data: Data, shape: memory.Shape, pack_tokens: int | None) -> Check:
+    """The steps of this run, and on a GPU about how long they take."""
+    training, script = config.training, config.script
+    steps = math.ceil(config.geometry.steps_per_epoch(len(data.train)) * training.num_train_epochs)
+    steps = training.max_steps if training.max_steps > 0 else steps
+    most = "at most " if script.filter_pass_rate and training.max_steps <= 0 else ""
+    finding = f"{most}{steps:,} optimizer steps"
+    if training.device.type == "cuda" and shape.layers:
+        import torch
+
+        with contextlib.suppress(UserError):  # a GPU whose rates are not known
+            name = torch.cuda.get_device_name(training.device)
+            finding += f", {plan.duration(config, shape, len(data.train), pack_tokens, name)}"
+    return Check("ok", "this run", finding)
 
 
 def about_disk(config: Config, shape: memory.Shape) -> Check:
@@ -189,7 +240,7 @@ def _free_memory(device: "torch.device") -> tuple[float, str]:
 def about_surroundings(config: Config) -> Iterator[Check]:
     for note in config.notes:
         finding, _, remedy = note.removeprefix("note: ").partition("; ")
-        yield Check("warning", "machine", finding, remedy)
+        yield check_if(remedy, "note", finding, remedy)
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         for stage in config.stages:
@@ -219,7 +270,7 @@ def run(
     data: Data,
     rewards: Rewards,
 ) -> None:
-    """Print every check of the table, and a prompt as the model gets it.
+    """Print every check of the table, what the rewards give, and a prompt as the model gets it.
 
     Args:
         architecture: the configurations of the model and of its adapter, as loading.read_configs gives them.
@@ -227,12 +278,40 @@ def run(
     Raises:
         UserError: for the first check that failed.
     """
-    checks = check(config, tokenizer, *architecture, data, rewards)
+    tried, weights = try_out(config, tokenizer, data, rewards)
+    checks = check(config, tokenizer, *architecture, data, tried, weights)
     if is_first_process():
-        print_checks(checks, example(config, tokenizer, data))
+        print_checks(checks)
+        if tried:
+            Console().print("", probe.matrix(tried, weights), "", sep="\n")
+        print_example(example(config, tokenizer, data), data.train[0]["answer"])
     stop_at_errors(checks)
     if config.script.dry_run:
-        say("Dry run: preflight found no error; nothing was trained or written")
+        warnings = sum(check.status == "warning" for check in checks)
+        found = f"{warnings or 'no'} warning{'s' * (warnings != 1)}, no error"
+        say(f"Dry run: {found}; nothing was trained or written")
+
+
+def try_out(
+    config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data, rewards: Rewards
+) -> tuple[probe.Tried, dict[str, float]]:
+    """What each reward gives for the first training row, and its weight; both empty for an evaluation alone."""
+    if config.script.eval_only:
+        return {}, {}
+    refuse_collisions(rewards, data.train.column_names)
+    reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
+    tried = probe.try_rewards(rewards, data.train[0], reasoning, data.prompt_format, _encoder(tokenizer))
+    for name, values in tried.items():
+        if isinstance(values, dict) and values["perfect"] is not None:
+            data.perfect[rewards[name].__name__] = values["perfect"]  # the report draws it
+    weights = config.training.reward_weights or [1.0] * len(rewards)
+    if config.stages:  # an early stage need not tell right from wrong
+        weights = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
+    return tried, dict(zip(rewards, weights, strict=True))
+
+
+def _encoder(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], list[int]]:
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
 def check(
@@ -241,36 +320,25 @@ def check(
     model_config: "PretrainedConfig",
     peft_config: "PeftConfig | None",
     data: Data,
-    rewards: Rewards,
+    tried: probe.Tried,
+    weights: dict[str, float],
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it."""
-
-    def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False)
-
-    checks = [*about_surroundings(config), *about_data(config, data), *about_prompts(config, data)]
+    encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
+    checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried)]
+    checks += about_prompts(config, data)
     checks += about_lengths(config, data, lambda text: len(encode(text)) + 1)  # 1: the end token
-    if not config.script.eval_only:
-        refuse_collisions(rewards, data.train.column_names)
-        reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
-        tried = try_rewards(rewards, data.train[0], reasoning, data.prompt_format, encode)
-        for name, values in tried.items():
-            if not isinstance(values, BaseException) and values["perfect"] is not None:
-                data.perfect[rewards[name].__name__] = values["perfect"]
-        weights = dict(zip(rewards, config.training.reward_weights or [1.0] * len(rewards), strict=True))
-        if config.stages:  # an early stage need not tell right from wrong
-            last = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
-            weights = dict(zip(rewards, last, strict=True))
-        checks += about_rewards(tried, weights)
-    used = tokenizer(example(config, tokenizer, data), add_special_tokens=False)["input_ids"]
-    largest_id = max(*used, tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
+    if tried:
+        checks += about_tags(prompt, data, probe.weighted_sum(tried, weights))
+        checks += probe.about_rewards(tried, weights)
+    largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)
     return checks
 
 
 def example(config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data) -> str:
-    """The first held-out prompt as text, with the special tokens of the chat template."""
-    prompt = data.held_out[0]["prompt"]
+    """The first training prompt as text, with the special tokens of the chat template."""
+    prompt = data.train[0]["prompt"]
     if not data.prompt_format.chat:
         return prompt
     return str(
@@ -281,8 +349,8 @@ def example(config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data) ->
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
-def print_checks(checks: Sequence[Check], example: str) -> None:
-    """The table of preflight, and a prompt as the model gets it."""
+def print_checks(checks: Sequence[Check]) -> None:
+    """The table of preflight."""
     table = Table(title="Preflight", title_justify="left", box=None, pad_edge=False)
     for heading in ("", "check", "finding"):
         table.add_column(heading, overflow="fold")
@@ -291,4 +359,13 @@ def print_checks(checks: Sequence[Check], example: str) -> None:
         style = STYLES[check.status]
         table.add_row(f"[{style}]{check.status}[/{style}]", for_rich(check.name), for_rich(check.finding) + remedy)
     Console().print(table)
-    Console().print(Panel(for_rich(example), title="a prompt, as the model gets it", title_align="left"))
+
+
+def print_example(prompt: str, gold: str) -> None:
+    """A prompt as the model gets it, with its gold answer."""
+    title, answer = "a training prompt, as the model gets it", f"gold answer: {for_rich(shorten(gold, 60))}"
+    Console().print(Panel(for_rich(prompt), title=title, title_align="left", subtitle=answer, subtitle_align="left"))
+
+
+def shorten(text: str, length: int = 20) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

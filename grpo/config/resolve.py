@@ -39,7 +39,7 @@ class Merged:
 
 def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> Merged:
     """The settings of so many processes, each checked, but for what depends on this machine; raises UserError."""
-    settings, typed = arguments.read(hyperparameters, argv)
+    settings, typed, below = arguments.read(hyperparameters, argv)
     validate.check_values(settings)
     validate.read_dictionaries(settings)
     validate.refuse_secrets(settings)
@@ -54,7 +54,10 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.check_together(settings, world_size)
     engines.settle(settings, typed)
     validate.check_effect(settings, typed)
-    return Merged(settings, typed, geometry, in_stages, notes)
+    dropped = below.get("eval_dataset_name")
+    if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
+        notes.append(f"note: {dropped!r} does not belong to your data, so it is not evaluated on")
+    return Merged(settings, typed, geometry, in_stages, notes + validate.doubts(settings, below))
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:

@@ -74,6 +74,7 @@ def build(
         name = script.dataset_name if rows is None else rows
         source = {} if alone else load_source(name, script.dataset_config)
         eval_source = load_source(other, script.dataset_config) if other else None
+    datasets.disable_progress_bars()  # of what takes no time from here on
     tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.template_kwargs)
     shots = exemplars[: script.num_shots]
     return prepare(source, eval_source, script, prompt_format, shots, tokenize, config.training.seed)
@@ -104,14 +105,15 @@ def prepare(
     unusable, given = 0, None
     if eval_source or split in source:
         raw = take_split(eval_source or source, script.eval_split, "eval_split")
-        given, unusable = make_prompts(raw, make_prompt, *columns)
+        label = f"evaluation data {(script.eval_dataset_name or script.dataset_name)!r}"
+        given, unusable = make_prompts(raw, make_prompt, *columns, label=label)
         given = sample(given, script.eval_samples, seed)
     if given is not None and script.eval_only:
         rows = held_out = given
     else:
         raw = take_split(source, script.dataset_split)
         raw = raw.select(range(min(script.max_samples or len(raw), len(raw))))
-        rows, more = make_prompts(raw, make_prompt, *columns)
+        rows, more = make_prompts(raw, make_prompt, *columns, label=f"training data {script.dataset_name!r}")
         unusable += more
         if given is None:
             rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
@@ -161,8 +163,12 @@ def make_prompts(
     make_prompt: Callable[[str], Prompt],
     question_column: str = "question",
     answer_column: str = "answer",
+    label: str = "dataset",
 ) -> tuple[Dataset, int]:
     """Add the columns `question`, `prompt` and `answer` (the gold answer); other columns stay.
+
+    Args:
+        label: what errors call these rows.
 
     Returns:
         The rows that have a question and a gold answer, and how many were dropped because they lack one.
@@ -170,9 +176,9 @@ def make_prompts(
     for key, column in (("question_column", question_column), ("answer_column", answer_column)):
         if column not in rows.column_names:
             have = ", ".join(rows.column_names)
-            raise UserError(f"{key}: the dataset has no column {column!r}; it has {have}: name one with --{key}")
+            raise UserError(f"{key}: {label} has no column {column!r}; it has {have}: name one with --{key}")
     for name in TRLS_OWN & set(rows.column_names):
-        raise UserError(f"dataset: TRL reserves the column name {name!r}; rename the column")
+        raise UserError(f"{label}: TRL reserves the column name {name!r}; rename the column")
     # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second
     asked, answers = rows[question_column][:], gold_answers(rows[answer_column])
     kept = [
@@ -182,8 +188,8 @@ def make_prompts(
     ]
     if not kept:
         raise UserError(
-            f"answer_column: none of the {len(rows)} rows has a question in {question_column!r} (as text) and a gold "
-            f"answer in {answer_column!r} (`… #### 72`, or 72 alone); name other columns, or fix the rows"
+            f"answer_column: none of the {len(rows)} rows of {label} has a question in {question_column!r} (as text) "
+            f"and a gold answer in {answer_column!r} (`… #### 72`, or 72 alone); name other columns, or fix the rows"
         )
     made = {
         "question": [asked[index] for index in kept],

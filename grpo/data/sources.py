@@ -42,7 +42,7 @@ def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -
         try:
             rows = READERS[path.suffix](path)
         except (OSError, ValueError) as error:  # of all readers; not UTF-8 is a ValueError too
-            raise UserError(f"dataset {name!r} is not a valid {path.suffix} file: {_first_line(error)}") from None
+            raise UserError(f"dataset {name!r} cannot be read as {path.suffix}: {_first_line(error)}") from None
         if not rows:
             raise UserError(f"dataset {name!r} holds no rows; use a file with one row for each question")
         return {"train": rows if isinstance(rows, Dataset) else _from_rows(rows, name)}

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
 
+from rich.table import Table
+
 from grpo.core.checklist import Check, check_if
 from grpo.core.errors import UserError
+from grpo.core.redaction import for_rich
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.guard import numbers_of
 from grpo.rewarding.registry import Rewards
 from rewards import last_number, short_name
 
-Tried = dict[str, dict[str, float | None] | BaseException]
+Tried = dict[str, dict[str, float | None] | BaseException | None]  # by name of the reward; None: it was not tried
 
 
 def perturbed(reasoning: str, answer: str, style: PromptFormat) -> dict[str, str]:
@@ -38,7 +41,7 @@ def try_rewards(
     UserError where it returns no list of numbers).
 
     Rewards get what TRL gives them: prompts, completions, their token ids, the row's columns, the trainer's state, and
-    two functions to log with. Asynchronous ones are skipped.
+    two functions to log with. Asynchronous ones are not tried.
     """
     from transformers import TrainerState
 
@@ -51,38 +54,65 @@ def try_rewards(
     tried: Tried = {}
     for name, reward in rewards.items():
         if iscoroutinefunction(reward):
+            tried[name] = None
             continue
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-                tried[name] = dict(zip(texts, numbers_of(name, reward(**arguments), len(texts)), strict=True))
+                values = numbers_of(name, reward(**arguments), len(texts))
+            if not all(math.isfinite(value or 0.0) for value in values):
+                raise ValueError(f"it returned {values}, where only finite numbers count")
+            tried[name] = dict(zip(texts, values, strict=True))
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the table shows it
             tried[name] = error
     return tried
 
 
+def weighted_sum(tried: Tried, weights: dict[str, float]) -> dict[str, float]:
+    """What each completion earns from all rewards that work; empty if none does."""
+    working = {name: values for name, values in tried.items() if isinstance(values, dict)}
+    kinds = next(iter(working.values()), {})
+    return {kind: sum(weights[name] * (values[kind] or 0.0) for name, values in working.items()) for kind in kinds}
+
+
 def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
-    total: dict[str, float] = {}
+    """The rewards at fault, and what all of them together tell apart."""
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
         if isinstance(values, BaseException):
             wrong = isinstance(values, UserError)
             finding = str(values).partition(": ")[2] if wrong else f"raises {type(values).__name__}: {values}"
-            remedy = "in training, this ends the run" if wrong else "in training, such rows are excluded"
-            yield Check("error", title, finding, f"fix it: {remedy}")
-            continue
-        finding = ", ".join(f"{kind} {'none' if value is None else f'{value:.3g}'}" for kind, value in values.items())
-        if not all(math.isfinite(value or 0.0) for value in values.values()):
-            yield Check("error", title, finding, "fix it: in training, rows with NaN or infinity are excluded")
-            continue
-        remedy = "all of them earn the same, so it moves no advantage unless your completions differ in other ways"
-        yield check_if(len(set(values.values())) == 1, title, finding, remedy)
-        for kind, value in values.items():
-            total[kind] = total.get(kind, 0.0) + weights[name] * (value or 0.0)
+            remedy = f"fix it: in training, {'this ends the run' if wrong else 'such rows are excluded'}"
+            if "unexpected keyword argument" in finding:
+                remedy = "add **kwargs to its parameters: rewards get every column by name"
+            yield Check("error", title, finding, remedy)
+        elif values is not None and len(set(values.values())) == 1:
+            remedy = "it moves no advantage unless your completions differ in other ways"
+            yield Check("warning", title, f"gives {_number(values['perfect'])} to all of them", remedy)
+    total = weighted_sum(tried, weights)
     if not any(weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
     elif total:
-        finding = ", ".join(f"{kind} {value:.3g}" for kind, value in total.items())
+        finding = f"perfect earns {_number(total['perfect'])}, wrong number {_number(total['wrong number'])}"
         remedy = "a wrong number earns as much as the right one; add a correctness reward, or raise its weight"
         if len(set(total.values())) == 1:
             remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
         yield check_if(total["perfect"] <= total["wrong number"], "all rewards", finding, remedy)
+
+
+def matrix(tried: Tried, weights: dict[str, float]) -> Table:
+    """Rewards and their weighted sum by row, the completions by column."""
+    total = weighted_sum(tried, weights)
+    table = Table(title="Rewards, tried on the first training row", title_justify="left", box=None, pad_edge=False)
+    table.add_column("", overflow="fold")
+    for kind in total:
+        table.add_column(kind, justify="right", no_wrap=True)
+    for name, values in tried.items():
+        weight = "" if weights[name] == 1 else f" × {weights[name]:g}"
+        cells = [_number(value) for value in values.values()] if isinstance(values, dict) else ["–"] * len(total)
+        table.add_row(for_rich(short_name(name) + weight), *cells)
+    table.add_row("weighted sum", *map(_number, total.values()), style="bold")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"

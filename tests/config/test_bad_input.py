@@ -339,7 +339,7 @@ def test_odd_input_is_read_and_drops_are_reported(read, prepare, monkeypatch, ca
     before = tree()
     assert train_grpo.main([*argv, "--dry_run", "true"]) == 0
     assert tree() == before
-    ((config, tokenizer, _, _, data, _),) = seen
+    ((config, tokenizer, _, _, data, *_),) = seen
     pairs = {
         question: answer
         for rows in (data.train, data.held_out)

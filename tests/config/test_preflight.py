@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig
 
 import train_grpo
-from grpo.config import preflight
+from grpo.config import plan, preflight
 from grpo.config.resolve import resolve
 from grpo.core.checklist import Check, stop_at_errors
 from grpo.core.errors import UserError
@@ -43,10 +43,9 @@ def table(write_jsonl):
         data = dataset.build(config, tokenizer, style, train_grpo.EXEMPLARS)
         read, peft_config = loading.read_configs(config)
         functions = {name: REWARD_FUNCS[name] for name in rewards}
-        return {
-            check.name: check
-            for check in preflight.check(config, tokenizer, model_config or read, peft_config, data, functions)
-        }
+        tried, weights = preflight.try_out(config, tokenizer, data, functions)
+        found = preflight.check(config, tokenizer, model_config or read, peft_config, data, tried, weights)
+        return {check.name: check for check in found}
 
     return checks
 
@@ -55,7 +54,7 @@ def test_a_sound_run_is_ok_throughout(table):
     checks = table(rows=[{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)])
     assert {check.status for check in checks.values()} == {"ok"} and not any(c.remedy for c in checks.values())
     expected = {"geometry", "tracker", "output", "schema", "dataset", "duplicates", "overlap", "prompt length"}
-    expected |= {"completion length", "all rewards", "reward correctness", "model", "memory", "disk"}
+    expected |= {"completion length", "gold answers", "all rewards", "this run", "model", "memory", "disk"}
     assert expected <= set(checks)
     assert "360 training rows, 360 optimizer steps per epoch; 40 held-out" in checks["dataset"].finding
     assert "1.7 of 1.7 million parameters are trained" in checks["model"].finding
@@ -80,7 +79,8 @@ PROBLEMS = {  # rows that are added, and settings: the check and what it says
     ),
     "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 % are longer"),
     "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
-    "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect 0.5, wrong number 0.5"),
+    "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect earns 0.5, wrong number 0.5"),
+    "prompt without tags": ([], {"system_prompt": "Think."}, "tags", "never shows <reasoning> and <answer>"),
 }
 
 
@@ -90,6 +90,41 @@ def test_each_problem_is_a_warning_with_a_remedy(name, table):
     rewards = ["int_reward_func"] if name == "no correctness" else list(REWARD_FUNCS)
     found = table(rows=ROWS + rows, rewards=rewards, **settings)[check]
     assert found.status == "warning" and finding in found.finding and found.remedy
+
+
+GOLDS = {  # gold answers of a column, rewards: what is warned of
+    "numbers": (lambda n: f"{n},000", GIST_REWARDS, ""),
+    "fractions": (lambda n: f"-{n}/7", GIST_REWARDS, ""),
+    "boxed": (lambda n: rf"\boxed{{{n}}}", GIST_REWARDS, "only exactly this text"),
+    "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "final answer alone"),
+    "letters": (lambda n: "ABCD"[n % 4], ["correctness_reward_func"], ""),
+    "letters, paid for digits": (lambda n: "ABCD"[n % 4], GIST_REWARDS, "int_reward_func pays for digits"),
+}
+
+
+@pytest.mark.parametrize("name", GOLDS)
+def test_gold_answers_are_described_and_judged(name, table):
+    gold, rewards, warned = GOLDS[name]
+    rows = [{"question": f"{n}?", "answer": gold(n)} for n in range(2, 42)]
+    found = table(rows=rows, rewards=rewards)["gold answers"]
+    assert found.status == ("warning" if warned else "ok") and warned in found.remedy
+    assert f"{100 if name in ('numbers', 'fractions') else 0} % numbers" in found.finding
+
+
+def test_the_steps_of_the_run_are_counted(table):
+    assert table()["this run"].finding == "36 optimizer steps"
+    assert table(num_train_epochs="1.5")["this run"].finding == "54 optimizer steps"
+    assert table(max_steps="7")["this run"].finding == "7 optimizer steps"
+
+
+def test_a_run_on_a_gpu_is_timed_by_its_plan():
+    flags = ["--use_cpu=true", "--report_to=none", f"--model_name_or_path={DEMO / 'model'}", "--max_steps=120"]
+    config = resolve(train_grpo.HYPERPARAMETERS, flags)
+    shape = memory.shape(AutoConfig.from_pretrained(DEMO / "model"))
+    with pytest.raises(UserError, match="16-bit"):
+        plan.duration(config, shape, 400, 2048, "H100")
+    config.training.bf16 = True
+    assert "minutes if completions average 200 tokens" in plan.duration(config, shape, 400, 2048, "H100")
 
 
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
@@ -125,7 +160,7 @@ def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, m
 def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("optim: adamw_8bit\n")
-    found = table(config=str(recipe))["machine"]
+    found = table(config=str(recipe))["note"]
     assert found.status == "warning" and "adamw_8bit needs CUDA" in found.finding
 
 
@@ -176,7 +211,9 @@ def test_a_model_of_unknown_size_does_not_stop_a_run(table, monkeypatch):
 def test_the_table_of_checks_takes_no_text_for_markup(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     checks = [Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "mend [it]")]
-    preflight.print_checks(checks, "[/bold] <|prompt|>")
+    preflight.print_checks(checks)
+    preflight.print_example("[/bold] <|prompt|>", "[/gold]" * 20)
     shown = capsys.readouterr().out
     assert "[fine]" in shown and "→ mend [it]" in shown and "[/bold] <|prompt|>" in shown
+    assert "gold answer: [/gold]" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())

@@ -50,6 +50,48 @@ def test_null_unsets_and_lists_and_dictionaries_pass(tmp_path):
     assert config.training.eval_strategy == "no"  # a bare `no` is false in YAML
 
 
+OTHER_DATA = [  # flags: eval_dataset_name, dataset_config, whether the note about the recipe's questions is there
+    ("", "held_out.csv", None, False),
+    ("--dataset_name mine.csv", None, None, True),
+    ("--dataset_name recipe.csv", "held_out.csv", None, False),
+    ("--dataset_name mine.csv --eval_dataset_name own.csv", "own.csv", None, False),
+    ("--eval_dataset_name none", None, None, False),
+    ("--eval_dataset_name=None --dataset_name me/hub --dataset_config small", None, "small", False),
+]
+
+
+@pytest.mark.parametrize(("flags", "held_out", "configuration", "noted"), OTHER_DATA)
+def test_own_data_never_meets_the_recipes_evaluation(flags, held_out, configuration, noted, tmp_path):
+    path = recipe(tmp_path, "dataset_name: recipe.csv\neval_dataset_name: held_out.csv\n")
+    config = resolve(INLINE, ["--config", path, *flags.split(), *CPU])
+    assert (config.script.eval_dataset_name, config.script.dataset_config) == (held_out, configuration)
+    assert any("held_out.csv" in note for note in config.notes) == noted
+
+
+@pytest.mark.parametrize("key", ["dataset_config", "eval_samples", "max_prompt_length", "save_total_limit"])
+def test_none_on_the_command_line_unsets(key):
+    assert resolve(INLINE, [f"--{key}", "None", *CPU]).settings()[key] is None
+
+
+def test_the_inline_data_keeps_its_configuration():
+    assert resolve(INLINE, ["--dataset_name", INLINE["dataset_name"], *CPU]).script.dataset_config == "main"
+    assert resolve(INLINE, ["--dataset_name", "openai/other", *CPU]).script.dataset_config is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--learning_rate 1", "200,000 times"),
+        ("--learning_rate 5e-4 --use_peft true", "100 times"),
+        ("--learning_rate 2e-4", ""),
+        ("--learning_rate 0", ""),
+    ],
+)
+def test_a_learning_rate_far_above_its_default_is_noted(flags, says):
+    notes = [note for note in resolve(INLINE, [*CPU, *flags.split()]).notes if "learning_rate" in note]
+    assert bool(notes) == bool(says) and all(says in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("edit", "expected"),
     [({"learning_rate": "abc"}, "learning_rate"), ({"lerning_rate": 1}, "did you mean learning_rate")],

@@ -52,6 +52,13 @@ def test_other_column_names_and_other_columns_stay():
     assert made["answer"] == ["1"] and made["gold"] == ["#### 1"] and made["prompt"][0][1]["content"] == "a"
 
 
+@pytest.mark.parametrize("columns", [("no", "answer"), ("question", "no"), ("answer", "question")])
+def test_errors_about_columns_and_rows_name_the_data(columns):
+    rows = Dataset.from_dict({"question": ["a"], "answer": [4]})
+    with pytest.raises(UserError, match=r"evaluation data 'mine\.csv'"):
+        dataset.make_prompts(rows, make_prompt, *columns, label="evaluation data 'mine.csv'")
+
+
 def test_the_question_may_stand_in_a_column_named_prompt():
     rows = Dataset.from_dict({"prompt": ["2 + 2?"], "answer": ["#### 4"]})
     made, _ = dataset.make_prompts(rows, make_prompt, "prompt")

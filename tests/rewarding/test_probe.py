@@ -1,8 +1,9 @@
 """grpo/rewarding/probe.py: rewards as TRL calls them, on a perfect completion and on perturbed ones."""
 
 import pytest
+from rich.console import Console
 
-from grpo.rewarding.probe import about_rewards, perturbed, try_rewards
+from grpo.rewarding.probe import about_rewards, matrix, perturbed, try_rewards
 from rewards import GIST_REWARDS, REWARD_FUNCS
 from train_grpo import PROMPT_FORMATS, XML_COT_FORMAT
 
@@ -41,6 +42,18 @@ def test_each_reward_is_tried_on_all_of_them():
     assert {check.status for check in checks(tried).values()} == {"ok"}
 
 
+def test_the_matrix_has_every_reward_and_their_sum(monkeypatch, capsys):
+    async def later(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    weights = {name: 1.0 for name in FIVE} | {"int_reward_func": 0.5, "later": 1.0}
+    Console(width=80).print(matrix(try_out(**FIVE, later=later), weights))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["correctness", "2", "0", "0", "2", "0"] in rows
+    assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
+    assert ["later", *"–––––"] in rows and rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]
+
+
 def test_rewards_get_what_trl_gives_them():
     seen = {}
 
@@ -67,7 +80,7 @@ def test_every_reward_of_the_registry_can_be_tried_quietly(capfd):
 
 def test_a_reward_that_tells_nothing_apart_is_named():
     found = checks(try_out(constant=constant, int_reward_func=REWARD_FUNCS["int_reward_func"]))
-    assert found["reward constant"].status == "warning" and found["reward int"].status == "ok"
+    assert found["reward constant"].status == "warning" and "reward int" not in found
     alone = checks(try_out(constant=constant))["all rewards"]
     assert alone.status == "warning" and "nothing can be learned" in alone.remedy
 
@@ -88,6 +101,7 @@ def test_a_reward_that_raises_is_an_error_that_says_what():
 
     found = checks(try_out(broken=broken, **FIVE))
     assert found["reward broken"].status == "error" and "KeyError: 'solution'" in found["reward broken"].finding
+    assert "**kwargs" in checks(try_out(f=lambda completions: [0.0] * 5))["reward f"].remedy
     assert found["all rewards"].status == "ok"
     assert "all rewards" not in checks(try_out(broken=broken))
 
@@ -99,8 +113,9 @@ def test_a_reward_may_abstain_or_be_asynchronous():
     async def later(completions, **kwargs):
         return [1.0] * len(completions)
 
-    found = checks(try_out(abstains=abstains, later=later), abstains=1.0)
-    assert "perfect none, wrong number 1" in found["reward abstains"].finding and "reward later" not in found
+    tried = try_out(abstains=abstains, later=later)
+    assert tried["abstains"]["perfect"] is None and tried["later"] is None
+    assert list(checks(tried)) == ["all rewards"]
 
 
 @pytest.mark.parametrize("odd", ["right", {"score": 1.0}, float("nan")], ids=str)
