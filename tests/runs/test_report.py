@@ -324,7 +324,7 @@ def test_a_card_in_mid_run_says_that_training_goes_on(run):
     (run / "eval_after.json").unlink()
     (run / "comparison.json").unlink()
     _, body = front_matter(report.write_model_card(run))
-    assert "Training had not finished" in body and "no evaluation after it yet" in body
+    assert "Training had not finished" in body and "evaluated before training only, so far" in body
 
 
 # --- The command line ---------------------------------------------------------------------------------------------
