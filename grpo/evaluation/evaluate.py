@@ -168,6 +168,7 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "",
         title=f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
         caption="strict: the answer tag holds exactly the gold answer; lenient: the right number anywhere",
         title_justify="left",
+        min_width=64,  # for the title
         caption_justify="left",
     )
     table.add_column("")

@@ -50,8 +50,8 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[str]:
         elif name in SERVERS and SERVERS[name].mode not in os.environ and mode(name) == "offline":
             label, login, _, folder = SERVERS[name]
             notes.append(
-                f"note: {label} is not logged in, so it logs offline to ./{folder}; log in ({login}) or use "
-                "--report_to none"
+                f"note: {label} is not logged in, so it logs offline to ./{folder} ({name} sync uploads it); log in "
+                f"({login}) or use --report_to none"
             )
         elif name == "trackio" and settings["trackio_space_id"] and not get_token():
             raise UserError("report_to: trackio's Space needs a token; export HF_TOKEN, or drop trackio_space_id")
@@ -97,7 +97,11 @@ def start(training: "GRPOConfig") -> None:
                 import wandb
 
                 project = os.environ.get("WANDB_PROJECT", "huggingface")
-                wandb.init(project=project, name=training.run_name, mode=mode(name), reinit="finish_previous")
+                online = mode(name)
+                quiet = wandb.Settings(silent=online == "offline")  # preflight has said so
+                wandb.init(
+                    project=project, name=training.run_name, mode=online, reinit="finish_previous", settings=quiet
+                )
             else:
                 import swanlab
 

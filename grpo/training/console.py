@@ -114,6 +114,7 @@ class Table:
         self.rows = 0  # since the last header
         self.names: list[str] = []  # of the columns shown
         self._widths: dict[str, int] = {}
+        self._hidden: list[str] = []
         self._layout: Any = None
 
     def lines(self, cells: dict[str, str], rewards: list[str], stage: Any = None) -> list[Text]:
@@ -123,6 +124,10 @@ class Table:
             self._layout, self.rows = layout, 0
             self._fit(cells, rewards, Console().width)
             header = [Text("\n" + self._aligned({name: name for name in self.names}), style="bold")]
+            hidden = [name for name in rewards if name not in self.names]
+            if hidden and hidden != self._hidden:
+                header.insert(0, Text(f"\nnot shown in {Console().width} columns: {', '.join(hidden)}", style="dim"))
+            self._hidden = hidden
         self.rows += 1
         return [*header, self.row(cells)]
 

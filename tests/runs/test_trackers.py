@@ -1,6 +1,9 @@
 """grpo/runs/trackers.py: what cannot work is found before training; without a key it is logged offline, unasked."""
 
+import contextlib
 import importlib.util
+import os
+import pty
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,3 +119,22 @@ def test_a_run_logs_to_all_of_them_without_a_key(tiny_run):
     events.Reload()
     assert [event.step for event in events.Scalars("train/reward")] == [1, 2]
     assert not [path for path in Path.cwd().rglob("*") if path.is_file() and b"planted-" in path.read_bytes()]
+
+
+@pytest.mark.slow
+def test_wandb_asks_nothing_in_a_terminal():
+    code = (
+        "from types import SimpleNamespace as S; from grpo.runs import trackers as t;"
+        "print(t.check({'report_to': 'wandb'})); t.start(S(report_to=['wandb'], run_name='x'))"
+    )
+    process, terminal = pty.fork()
+    if not process:
+        os.environ["PYTHONPATH"] = str(ROOT)
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux' end of file
+        while part := os.read(terminal, 4096):  # would wait for an answer
+            shown += part
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert shown.count(b"\n") == 1 and b"so it logs offline" in shown
+    assert list(Path("wandb").glob("offline-run-*"))

@@ -31,7 +31,8 @@ def lines(table, logs=LOGS, step=7, left="0:42"):
 @pytest.mark.parametrize(("width", "shown"), [(80, 3), (100, 5), (160, 7)])
 def test_columns_stay_within_the_console_and_aligned(width, shown, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    header, first = lines(table := Table())
+    *note, header, first = lines(table := Table())
+    assert bool(note) == (shown < 7) and all(len(line.strip()) <= width for line in note)
     (second,) = lines(table, {**LOGS, "reward": -0.5, "reward_std": None}, step=118, left="59:59")
     assert len(header.strip("\n")) == len(first) == len(second) <= width
     names = header.split()
