@@ -8,7 +8,7 @@ import datasets
 import pytest
 import torch
 from helpers_commands import command
-from helpers_runs import DEMO, LEARNS, ROOT
+from helpers_runs import DEMO, LEARNS
 from transformers import AutoModelForCausalLM
 
 import rewards
@@ -132,7 +132,10 @@ def test_two_processes_keep_the_same_questions(tiny_run, tmp_path):
         "curriculum": "true",
     }
     argv = [*tiny_run(**flags), "--filter_pass_rate", "0.1", "0.9"]
-    done = command(ROOT / "train_grpo.py", argv, processes=2, HF_DATASETS_CACHE=str(tmp_path / "shared"))
+    script = tmp_path / "script.py"  # the processes of a command have imported datasets, so its variable has no effect
+    cache = f"datasets.config.HF_DATASETS_CACHE = {str(tmp_path / 'shared')!r}"
+    script.write_text(f"import sys, datasets, train_grpo\n{cache}\nsys.exit(train_grpo.main())")
+    done = command(script, argv, processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("are kept, the easiest first") == 1
     assert len(list((tmp_path / "shared" / "grpo_pass_rates").iterdir())) == 1
