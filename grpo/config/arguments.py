@@ -7,6 +7,7 @@ import argparse
 import difflib
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -166,7 +167,7 @@ def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoRetur
 
 def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
     """A recipe by its path, or by its name for one of recipes/."""
-    if not Path(path).exists() and (shipped := help.RECIPES / f"{path}.yaml").is_file():
+    if not os.path.exists(path) and (shipped := help.RECIPES / f"{path}.yaml").is_file():
         path = str(shipped)
     try:
         recipe = from_yaml(Path(path).read_text(encoding="utf-8-sig"))

@@ -197,12 +197,21 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("save_steps", ("save_strategy",), ("steps",)),
     ("save_total_limit|save_only_model", ("save_strategy",), ("steps", "epoch", "best")),
     ("eval_steps", ("eval_strategy",), ("steps",)),
-    ("eval_delay", ("eval_strategy",), ("steps", "epoch")),
+    ("eval_delay|num_generations_eval|eval_accumulation_steps", ("eval_strategy",), ("steps", "epoch")),
+    ("metric_for_best_model|greater_is_better", ("save_strategy", "load_best_model_at_end"), ("best", True)),
+    ("logging_steps", ("logging_strategy",), ("steps",)),
     ("num_train_epochs", ("max_steps",), (-1,)),
     ("lora_.*|use_rslora|use_dora", ("use_peft",), (True,)),
     ("bnb_.*|use_bnb_nested_quant", ("load_in_4bit",), (True,)),
     ("vllm_.*", ("use_vllm",), (True,)),
     ("vllm_server_.*|vllm_group_port", ("vllm_mode",), ("server",)),
+    (
+        "vllm_gpu_memory_utilization|vllm_max_model_length|vllm_tensor_parallel_size|vllm_enable_sleep_mode",
+        ("vllm_mode",),
+        ("colocate",),
+    ),
+    ("vllm_importance_sampling_(cap|mode|clip_.*)", ("vllm_importance_sampling_correction",), (True,)),
+    ("transformers_continuous_batching_config", ("generation",), ("continuous",)),
     ("filter_num_samples", ("filter_pass_rate", "curriculum"), (True,)),
     ("adaptive_threshold|adaptive_bounds", ("adaptive_rewards",), (True,)),
     ("ref_model_.*", ("sync_ref_model",), (True,)),
@@ -212,12 +221,17 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("vespo_.*", ("loss_type",), ("vespo",)),
     ("pack_tokens", ("packed",), (True,)),
     ("gradient_checkpointing_kwargs", ("gradient_checkpointing",), (True,)),
-    ("num_completions_to_print", ("log_completions",), (True,)),
+    ("num_completions_to_print|log_completions_hub_repo|log_unique_prompts", ("log_completions",), (True,)),
+    ("entropy_target|entropy_coef_.*", ("use_adaptive_entropy",), (True,)),
+    ("liger_kernel_config", ("use_liger_kernel",), (True,)),
+    ("fsdp_config", ("fsdp",), (True,)),
+    ("dataloader_prefetch_factor|dataloader_persistent_workers", ("dataloader_num_workers",), (True,)),
     ("hub_.*", ("push_to_hub",), (True,)),
 )
 
 
-WISHES = {"filter_pass_rate": "0.1 0.9", "adaptive_rewards": "all", "beta": "0.04"}
+WISHES = {"filter_pass_rate": "0.1 0.9", "adaptive_rewards": "all", "beta": "0.04", "fsdp": "full_shard"}
+WISHES |= {"dataloader_num_workers": "2"}
 
 
 def check_effect(settings: dict[str, Any], typed: set[str]) -> None:

@@ -1,5 +1,6 @@
 """Where rows come from: a file, a saved dataset or the Hub, and slices of their splits."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -
         return {"train": name}
     path = Path(name).expanduser()
     types = ", ".join(READERS)
-    if path.is_dir():
+    if os.path.isdir(path):  # Path's own raises in a directory that may not be read
         try:
             saved = datasets.load_from_disk(str(path))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # its JSON may hold anything
@@ -46,7 +47,7 @@ def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -
         if not rows:
             raise UserError(f"dataset {name!r} holds no rows; use a file with one row for each question")
         return {"train": rows if isinstance(rows, Dataset) else _from_rows(rows, name)}
-    if path.exists():
+    if os.path.exists(path):
         raise UserError(f"dataset {name!r} is not a {types} file; convert it to one of these")
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise UserError(f"dataset {name!r} does not exist; use a file, a saved dataset's directory or a Hub id")

@@ -95,7 +95,8 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrit
             raise
         return Claim(output_dir or default_dir)
     except OSError as error:  # a name that is too long
-        raise UserError(f"output_dir: {output_dir!r} cannot be used ({error.strerror}); use a shorter name") from None
+        name = error.filename or output_dir
+        raise UserError(f"output_dir: {str(name)!r} cannot be used ({error.strerror}); use another one") from None
 
 
 def _claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> Claim:
@@ -168,7 +169,8 @@ def refuse_unwritable(directory: Path) -> None:
     """UserError where the directory cannot be made or written; writes nothing."""
     existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"output_dir: {str(directory)!r} cannot be written ({str(existing)!r} is in the way)")
+        why = "does not let you write" if existing.is_dir() else "is in the way"
+        raise UserError(f"output_dir: {str(directory)!r} cannot be written: {str(existing)!r} {why}; use another name")
 
 
 def last_written(directory: Path) -> int | None:

@@ -9,6 +9,7 @@ A case each of what a module finds; the module's own tests have the others.
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -288,6 +289,45 @@ def test_a_mistake_of_a_command(name, prepare):
     done = command(ROOT / "train_grpo.py", argv, real=name == COMMANDS[0])
     assert done.returncode == 2 and MISTAKES[name].says in the_error(done.stderr)
     assert tree() == before
+
+
+# Gives up the right of root to read and write everything; there is none to give up for other users
+POWERLESS = """
+import ctypes, sys
+header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capset(header, none) == 0
+import train_grpo
+sys.exit(train_grpo.main())
+"""
+FORBIDDEN = {  # a path, what is there and its mode; the flag that names it, and what the error says
+    "a data file": ("rows.csv", "question,answer", 0, "--dataset_name rows.csv", "'rows.csv' cannot be read"),
+    "a data file's directory": ("data", None, 0, "--dataset_name data/rows.jsonl", "'data/rows.jsonl' cannot be read"),
+    "a recipe": ("own.yaml", "seed: 1", 0, "--config own.yaml", "config: cannot read 'own.yaml'"),
+    "an output directory": (
+        "runs",
+        None,
+        0o500,
+        "--output_dir runs/mine",
+        "output_dir: 'runs/mine' cannot be written",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_what_may_not_be_read_or_written_is_named(name, tiny_run):
+    path, content, mode, flag, says = FORBIDDEN[name]
+    Path(path).mkdir() if content is None else Path(path).write_text(content)
+    Path("powerless.py").write_text(POWERLESS)
+    Path(path).chmod(mode)
+    try:
+        key = flag.split()[0][2:]
+        done = command("powerless.py", [*tiny_run(**{key: None}), *flag.split()], PYTHONPATH=str(ROOT))
+    finally:
+        Path(path).chmod(0o700)
+    assert done.returncode == 2 and says in the_error(done.stderr), done.stderr
+    assert not Path("run").exists()
 
 
 # --- Odd, but fine
