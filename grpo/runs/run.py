@@ -103,11 +103,13 @@ class Run:
         """What a finished run is good for, in commands to copy."""
         ask = ["train_grpo.py", "--model_name_or_path", str(self.output), "--ask", "What is 15 + 27?"]
         publish = ["hf", "upload", f"your-name/{self.output.name}", str(self.output), "--exclude", "checkpoint-*/*"]
-        return f"""Next:
-  read the report  {written}
-  ask the model    python {shlex.join(ask)}
-  measure it more  {record.evaluate_command(self.output, self.config.argv)}
-  publish it       {shlex.join(publish)}"""
+        steps = {
+            "read the report": written,
+            "ask the model": f"python {shlex.join(ask)}",
+            "evaluate more": record.evaluate_command(self.output, self.config.argv),
+            "publish it": "" if self.config.training.push_to_hub else shlex.join(publish),
+        }
+        return "\n".join(["Next:", *(f"  {name:17}{command}" for name, command in steps.items() if command)])
 
     def way_on(self) -> str:
         """What can be done with what there is of the run."""

@@ -27,7 +27,7 @@ def test_an_evaluation_that_fails_leaves_the_earlier_run(tiny_run, tiny_model, m
     assert all(path.read_text() == "{}" for path in earlier.values())
 
 
-def test_only_a_whole_evaluation_of_the_same_questions_is_taken_over(tmp_path):
+def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
     rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "1 + 2?", "answer": "3"}]
     lines = [json.dumps(row) + "\n" for row in rows]
     (tmp_path / "eval_before.json").write_text('{"n": 2}')

@@ -131,7 +131,7 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     assert page.text.count("question ") == 3 + 2  # fixed, broken
 
 
-def test_limits_are_what_a_perfect_answer_earns_and_the_clipping_norm(run, no_picture):
+def test_limits_are_a_perfect_answers_reward_and_the_clipping(run, no_picture):
     lines = [json.loads(line) | {"grad_norm": 0.5} for line in (run / "metrics.jsonl").read_text().splitlines()]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rewards = {"reward_funcs": ["int_reward_func"], "reward_weights": [2.0], "max_grad_norm": 0.1}

@@ -8,10 +8,13 @@ from grpo.runs.run import Run
 
 
 def test_a_finished_run_names_what_to_do_next():
-    run = Run(SimpleNamespace(output=Path("out/a run"), argv=["--config", "demo"]))
+    push = SimpleNamespace(push_to_hub=False)
+    run = Run(SimpleNamespace(output=Path("out/a run"), argv=["--config", "demo"], training=push))
     first, *lines = run.next_steps(Path("out/a run/report.html")).splitlines()
     ask, measure, publish = (shlex.split(line) for line in lines[1:])
     assert first == "Next:" and lines[0].endswith("  out/a run/report.html")
+    push.push_to_hub = True
+    assert "publish" not in run.next_steps(Path("report.html"))
     assert ask[3:] == ["python", "train_grpo.py", "--model_name_or_path", "out/a run", "--ask", "What is 15 + 27?"]
-    assert measure[3:7] == ["python", "train_grpo.py", "--config", "demo"] and "--eval_only" in measure
+    assert measure[2:6] == ["python", "train_grpo.py", "--config", "demo"] and "--eval_only" in measure
     assert publish[2:] == ["hf", "upload", "your-name/a run", "out/a run", "--exclude", "checkpoint-*/*"]
