@@ -19,6 +19,7 @@ from grpo.core.redaction import for_rich
 from rewards import short_name
 
 ROWS = 20  # lines under one header
+FEW = 4  # lines at least between two samples
 GAP = 2  # blanks between columns
 LONGEST = 1200  # characters of a prompt or a completion that a sample shows
 BAR = "{percentage:3.0f}%|{bar}| step {n_fmt} of {total_fmt}{postfix}"
@@ -36,10 +37,10 @@ class Progress(TrainerCallback):
         self.table = Table()
         self.clock = Clock()
         self.bar: Any = tqdm(disable=True)
-        self._next_sample = self._total = 0
+        self._next_sample, self._every = 0, 1
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._total = state.max_steps
+        self._every = max(state.max_steps // 10, FEW * state.logging_steps)
         hidden = args.disable_tqdm or not state.is_world_process_zero
         self.bar = tqdm(
             total=state.max_steps, initial=state.global_step, bar_format=BAR, leave=False, dynamic_ncols=True,
@@ -83,14 +84,14 @@ class Progress(TrainerCallback):
         num_samples: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Question, completion, gold answer and rewards below each other, some ten times a run.
+        """Question, completion, gold answer and rewards below each other, at most some ten times a run.
 
         Takes the arguments of TRL's `print_prompt_completions_sample`, which has a column for each reward and so
         leaves a dozen characters for the completion.
         """
         if step < self._next_sample:
             return
-        self._next_sample = step + max(1, self._total // 10)
+        self._next_sample = step + self._every
         chosen: Any = range(len(prompts))
         if num_samples is not None and num_samples < len(chosen):
             chosen = sorted(random.Random(step).sample(chosen, num_samples))  # leaves the run's own generator alone

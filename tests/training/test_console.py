@@ -87,6 +87,10 @@ def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
         )
     shown = capsys.readouterr().out
     assert shown.count("What is [2] + 2?") == shown.count("gold: 4") == 2 * 10
+    progress.on_train_begin(SimpleNamespace(disable_tqdm=True), state(12), None)
+    for step in range(101, 113):  # a short run: four lines between two samples
+        progress.show_samples([prompt], [completion], {}, [0.7], step)
+    assert capsys.readouterr().out.count("gold: 4") == 3
     assert "SYSTEM" not in shown and "correctness 2.00" in shown and "advantage +0.70" in shown
 
 
@@ -97,7 +101,7 @@ def test_a_long_completion_is_shortened_and_says_so(capsys):
 
 
 def state(max_steps, step=0):
-    return SimpleNamespace(is_world_process_zero=True, max_steps=max_steps, global_step=step)
+    return SimpleNamespace(is_world_process_zero=True, max_steps=max_steps, global_step=step, logging_steps=1)
 
 
 def test_a_run_prints_its_lines_golds_and_evaluations(tmp_path, tiny_model, monkeypatch, capsys):
@@ -112,6 +116,6 @@ def test_a_run_prints_its_lines_golds_and_evaluations(tmp_path, tiny_model, monk
     held_out = {f"eval_{key}": value for key, value in made.state.log_history[0].items()}
     made.callback_handler.on_log(made.args, made.state, made.control, held_out)
     out, err = capsys.readouterr()
-    assert out.count("gold: ") == 2 and "{'" not in out and "%|" not in err
+    assert out.count("gold: ") == 1 and "{'" not in out and "%|" not in err
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["2"], ["eval"])]
     assert [row[0] for row in rows] == ["1", "2", "eval"] and all(row[1] == "0.50" for row in rows)
