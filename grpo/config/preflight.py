@@ -178,9 +178,6 @@ def about_model(
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
     if config.script.eval_only:
         return
-    if config.script.merge_lora and not peft_config:
-        finding = "merge_lora merges an adapter, and all weights are trained"
-        yield Check("error", "merge_lora", finding, "drop it, or add --use_peft true")
     at_once = attention.budget(config.script, model.attn_implementation or "sdpa", training.device)
     yield about_time(config, data, shape, at_once)
     per_device = config.geometry.rollout // config.geometry.world_size
