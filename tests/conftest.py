@@ -9,6 +9,8 @@ import pytest
 from helpers_runs import DEMO, LONG, ROWS, SECRETS, TINY, finish, flags
 from hypothesis import HealthCheck, settings
 
+from grpo.runs import report
+
 # One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may wait for a hub
@@ -34,6 +36,14 @@ def _without_collecting_what_was_imported():
 def _in_an_empty_directory(tmp_path, monkeypatch):
     """Whatever a test writes by a relative path is seen, and gone afterwards."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _without_charts(request, monkeypatch):
+    """Drawing is half of a toy run's time; tests of what is drawn, and the runs made once, draw."""
+    if request.node.path.stem not in ("test_report", "test_security", "test_docs"):
+        monkeypatch.setitem(report._environment(True).globals, "svg", lambda *_, **__: "")
+        monkeypatch.setattr(report, "draw_curves", lambda run: run / "curves.png")
 
 
 @pytest.fixture

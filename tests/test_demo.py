@@ -75,7 +75,7 @@ OTHER = pytest.param("demo_think", marks=pytest.mark.skipif(not LONG, reason="th
 @pytest.mark.parametrize("recipe", ["demo", OTHER])
 def test_the_demo_learns_more_than_the_format(recipe):
     argv = ["--config", f"recipes/{recipe}.yaml", "--output_dir", Path("run").resolve()]
-    done = command("train_grpo.py", argv, directory=ROOT)
+    done = command("train_grpo.py", argv, directory=ROOT, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     before, after = (json.loads(Path(f"run/eval_{when}.json").read_text()) for when in ("before", "after"))
     assert before["n"] == after["n"] == 200

@@ -85,7 +85,7 @@ class Command:
         return Ended(failed if len(statuses) == 1 else int(bool(failed)), *texts, statuses)
 
 
-def command(script, argv=(), processes=1, real=False, directory=".", **environment):
+def command(script, argv=(), processes=1, real=False, directory=".", timeout=280, **environment):
     """Run a script to its end, without a terminal, on so many processes of this machine."""
     if real:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
@@ -93,9 +93,9 @@ def command(script, argv=(), processes=1, real=False, directory=".", **environme
         environment = {**os.environ, "COLUMNS": "100", **environment}
         return subprocess.run(
             words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, cwd=directory,
-            timeout=280,
+            timeout=timeout,
         )  # fmt: skip
-    return start(script, argv, processes, directory, **environment).wait()
+    return start(script, argv, processes, directory, **environment).wait(timeout)
 
 
 def start(script, argv=(), processes=1, directory=".", **environment):
