@@ -143,7 +143,7 @@ def test_a_dry_run_checks_and_neither_loads_nor_writes(tiny_run, capfd, monkeypa
     before = sorted(Path.cwd().rglob("*"))
     assert train_grpo.main(tiny_run(**LEARNS, dry_run="true")) == 0
     shown = words(capfd)
-    for part in ("geometry", "prompt length", "reward correctness", "trained", "disk", "<|im_start|>user"):
+    for part in ("geometry", "prompt length", "weighted sum", "trained", "disk", "<|im_start|>user"):
         assert part in shown
     assert "Dry run" in shown and sorted(Path.cwd().rglob("*")) == before
 
