@@ -365,4 +365,5 @@ def print_example(prompt: str, gold: str) -> None:
 
 
 def shorten(text: str, length: int = 20) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -108,6 +108,7 @@ def matrix(tried: Tried, weights: dict[str, float]) -> Table:
         table.add_column(kind, justify="right", no_wrap=True)
     for name, values in tried.items():
         weight = "" if weights[name] == 1 else f" × {weights[name]:g}"
+        weight += ", async" if values is None else ""  # it is not tried
         cells = [_number(value) for value in values.values()] if isinstance(values, dict) else ["–"] * len(total)
         table.add_row(for_rich(short_name(name) + weight), *cells)
     table.add_row("weighted sum", *map(_number, total.values()), style="bold")

@@ -51,7 +51,7 @@ def test_the_matrix_has_every_reward_and_their_sum(monkeypatch, capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["correctness", "2", "0", "0", "2", "0"] in rows
     assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
-    assert ["later", *"–––––"] in rows and rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]
+    assert ["later,", "async", *"–––––"] in rows and rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]
 
 
 def test_rewards_get_what_trl_gives_them():
