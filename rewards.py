@@ -119,6 +119,23 @@ def template_parts(template: str) -> tuple[str, str, str]:
     return head, middle, tail
 
 
+def extract_reasoning(text: str, template: str | None = None) -> str:
+    """The reasoning in a completion of this template; empty if it is not closed.
+
+    Without a template, and with the two of this file, it is what the first `<think>` or `<reasoning>` holds.
+    """
+    if template in (None, XML_COT_FORMAT, THINK_FORMAT):
+        first = re.search("<think>|<reasoning>", text)
+        template = THINK_FORMAT if first and first[0] == "<think>" else XML_COT_FORMAT
+    head, middle, _ = template_parts(template)
+    # the tags next to it are enough: <answer> may be missing, or what else the template has before the reasoning
+    opening = (re.findall(r"</?\w+>", head) or [head.strip()])[-1]
+    closing = (re.findall(r"</?\w+>", middle) or [middle.strip()])[0]
+    start = text.find(opening)
+    stop = text.find(closing, start + len(opening)) if start >= 0 else -1
+    return text[start + len(opening) : stop] if stop >= 0 else ""
+
+
 def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     r"""Whether the text starts with the template's tags in their order, however spaced, in linear time.
 
@@ -232,7 +249,7 @@ def step_verified_reward_func(
     values = []
     for completion, prompt, paid in zip(completions, prompts, right, strict=True):
         question = None if prompt is None else _question(prompt)
-        lines = verified_lines(completion_text(completion), question, template)
+        lines = verified_lines(extract_reasoning(completion_text(completion), template), question)
         steps = len(list(itertools.islice(lines, max_lines)))
         values.append(round(float(line_value * steps + answer_value * bool(paid)), 10))
     return values

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from rewards import THINK_FORMAT, XML_COT_FORMAT, template_parts
-
 MAX_LINE, MAX_EQUATIONS, MAX_EXPRESSION = 500, 24, 100  # characters, equations a line, characters: longer is not read
 MAX_LINES = 64  # with an equals sign, in one text: more cost too much time
 
@@ -145,32 +143,15 @@ def _numbers(text: str) -> set[Fraction]:
     return {Fraction(found.replace(",", "")) for found in re.findall(r"[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?", text)}
 
 
-def _reasoning(text: str, template: str | None) -> str:
-    """The reasoning in a completion of this template; empty if it is not closed.
-
-    Without a template, and with those of rewards.py, it is what the first `<think>` or `<reasoning>` holds.
-    """
-    if template in (None, XML_COT_FORMAT, THINK_FORMAT):
-        first = re.search("<think>|<reasoning>", text)
-        template = THINK_FORMAT if first and first[0] == "<think>" else XML_COT_FORMAT
-    head, middle, _ = template_parts(template)
-    # the tags next to it are enough: <answer> may be missing, or what else the template has before the reasoning
-    opening = (re.findall(r"</?\w+>", head) or [head.strip()])[-1]
-    closing = (re.findall(r"</?\w+>", middle) or [middle.strip()])[0]
-    start = text.find(opening)
-    stop = text.find(closing, start + len(opening)) if start >= 0 else -1
-    return text[start + len(opening) : stop] if stop >= 0 else ""
-
-
-def verified_lines(text: str, question: str | None = None, template: str | None = None) -> Iterator[str]:
-    """The verified lines in a completion's reasoning, if that is closed, that add a new equation.
+def verified_lines(reasoning: str, question: str | None = None) -> Iterator[str]:
+    """The verified lines that add a new equation.
 
     If the question is known, a line must also use one of its numbers, or of the verified lines before it.
 
-    >>> list(verified_lines("<think>\\n1 + 1 = 2\\n3 * 4 = 12\\n3*4 = 12.0\\n12 - 7 = 5\\n</think>", "4 a day?"))
+    >>> list(verified_lines("1 + 1 = 2\\n3 * 4 = 12\\n3*4 = 12.0\\n12 - 7 = 5", "4 a day?"))
     ['3 * 4 = 12', '12 - 7 = 5']
     """
-    lines = [line for line in _reasoning(text, template).splitlines() if re.search(r"[=≈]|\\approx", line)]
+    lines = [line for line in reasoning.splitlines() if re.search(r"[=≈]|\\approx", line)]
     seen: set[str] = set()
     known = _numbers((question or "")[:10_000])
     for line in lines[:MAX_LINES]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks import gold_steps
 from grpo.rewarding.arithmetic import equations, is_true, is_verified, verified_lines
-from rewards import THINK_FORMAT, XML_COT_FORMAT, step_verified_reward_func
+from rewards import THINK_FORMAT, XML_COT_FORMAT, extract_reasoning, step_verified_reward_func
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
 
@@ -160,11 +160,10 @@ def test_lines_pay_once_and_up_to_the_cap():
 
 
 def test_only_closed_reasoning_counts():
-    assert list(verified_lines("<think>\n3 + 4 = 7")) == []
-    assert list(verified_lines("3 + 4 = 7")) == []
-    assert list(verified_lines("<think>\n1+1=3\n</think>\n3 + 4 = 7")) == []
-    assert list(verified_lines("<reasoning>\n3 + 4 = 7\n</think>")) == []
-    assert list(verified_lines("so <think>3 + 4 = 7</think>")) == ["3 + 4 = 7"]
+    for text in ("<think>\n3 + 4 = 7", "3 + 4 = 7", "<reasoning>\n3 + 4 = 7\n</think>"):
+        assert extract_reasoning(text) == ""
+    assert extract_reasoning("<think>\n1+1=3\n</think>\n3 + 4 = 7") == "\n1+1=3\n"
+    assert extract_reasoning("so <think>3 + 4 = 7</think>") == "3 + 4 = 7"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +184,7 @@ def test_only_closed_reasoning_counts():
     ],
 )
 def test_reasoning_is_where_the_template_has_it(template, text, lines):
-    assert list(verified_lines(text, template=template)) == lines
+    assert list(verified_lines(extract_reasoning(text, template))) == lines
     assert step_verified_reward_func([text], answer=["-"], template=template) == [0.2 * len(lines)]
 
 
@@ -281,6 +280,5 @@ def test_verified_lines_are_the_right_ones_that_add_something(steps):
             expected.append(lines[-1])
             seen.add(lines[-1])
         assert is_verified(lines[-1]) == right
-    text = "<think>\n" + "\n".join(lines) + "\n</think>"
-    assert list(verified_lines(text)) == expected
-    assert set(verified_lines(text, "What are 5 and 7?")) <= set(expected)
+    assert list(verified_lines("\n".join(lines))) == expected
+    assert set(verified_lines("\n".join(lines), "What are 5 and 7?")) <= set(expected)
