@@ -1,7 +1,9 @@
 """A resumed run is the run that was never interrupted, bit by bit."""
 
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -9,6 +11,7 @@ from helpers_checkpoints import cut
 from helpers_commands import command
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import LEARNS, ROOT, TINY, flags
+from helpers_watch import trainer
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -154,3 +157,12 @@ def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypat
     assert [path and path.name for path in seen] == [None, "checkpoint-1", "checkpoint-2"]
     assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-3"]
     assert json.loads(Path("run/run.json").read_text())["settings"]["save_total_limit"] == 1
+
+
+def test_tied_weights_are_not_called_missing(tmp_path, tiny_model, caplog, monkeypatch):
+    made, _ = trainer(tmp_path, tiny_model)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    made._issue_warnings_after_load(SimpleNamespace(missing_keys=["lm_head.weight"], unexpected_keys=[]))
+    assert not caplog.messages
+    made._issue_warnings_after_load(SimpleNamespace(missing_keys=["lm_head.weight", "a.weight"], unexpected_keys=[]))
+    assert caplog.messages and all("['a.weight']" in message for message in caplog.messages)
