@@ -12,7 +12,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from tqdm import tqdm
 
 from grpo.core.errors import UserError, readable
@@ -35,6 +34,8 @@ def say(text: str) -> None:
 def show(*what: Any, **how: Any) -> None:
     """Print what rich can draw, above a progress bar that is under way; numbers get no colours of their own."""
     with tqdm.external_write_mode():
+        from rich.console import Console  # here: the start of a command does without
+
         Console(highlight=False).print(*what, **how)
 
 
