@@ -247,7 +247,7 @@ def test_two_processes_end_with_the_same_weights_and_they_moved(lora, tiny_run):
     assert json.loads(Path("run/eval_after.json").read_text())["n"] == 4  # every question once
     asked = [json.loads(line)["question"] for line in Path("run/completions_after.jsonl").read_text().splitlines()]
     assert len(set(asked)) == 4
-    assert done.stdout.count("a prompt, as the model gets it") == 1 and Path("run/report.html").exists()
+    assert done.stdout.count("a training prompt, as the model gets it") == 1 and Path("run/report.html").exists()
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ CASES = {  # and the step of the checkpoint that is resumed
         {
             **{"use_peft": "true", "lora_r": "4", "learning_rate": "1e-2", "beta": "0.04"},
             **{"steps_per_generation": "2", "num_iterations": "2", "per_device_train_batch_size": "8"},
+            "num_train_epochs": "2",
         },
         12,
     ),
@@ -75,15 +76,15 @@ def test_the_evaluation_on_start_is_not_repeated(learned):
 
 @pytest.mark.slow
 def test_two_processes_resume_as_if_they_had_not_stopped(tiny_run):
-    argv = tiny_run(**{**EPOCHS, "per_device_train_batch_size": "8", "output_dir": "whole"})
+    argv = tiny_run(**{**SHORT, "per_device_train_batch_size": "8", "output_dir": "whole"})
 
     def run(argv):
         done = command(ROOT / "train_grpo.py", argv, processes=2)
         assert done.returncode == 0, done.stderr[-3000:]
 
     run(argv)
-    assert (Path("whole/checkpoint-7") / "rng_state_1.pth").exists()
-    interrupted("whole", 7)
+    assert (Path("whole/checkpoint-3") / "rng_state_1.pth").exists()
+    interrupted("whole", 3)
     run([*argv, "--output_dir", "again", "--resume_from_checkpoint", "auto"])
     assert_same(state_of(Path("again")), state_of(Path("whole")))
 
