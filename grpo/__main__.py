@@ -1,8 +1,9 @@
 """The tools beside the trainer: python -m grpo report | xray | plan | check."""
 
 import importlib
-import os
 import sys
+
+from grpo.core.ending import pipe_may_close
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
@@ -22,12 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     if not words or words[0] not in TOOLS:
         print(f"error: {USAGE}", file=sys.stderr)
         return 2
-    try:
+    status = 0
+    with pipe_may_close():
         status = importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough; what is left unsaid is said to nobody
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return status
 
 

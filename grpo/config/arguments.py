@@ -18,6 +18,7 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.config import help
 from grpo.config.validate import refuse_secrets
+from grpo.core.ending import pipe_may_close
 from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser, from_yaml
 from grpo.core.settings import ScriptArguments
@@ -149,7 +150,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
 
 def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoReturn:
     if "--version" in argv:
-        print(help.versions())
+        shown = help.versions()
     elif "--help_all" in argv:
         parser = Parser()
         parser.set_defaults(**hyperparameters)
@@ -159,9 +160,11 @@ def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoRetur
             "TrainingArguments (transformers)": TrainingArguments,
             "GRPOConfig (TRL)": GRPOConfig,
         }
-        print(help.everything(parser, owners))
+        shown = help.everything(parser, owners)
     else:
-        print(help.overview({key: action.default for key, action in _parser().keys.items()} | hyperparameters))
+        shown = help.overview({key: action.default for key, action in _parser().keys.items()} | hyperparameters)
+    with pipe_may_close():
+        print(shown)
     sys.exit(0)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NO_GPU = """\
 no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
-machine in a few minutes, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own on \
+machine in a minute, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own on \
 the CPU, ask for it: --use_cpu true."""
 
 NO_FLASH_ATTENTION = (

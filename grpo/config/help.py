@@ -16,9 +16,9 @@ MODES = {
     "python train_grpo.py": "train, and compare held-out answers before and after",
     "torchrun --nproc_per_node=4 train_grpo.py": "the same on four GPUs",
     "... --dry_run true": "check everything that can be checked, and stop",
-    "... --resume_from_checkpoint auto": "beside a run's own flags: continue it",
+    "... --resume_from_checkpoint auto": "with a run's own flags: resume it",
     "... --eval_only true": "evaluate model_name_or_path, without training",
-    '... --ask "What is 15 + 27?"': "ask the newest finished run",
+    '... --ask "QUESTION"': "ask the newest finished run",
     "... --merge_only DIRECTORY": "merge a saved adapter into its model",
     "python -m grpo report|xray|plan|check": "tools, each with its own --help",
 }

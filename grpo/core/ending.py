@@ -1,9 +1,10 @@
 """How a process ends: what it says last, and its exit status."""
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from grpo.core.errors import MISTAKE, Gone, UserError, readable
 from grpo.core.processes import end_process_group, is_first_process, speaker
@@ -30,6 +31,16 @@ def status_of(run: Callable[[], int]) -> int:
         if isinstance(error, Gone):
             _leave_at_once(MISTAKE)  # gloo's threads might wait for the one that is gone
         return MISTAKE
+
+
+@contextlib.contextmanager
+def pipe_may_close() -> Iterator[None]:
+    """For what only prints: `| head` may stop reading."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave_at_once(status: int) -> None:

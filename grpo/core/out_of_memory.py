@@ -3,9 +3,12 @@
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo.core.errors import OutOfMemory
+
+if TYPE_CHECKING:
+    from transformers import Trainer
 
 SAYS_SO = re.compile(
     r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED|No available memory for the cache blocks"
@@ -25,12 +28,13 @@ def is_one(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def phase(name: str, trainer: Any = None) -> Iterator[None]:
+def phase(name: str, trainer: "Trainer | None" = None) -> Iterator[None]:
     """Whatever finds no memory in here does so in this phase; the innermost one counts.
 
     What a trainer does for a rollout is part of an evaluation while its model is in evaluation mode.
     """
-    if name in (GENERATION, REWARDS, SCORING) and trainer is not None and not trainer.model.training:
+    model = getattr(trainer, "model", None)
+    if name in (GENERATION, REWARDS, SCORING) and model is not None and not model.training:
         name = EVALUATION
     try:
         yield
@@ -39,4 +43,4 @@ def phase(name: str, trainer: Any = None) -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if not is_one(error):
             raise
-        raise OutOfMemory(name, str(error), trainer.pack_tokens if trainer is not None else None) from error
+        raise OutOfMemory(name, str(error), getattr(trainer, "pack_tokens", None)) from error

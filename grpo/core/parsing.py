@@ -20,7 +20,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def from_json(text: str) -> Any:
-    """The value; ValueError, in one line, for what is no JSON or has a key twice."""
+    """The value; ValueError, in one line, for what is not JSON or has a key twice."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
@@ -37,7 +37,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def from_yaml(text: str) -> Any:
-    """The value; ValueError, with the line, for what is no YAML or has a key twice."""
+    """The value; ValueError, with the line, for what is not YAML or has a key twice."""
     try:
         found = _Loader(text).get_single_data()
         json.dumps(found, default=str, skipkeys=True)  # an alias may contain itself

@@ -66,7 +66,7 @@ def _mask(value: Any, secrets: list[str]) -> Any:
 
 
 def printable(text: str) -> str:
-    r"""The text with an escape in the place of each character that steers a terminal or turns what follows around.
+    r"""The text with an escape for each character that steers a terminal or turns what follows around.
 
     Newlines and tabs stay, and so do spaces of any width.
 

@@ -24,6 +24,7 @@ from grpo.runs import advice, checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ECHO = 3.0  # seconds in which torchrun passes on a signal that its processes have got, too, as Slurm sends it
+EXAMPLE = "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"  # the demo learns to
 
 
 class Run:
@@ -101,7 +102,7 @@ class Run:
 
     def next_steps(self, written: Path) -> str:
         """What a finished run is good for, in commands to copy."""
-        ask = ["train_grpo.py", "--model_name_or_path", str(self.output), "--ask", "What is 15 + 27?"]
+        ask = ["train_grpo.py", "--model_name_or_path", str(self.output), "--ask", EXAMPLE]
         publish = ["hf", "upload", f"your-name/{self.output.name}", str(self.output), "--exclude", "checkpoint-*/*"]
         steps = {
             "read the report": written,

@@ -61,8 +61,8 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[str]:
 
 def mode(name: str) -> Any:
     """How a tracker of SERVERS logs: as its variable says, otherwise online with a key and offline without one."""
-    if told := os.environ.get(SERVERS[name].mode):
-        return told
+    if mode := os.environ.get(SERVERS[name].mode):
+        return mode
     if name == "swanlab":
         import swanlab
 

@@ -151,7 +151,7 @@ def _sdpa_by_segment(
 
     Args:
         query: (1, heads, T, width); key and value may have fewer heads.
-        pack_mask: (1, 1, T, T), the mask that the model was given; None: this is no pack.
+        pack_mask: (1, 1, T, T), the mask that the model was given; None: this is not a pack.
         pack_sizes: positions of each segment.
         pack_parents: for each segment, the one that it sees besides itself.
 

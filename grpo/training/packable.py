@@ -1,7 +1,7 @@
 """Which runs can be computed in packs: what their settings say, and a trial on a pack of the real length."""
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import DistributedType
@@ -11,6 +11,9 @@ from trl import GRPOTrainer
 from grpo.core.out_of_memory import TRAINING, OutOfMemory, phase
 from grpo.policy import generation
 from grpo.training import attention
+
+if TYPE_CHECKING:
+    from grpo.training.trainer import LeanGRPOTrainer
 
 TRIAL = 8192  # positions of the trial's pack, at most
 # The mean difference of log-probabilities that packs may make, as a share of what other prompts make. In float32
@@ -58,7 +61,7 @@ def why_not(trainer: GRPOTrainer) -> str | None:
 
 
 @torch.no_grad()
-def misfit(trainer: Any) -> str | None:
+def misfit(trainer: "LeanGRPOTrainer") -> str | None:
     """Why packs do not give this model's log-probabilities, if they do not: for layers that ignore positions or masks.
 
     The trial's pack is as long as a training step's, so that a window of attention, or a limit of positions, shows.
@@ -70,7 +73,9 @@ def misfit(trainer: Any) -> str | None:
     """
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be here yet
-    model, training, device = trainer.model, trainer.model.training, trainer.accelerator.device
+    assert trainer.backend is not None and trainer.pack_tokens is not None
+    model: Any = trainer.model
+    training, device = model.training, trainer.accelerator.device
     ids = (torch.arange(36, device=device) * 7 % 97).view(3, 12)
     ids %= trainer.accelerator.unwrap_model(model).config.get_text_config().vocab_size
     ids[1, :5] = ids[0, :5]  # the same prompt

@@ -45,7 +45,7 @@ class Stopping(TrainerCallback):
         elif self._postponed and not self._noted and state.is_world_process_zero:
             self._noted = True
             show(
-                f"note: a checkpoint was due at step {state.global_step}, amid a rollout; it is written where the "
+                f"note: a checkpoint was due at step {state.global_step}, during a rollout; it is written where the "
                 "rollout ends, so that a resumed run continues as if it had never stopped"
             )
 

@@ -15,6 +15,6 @@ def test_a_finished_run_names_what_to_do_next():
     assert first == "Next:" and lines[0].endswith("  out/a run/report.html")
     push.push_to_hub = True
     assert "publish" not in run.next_steps(Path("report.html"))
-    assert ask[3:] == ["python", "train_grpo.py", "--model_name_or_path", "out/a run", "--ask", "What is 15 + 27?"]
+    assert ask[3:-1] == ["python", "train_grpo.py", "--model_name_or_path", "out/a run", "--ask"]
     assert measure[2:6] == ["python", "train_grpo.py", "--config", "demo"] and "--eval_only" in measure
     assert publish[2:] == ["hf", "upload", "your-name/a run", "out/a run", "--exclude", "checkpoint-*/*"]
