@@ -144,7 +144,8 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     typed = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
     settings = {key: getattr(namespace, key) for key in parser.keys}
     if settings["dataset_name"] != merged.get("dataset_name"):
-        settings |= {key: None for key in OF_THE_DATA if key not in typed}
+        own = hyperparameters if settings["dataset_name"] == hyperparameters.get("dataset_name") else {}
+        settings |= {key: own.get(key) for key in OF_THE_DATA if key not in typed}
     return Arguments(settings, typed, merged)
 
 

@@ -177,6 +177,10 @@ def make_prompts(
         if column not in rows.column_names:
             have = ", ".join(rows.column_names)
             raise UserError(f"{key}: {label} has no column {column!r}; it has {have}: name one with --{key}")
+    if question_column == answer_column:  # each prompt would contain its gold answer
+        raise UserError(
+            f"answer_column: {answer_column!r} is the question_column, too, so prompts would show the answer; name another"
+        )
     for name in TRLS_OWN & set(rows.column_names):
         raise UserError(f"{label}: TRL reserves the column name {name!r}; rename the column")
     # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second

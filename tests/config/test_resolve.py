@@ -76,6 +76,8 @@ def test_none_on_the_command_line_unsets(key):
 def test_the_inline_data_keeps_its_configuration():
     assert resolve(INLINE, ["--dataset_name", INLINE["dataset_name"], *CPU]).script.dataset_config == "main"
     assert resolve(INLINE, ["--dataset_name", "openai/other", *CPU]).script.dataset_config is None
+    back = ["--config", "demo", "--dataset_name", INLINE["dataset_name"]]
+    assert resolve(INLINE, [*back, *CPU]).script.dataset_config == "main"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,12 @@ def test_the_question_may_stand_in_a_column_named_prompt():
     assert made["prompt"][0][-1]["content"] == "2 + 2?" and len(made) == 1
 
 
+def test_no_column_is_both_question_and_gold_answer():
+    rows = Dataset.from_dict({"text": ["2 + 2? #### 4"]})
+    with pytest.raises(UserError, match="answer_column: 'text' is the question_column, too"):
+        dataset.make_prompts(rows, make_prompt, "text", "text")
+
+
 @pytest.mark.parametrize("name", ["completions", "image", "trainer_state"])
 def test_columns_that_trl_has_another_use_for_are_refused(name):
     rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], name: ["x"]})
