@@ -171,12 +171,13 @@ def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoRetur
 
 def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
     """A recipe by its path, or by its name for one of recipes/."""
-    if not os.path.exists(path) and (shipped := help.RECIPES / f"{path}.yaml").is_file():
+    if not os.path.isfile(path) and (shipped := help.RECIPES / f"{path.removesuffix('.yaml')}.yaml").is_file():
         path = str(shipped)
     try:
         recipe = from_yaml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise UserError(f"config: cannot read {path!r} ({error.strerror}); recipes are in recipes/*.yaml") from None
+        names = ", ".join(help.recipes())
+        raise UserError(f"config: cannot read {path!r} ({error.strerror}); use a file, or one of {names}") from None
     except ValueError as error:
         raise UserError(f"config: {path} is not valid YAML in UTF-8 ({error}); write `key: value` lines") from None
     if not isinstance(recipe, dict):
@@ -188,4 +189,9 @@ def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
             raise UserError(f"{key}: no such setting (in {path}){parser.did_you_mean(str(key))}")
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {path} contains stages, too, which have their own; drop one of them")
+    if Path(path).resolve().parent == help.RECIPES:  # its files are found from any directory
+        for key in ("model_name_or_path", "dataset_name", "eval_dataset_name"):
+            name = recipe.get(key)
+            if isinstance(name, str) and not os.path.exists(name) and (help.ROOT / name).exists():
+                recipe[key] = str(help.ROOT / name)
     return recipe

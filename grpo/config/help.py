@@ -94,6 +94,10 @@ ALIASES = {
 LAUNCHED = ("gpus", "num_gpus", "n_gpus", "nproc_per_node", "devices", "num_processes", "world_size")
 
 
+def recipes() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
 def overview(defaults: dict[str, Any]) -> str:
     """Modes, the main settings with their defaults, recipes and examples, for the terminal's width."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 100)
@@ -107,7 +111,7 @@ def overview(defaults: dict[str, Any]) -> str:
     for title, settings in MAIN.items():
         rows = {f"--{key}": " ".join([words, *_default(defaults[key])]).strip() for key, words in settings.items()}
         lines += ["", title, *_columns(rows, width)]
-    names = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+    names = ", ".join(recipes())
     lines += ["", "Recipes (--config NAME)", *textwrap.wrap(names, width, initial_indent="  ", subsequent_indent="  ")]
     lines += ["", "Examples", *(f"  {example}" for example in EXAMPLES)]
     return "\n".join([*lines, "", "--help_all lists every setting of this project, TRL and transformers."])

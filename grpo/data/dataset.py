@@ -179,7 +179,7 @@ def make_prompts(
             raise UserError(f"{key}: {label} has no column {column!r}; it has {have}: name one with --{key}")
     if question_column == answer_column:  # each prompt would contain its gold answer
         raise UserError(
-            f"answer_column: {answer_column!r} is the question_column, too, so prompts would show the answer; name another"
+            f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
         )
     for name in TRLS_OWN & set(rows.column_names):
         raise UserError(f"{label}: TRL reserves the column name {name!r}; rename the column")

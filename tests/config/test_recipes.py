@@ -32,7 +32,8 @@ ON_CPU = {
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_resolves_and_lists_its_differences(path):
+def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
+    monkeypatch.chdir(ROOT)  # elsewhere its files have longer names
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert path.read_text(encoding="utf-8").startswith("# ")
     argv = ["--config", str(path), "--use_cpu", "true", "--report_to", "none"]
@@ -68,6 +69,16 @@ def test_recipes_have_the_values_of_what_they_are_named_after(name, values):
     argv = ["--config", str(ROOT / f"recipes/{name}.yaml"), "--use_cpu", "true", "--use_vllm", "false"]
     settings = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--report_to", "none"]).settings()
     assert {key: settings[key] for key in values} == values
+
+
+@pytest.mark.parametrize("name", ["demo", "demo.yaml"])
+def test_a_recipe_and_its_files_are_found_from_any_directory(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = resolve(train_grpo.HYPERPARAMETERS, ["--config", name]).settings()
+    assert settings["model_name_or_path"] == str(DEMO / "model")
+    assert settings["dataset_name"] == str(DEMO / "train.jsonl")
+    with pytest.raises(UserError, match=r"config: cannot read 'nope'.* demo, demo_think"):
+        resolve(train_grpo.HYPERPARAMETERS, ["--config", "nope"])
 
 
 NEEDS = {"fast_80gb": "vLLM", "unsloth": "Unsloth"}
