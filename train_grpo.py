@@ -23,6 +23,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from grpo.core import ending
+from grpo.core.errors import UserError
 from grpo.core.processes import say
 from grpo.data.prompts import THINK, PromptFormat
 from grpo.policy import unsloth
@@ -215,9 +216,14 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
         dataset: a pandas DataFrame or a Dataset, which replaces `dataset_name`.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    typed = [word for word in words if word.partition("=")[0] == "--dataset_name"]
     words += [] if dataset is None else ["--dataset_name", "rows in memory"]
 
     def run() -> int:
+        if typed and dataset is not None:
+            raise UserError(
+                "dataset_name: it would not be read beside `dataset`, the rows in memory; drop one of them"
+            )
         unsloth.import_if_asked(HYPERPARAMETERS, words)  # before anything imports what it patches
         from grpo.config.resolve import configure
 

@@ -11,6 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
+
 from grpo.core import parsing, processes
 from grpo.core.errors import UserError
 from grpo.core.redaction import holds_key, is_secret_name
@@ -195,12 +198,14 @@ def doubts(settings: Mapping[str, Any], below: Mapping[str, Any]) -> list[str]:
 # Flags, as a regular expression, that do nothing unless one of these settings has one of these values (True: any)
 NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("save_steps", ("save_strategy",), ("steps",)),
-    ("save_total_limit|save_only_model", ("save_strategy",), ("steps", "epoch", "best")),
+    ("save_total_limit|save_only_model|load_best_model_at_end", ("save_strategy",), ("steps", "epoch", "best")),
     ("eval_steps", ("eval_strategy",), ("steps",)),
     ("eval_delay|num_generations_eval|eval_accumulation_steps", ("eval_strategy",), ("steps", "epoch")),
     ("metric_for_best_model|greater_is_better", ("save_strategy", "load_best_model_at_end"), ("best", True)),
     ("logging_steps", ("logging_strategy",), ("steps",)),
     ("num_train_epochs", ("max_steps",), (-1,)),
+    ("warmup_steps", ("lr_scheduler_type",), tuple(kind.value for kind in SchedulerType if kind.value != "constant")),
+    ("adam_.*", ("optim",), tuple(o.value for o in OptimizerNames if re.search("adam|lion|ademamix", o.value))),
     ("lora_.*|use_rslora|use_dora", ("use_peft",), (True,)),
     ("bnb_.*|use_bnb_nested_quant", ("load_in_4bit",), (True,)),
     ("vllm_.*", ("use_vllm",), (True,)),
@@ -243,10 +248,19 @@ def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
         if any(settings[name] in values or (values == (True,) and settings[name]) for name in names):
             continue
         for key in sorted(key for key in typed if re.fullmatch(flags, key)):
-            if settings[key] is not None and settings[key] is not False:
+            if settings[key] not in (None, False):  # 0 asks for nothing, either
                 states = " and ".join(f"{name} is {_shown(settings[name])}" for name in names)
                 wish = f"--{names[0]} {WISHES.get(names[0], _shown(values[0]))}"
                 raise UserError(f"{key}: it has no effect while {states}; drop it, or add {wish}")
+    held_out = settings["eval_dataset_name"]
+    files = [os.path.exists(os.path.expanduser(name)) for name in (settings["dataset_name"], held_out) if name]
+    if "dataset_config" in typed and settings["dataset_config"] and all(files):
+        raise UserError("dataset_config: it has no effect on local data; drop it, or name a data set of the Hub")
+    split = settings["eval_split"].partition("[")[0]
+    if "eval_split" in typed and held_out and os.path.isfile(held_out) and split not in ("train", "test"):
+        raise UserError(
+            f"eval_split: {held_out!r} is a file and has no split {split!r}; drop it, or slice: test[:100]"
+        )
 
 
 def _shown(value: Any) -> str:

@@ -23,6 +23,9 @@ def merged(*words):
         ("--config recipes/demo.yaml --save_steps 3", "save_strategy is no"),
         ("--config recipes/demo.yaml --num_train_epochs 2", "max_steps is 60"),
         ("--eval_steps 5", "eval_strategy is no"),
+        ("--save_strategy no --load_best_model_at_end true", "save_strategy is no"),
+        ("--lr_scheduler_type constant --warmup_steps 3", "lr_scheduler_type is constant"),
+        ("--optim sgd --adam_beta2 0.9", "optim is sgd"),
         ("--lora_r 8", "use_peft is false"),
         ("--sync_ref_model true", "beta is 0.0"),
         ("--vllm_gpu_memory_utilization 0.5", "use_vllm is false"),
@@ -46,12 +49,21 @@ def test_a_typed_flag_without_effect_is_refused(words, needs, monkeypatch):
         merged(*words.split())
 
 
+@pytest.mark.parametrize("words", ["--dataset_config foo", "--eval_split nope"])
+def test_local_data_have_no_configurations_and_files_no_splits(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UserError, match=words[2:].split()[0]):
+        merged("--config", "demo", *words.split())
+
+
 @pytest.mark.parametrize(
     "words",
     [
         "--config recipes/low_memory_24gb.yaml --use_peft false --optim adamw_torch",  # lora_* in the recipe
         "--save_strategy no",  # save_steps in the inline block
         "--use_peft true --lora_r 8",
+        "--optim adafactor --lr_scheduler_type constant --warmup_steps 0",
+        "--config demo --eval_split test[:5]",
         "--curriculum true --filter_num_samples 4",
     ],
 )
@@ -64,3 +76,8 @@ def test_every_setting_that_a_flag_needs_exists():
     settings = merged().settings
     assert all(name in settings for _, names, _ in NEEDS for name in names)
     assert all(any(re.fullmatch(flags, key) for key in settings) for flags, _, _ in NEEDS)
+
+
+def test_rows_in_memory_and_a_data_set_by_name_are_refused(capsys):
+    assert train_grpo.main(["--dataset_name", "foo.csv"], dataset=[]) == 2
+    assert "error: dataset_name:" in capsys.readouterr().err
