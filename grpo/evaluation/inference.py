@@ -42,12 +42,12 @@ def answer(
     config: Config,
     model: "PreTrainedModel",
     tokenizer: Any,
-    style: PromptFormat,
+    prompt_format: PromptFormat,
     shots: Sequence[Shot],
 ) -> str:
     """The greedy completion of the question that `--ask` gives, and the answer read out of it."""
     training = config.training
-    prompts = tokenize([style.prompt(config.script.ask or "", shots)], tokenizer, config.template_kwargs)
+    prompts = tokenize([prompt_format.prompt(config.script.ask or "", shots)], tokenizer, config.template_kwargs)
     with training_autocast(training, model):
         ((ids, cut),) = generate(model, tokenizer, prompts, config.completion_limit, batch_size=1)
     text = tokenizer.decode(ids, skip_special_tokens=True)

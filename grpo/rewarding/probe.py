@@ -20,14 +20,14 @@ from rewards import last_number, short_name
 Tried = dict[str, dict[str, float | None] | BaseException | None]  # by name of the reward; None: it was not tried
 
 
-def perturbed(reasoning: str, answer: str, style: PromptFormat) -> dict[str, str]:
+def perturbed(reasoning: str, answer: str, prompt_format: PromptFormat) -> dict[str, str]:
     """A perfect completion, and what a reward should tell from it."""
     number = last_number(answer)
     wrong = f"not {answer}" if number is None else str(number + 1)
-    perfect = style.answered(reasoning, answer)
+    perfect = prompt_format.answered(reasoning, answer)
     return {
         "perfect": perfect,
-        "wrong number": style.answered(reasoning, wrong),
+        "wrong number": prompt_format.answered(reasoning, wrong),
         "no tags": f"{reasoning}\nThe answer is {answer}.",
         "extra text": perfect + "\nI hope that this helps!\n",
         "empty": "",
@@ -35,7 +35,11 @@ def perturbed(reasoning: str, answer: str, style: PromptFormat) -> dict[str, str
 
 
 def try_rewards(
-    rewards: Rewards, row: dict[str, Any], reasoning: str, style: PromptFormat, encode: Callable[[str], list[int]]
+    rewards: Rewards,
+    row: dict[str, Any],
+    reasoning: str,
+    prompt_format: PromptFormat,
+    encode: Callable[[str], list[int]],
 ) -> Tried:
     """What each reward gives for each of these completions of a training row, or the exception that it raises (a
     UserError where it returns no list of numbers).
@@ -45,10 +49,11 @@ def try_rewards(
     """
     from transformers import TrainerState
 
-    texts = perturbed(reasoning, row["answer"], style)
+    texts = perturbed(reasoning, row["answer"], prompt_format)
     arguments: dict[str, Any] = {key: [value] * len(texts) for key, value in row.items() if key != "prompt"}
     arguments["prompts"] = [row["prompt"]] * len(texts)
-    arguments["completions"] = [[{"role": "assistant", "content": t}] if style.chat else t for t in texts.values()]
+    chat = prompt_format.chat
+    arguments["completions"] = [[{"role": "assistant", "content": t}] if chat else t for t in texts.values()]
     arguments["completion_ids"] = [encode(text) for text in texts.values()]
     arguments |= {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}
     tried: Tried = {}

@@ -63,10 +63,10 @@ def choose(
     return chosen
 
 
-def of_run(config: Config, style: PromptFormat) -> Rewards:
+def of_run(config: Config, prompt_format: PromptFormat) -> Rewards:
     """The rewards that a run's settings choose; they follow its completion template and its longest completion."""
     script, training = config.script, config.training
-    follow = {"template": style.completion, "max_completion_length": training.max_completion_length}
+    follow = {"template": prompt_format.completion, "max_completion_length": training.max_completion_length}
     args = script.reward_args if isinstance(script.reward_args, dict) else None  # read from JSON by now
     return choose(script.reward_funcs, training.reward_weights, args, follow, script.allow_custom_rewards)
 
