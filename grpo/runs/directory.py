@@ -1,6 +1,7 @@
 """Which directory a run writes, which checkpoint it resumes from, and that nobody else writes there meanwhile."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -224,4 +225,8 @@ def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
             f"or use another name (if there is no such process, delete {directory / LOCK})"
         ) from None
     except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise UserError(
+                f"output_dir: {str(directory)!r}: its file system has no locks; use another output_dir"
+            ) from None
         raise UserError(f"output_dir: {str(directory / LOCK)!r} cannot be written ({error.strerror})") from None

@@ -244,6 +244,17 @@ def test_a_lock_that_may_not_be_opened_is_one_line(monkeypatch):
         hold().__enter__()
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_as_such(number, monkeypatch):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UserError, match=r"output_dir: 'run'.* has no locks; use another output_dir"):
+        hold().__enter__()
+    assert not Path("run").exists()
+
+
 def test_of_two_runs_started_at_once_one_is_refused():
     """Both claim the same free directory, and the other may have ended already."""
     with held(Path("run"), None):
