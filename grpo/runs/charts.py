@@ -115,6 +115,9 @@ def draw(
     if curve.lows != curve.highs:
         outline = (curve.steps + curve.steps[::-1], curve.highs + curve.lows[::-1])
         axes.fill(*outline, color=COLORS[color], alpha=0.15, linewidth=0)  # fill_between would define it in <defs>
+    if len(curve.steps) == 1:  # a dot that needs no <defs>, as a marker does
+        dot = ([left, left + 0.01], 2 * curve.values)
+        axes.plot(*dot, color=COLORS[color], linewidth=6, solid_capstyle="round", clip_on=False)
     noisy = curve.window > 1
     axes.plot(curve.steps, curve.values, color=COLORS[color], linewidth=1 if noisy else 2, alpha=0.4 if noisy else 1)
     if noisy:

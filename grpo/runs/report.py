@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser
@@ -130,6 +130,16 @@ def _code(value: Any) -> Markup:
     return Markup(f"`{text or '(empty)'}`")
 
 
+def _setting(value: Any) -> Any:
+    """A setting's value; whole numbers without `.0`, where a setting could be a ratio, too (save_steps)."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
+
+
+def _command(text: str) -> Markup:
+    """A command in the page, its flags in elements that no line breaks."""
+    return Markup(re.sub(r"(?<!\S)--\w{1,40}\b", r'<span class="flag">\g<0></span>', str(escape(text))))
+
+
 def _python(text: str) -> Markup:
     """A string of Python, in a fenced block of Markdown."""
     return Markup(json.dumps(text, ensure_ascii=False).replace("`", r"\x60"))
@@ -150,7 +160,7 @@ def _environment(html: bool) -> "Environment":
     )
     environment.globals["svg"] = charts.svg
     environment.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
-    environment.filters |= {"code": _code, "python": _python}
+    environment.filters |= {"code": _code, "python": _python, "setting": _setting, "command": _command}
     return environment
 
 

@@ -195,6 +195,12 @@ def test_a_chart_is_an_element_in_the_pages_colours():
     assert "opacity: 0.15" in charts.svg(reward, "Reward", 320, 150, [])  # its band
 
 
+def test_a_single_log_is_a_dot():
+    one, two = ([{"step": step, "kl": 0.5} for step in range(4, end)] for end in (5, 6))
+    dotted = [charts.svg(charts.read_curves(logs)["kl"], "KL", 320, 150, []) for logs in (one, two)]
+    assert ["stroke-linecap: round" in chart for chart in dotted] == [True, False]
+
+
 def test_any_subset_of_the_files_makes_a_report(tmp_path, undrawn):
     for kept in [kept for count in (1, 5) for kept in itertools.combinations(PARTS, count)]:
         run = write_run(tmp_path / "run")
@@ -251,6 +257,25 @@ def test_a_stopped_run_begins_with_its_alarms_and_how_to_resume(run, status, und
     text = Page(report.write(run)).text
     assert ("To resume: python train_grpo.py" in text) == status.startswith("stopped")
     assert text.index("tiny_variance at step 4") < text.index("Lenient accuracy")
+
+
+def test_no_line_breaks_within_a_flag(run, undrawn):
+    (run / "checkpoint-4").mkdir()
+    change_record(
+        run, status="interrupted", resume="python train_grpo.py --output_dir '<b>' --resume_from_checkpoint auto"
+    )
+    page = report.write(run).read_text()
+    assert '&lt;b&gt;&#39; <span class="flag">--resume_from_checkpoint</span> auto</pre>' in page
+    assert ".flag { white-space: nowrap; }" in page
+
+
+def test_whole_numbers_are_shown_without_a_fraction(run, undrawn):
+    changed = {"save_steps": {"inline": 500.0, "run": 100.0}, "learning_rate": {"inline": 1e-06, "run": 5e-06}}
+    change_record(run, changed=changed, settings={"logging_steps": 1.0, "temperature": 0.7})
+    text = Page(report.write(run)).text
+    assert "save_steps 500 100" in text and "logging_steps 1 " in text and "temperature 0.7" in text
+    body = report.write_model_card(run).read_text()
+    assert "| `save_steps` | `500` | `100` |" in body and "| `learning_rate` | `1e-06` | `5e-06` |" in body
 
 
 def test_two_reports_of_one_run_are_the_same(run):
