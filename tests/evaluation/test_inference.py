@@ -129,6 +129,19 @@ def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
     assert shown.endswith(f"\n\n{read}") and shown.startswith(text.strip())
 
 
+def test_an_answer_cannot_steer_the_terminal(monkeypatch):
+    """Answers that are shown elsewhere: tests/test_security.py."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
+    monkeypatch.setattr(
+        type(tokenizer), "decode", lambda *_, **__: "\x1b[2J\u202e\x9b31m<answer>\x1b]0;7\x07</answer>"
+    )
+    monkeypatch.setattr(inference, "generate", lambda *_, **__: [([1], False)])
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION, "--model_name_or_path", "run"])
+    model = SimpleNamespace(device=torch.device("cpu"))
+    shown = inference.answer(config, model, tokenizer, train_grpo.PROMPT_FORMATS["xml"], [])
+    assert shown.count("\\x1b") == 3 and not set("\x1b\x07\x9b\u202e") & set(shown)
+
+
 def test_a_saved_run_is_asked_in_its_own_format(thinking, monkeypatch):
     asked = []
     tokenize = inference.tokenize

@@ -83,13 +83,25 @@ def test_samples_are_seeded_and_differ_among_themselves(demo, tokenizer, ids):
     assert first == draw(1) != draw(2) and len({tuple(tokens) for tokens, _ in first}) > 1
 
 
-def test_the_fallback_has_the_same_settings(demo, tokenizer, ids, reference, monkeypatch):
-    """Whatever sampling defaults a model repository ships."""
-    own = {**demo.generation_config.to_dict(), "repetition_penalty": 9.0, "do_sample": True}
+@pytest.mark.parametrize("fallback", [False, True])
+def test_the_models_own_sampling_defaults_are_ignored(fallback, demo, tokenizer, ids, reference, monkeypatch):
+    own = {**demo.generation_config.to_dict(), "repetition_penalty": 9.0, "do_sample": True, "top_k": 3}
     monkeypatch.setattr(demo, "generation_config", type(demo.generation_config)(**own))
-    monkeypatch.setattr(generation, "obstacle", lambda model: "a test says so")
-    assert generate(demo, tokenizer, ids, 32, 8) == reference
-    assert generate(demo, tokenizer, ids[:6], 32, 4, Sampling(temperature=1.5, top_k=1)) == reference[:6]
+    if fallback:
+        monkeypatch.setattr(generation, "obstacle", lambda model: "a test says so")
+    assert generate(demo, tokenizer, ids[:6], 32, 8) == reference[:6]
+    for one in (Sampling(temperature=1.5, top_k=1), Sampling(temperature=1.5, top_p=1e-6)):
+        assert generate(demo, tokenizer, ids[:6], 32, 4, one) == reference[:6]
+
+
+def test_samples_follow_the_policys_distribution(demo, tokenizer, ids):
+    """That of the rollouts is TRL's: tests/training/test_rollouts.py."""
+    with torch.no_grad():
+        shares = demo.eval()(torch.tensor([ids[0]])).logits[0, -1].div(2.0).softmax(-1)
+    drawn = generate(demo, tokenizer, [ids[0]] * 1000, 1, 250, Sampling(temperature=2.0, seed=1))
+    tokens = torch.tensor([tokens[0] if tokens else tokenizer.eos_token_id for tokens, _ in drawn])
+    counts = tokens.bincount(minlength=len(shares))
+    assert torch.allclose(counts / 1000, shares, atol=0.04) and (counts > 0).sum() > 5
 
 
 def test_a_repetition_penalty_is_left_to_generate(demo, tokenizer, ids, reference, capsys):

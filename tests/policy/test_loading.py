@@ -8,7 +8,8 @@ import torch
 from datasets import Dataset
 from helpers_runs import DEMO
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer, get_peft_config
 
 import train_grpo
@@ -42,6 +43,33 @@ def test_configuration_is_read_without_weights(monkeypatch):
 def test_adapter_has_the_configuration_of_its_base(adapter):
     model_config, peft_config = loading.read_configs(configured(adapter))
     assert model_config.vocab_size == 512 and peft_config.r == 3
+
+
+def test_weights_in_a_harmless_pickle_are_read(tmp_path):
+    """Pickles with code: tests/test_security.py."""
+    shutil.copytree(DEMO / "model", tmp_path / "model")
+    weights = load_file(tmp_path / "model/model.safetensors")
+    torch.save(weights, tmp_path / "model/pytorch_model.bin")
+    (tmp_path / "model/model.safetensors").unlink()
+    loaded = loading.load(configured(tmp_path / "model")).state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_loading_is_told_whether_to_trust_code(trusted, monkeypatch):
+    """Untold, transformers asks at a terminal."""
+    told = []
+    for kind in (AutoConfig, AutoModelForCausalLM, AutoTokenizer):
+
+        def spy(*args, real=kind.from_pretrained, **kwargs):
+            told.append(kwargs.get("trust_remote_code"))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(kind, "from_pretrained", spy)
+    config = configured(DEMO / "model", "--trust_remote_code", str(trusted).lower())
+    loading.load(config)
+    loading.load_tokenizer(config, choose(train_grpo.PROMPT_FORMATS, config.script))
+    assert len(told) >= 3 and set(told) == {trusted}
 
 
 @pytest.mark.parametrize(
