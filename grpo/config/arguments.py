@@ -79,7 +79,8 @@ class Parser(TrlParser):
             return "; start several processes by torchrun --nproc_per_node=N train_grpo.py"
         if key in help.ALIASES:
             return f"; use --{help.ALIASES[key]}"
-        close = difflib.get_close_matches(key, self.keys, n=1, cutoff=0.75)
+        names = [*self.keys, "version", "help", "help_all", "config"]
+        close = difflib.get_close_matches(key, names, n=1, cutoff=0.75)
         close = close or [name for name in self.keys if key and name.startswith(f"{key}_")][:4]
         close = close or difflib.get_close_matches(key, self.keys, n=1)
         return f"; did you mean {' or '.join(close)}?" if close else "; --help_all lists all of them"
@@ -135,6 +136,10 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     words = [word for key, value in merged.items() if key not in unset for word in parser.words(key, value)]
     namespace, unknown = parser.parse_known_args(words + argv, argparse.Namespace(**unset))
     if unknown and not unknown[0].startswith("-"):
+        if "--report_to" in argv and unknown[0] in argv[argv.index("--report_to") + 2 :][:1]:
+            raise UserError(
+                f"report_to: {unknown[0]!r} is a second value; write several trackers as wandb,tensorboard"
+            )
         raise UserError(f"{unknown[0]!r} follows no flag that takes it; write settings as --flag value")
     if unknown:
         key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")

@@ -280,7 +280,8 @@ def run(
     if is_first_process():
         print_checks(checks)
         if tried:
-            Console().print("", probe.matrix(tried, weights), "", sep="\n")
+            title = "[italic]Rewards, tried on the first training row[/italic]"  # a table's own wraps at its width
+            Console().print("", title, probe.matrix(tried, weights), "", sep="\n")
         print_example(example(config, tokenizer, data), data.train[0]["answer"])
     stop_at_errors(checks)
     if config.script.dry_run:

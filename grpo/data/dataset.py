@@ -73,7 +73,7 @@ def build(
         alone = script.eval_only and other  # then nothing else is needed
         name = script.dataset_name if rows is None else rows
         source = {} if alone else load_source(name, script.dataset_config)
-        eval_source = load_source(other, script.dataset_config) if other else None
+        eval_source = load_source(other, script.dataset_config, "eval_dataset_name") if other else None
     datasets.disable_progress_bars()  # of what takes no time from here on
     tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.template_kwargs)
     shots = exemplars[: script.num_shots]

@@ -13,7 +13,9 @@ from grpo.core import parsing
 from grpo.core.errors import UserError
 
 
-def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -> dict[str, Dataset]:
+def load_source(
+    name: str | pd.DataFrame | Dataset, config: str | None = None, setting: str = "dataset_name"
+) -> dict[str, Dataset]:
     """All splits of a data source: a file, a directory written by `save_to_disk`, a Hub id, or rows in memory.
 
     Files, rows and a saved Dataset have one split, `train`. UserError where there is nothing to be read.
@@ -42,7 +44,11 @@ def load_source(name: str | pd.DataFrame | Dataset, config: str | None = None) -
     if path.suffix in READERS:
         try:
             rows = READERS[path.suffix](path)
-        except (OSError, ValueError) as error:  # of all readers; not UTF-8 is a ValueError too
+        except FileNotFoundError:
+            raise UserError(f"{setting}: the file {name!r} does not exist; correct its path") from None
+        except UnicodeDecodeError as error:
+            raise UserError(f"dataset {name!r} is not UTF-8 ({error.reason}); save it as UTF-8") from None
+        except (OSError, ValueError) as error:  # of all readers
             raise UserError(f"dataset {name!r} cannot be read as {path.suffix}: {_first_line(error)}") from None
         if not rows:
             raise UserError(f"dataset {name!r} holds no rows; use a file with one row for each question")
@@ -89,6 +95,8 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
     header, *rows = frame.to_numpy().tolist()
     if len(set(header)) < len(header):
         raise ValueError(f"two of the columns {', '.join(header)} have the same name; rename one")
+    if len(header) == 1 and ";" in header[0]:
+        raise ValueError(f"its only column is {header[0]!r}; separate columns by commas")
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 

@@ -204,7 +204,10 @@ def main(argv: list[str] | None = None) -> int:
             first = next((f" (line {line}: {reason})" for line, reason in bad.items()), "")
             raise UserError(f"{arguments.file!r} holds no row that can be scored{first}")
     except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)  # an OSError names the file
+        reason = str(error)
+        if isinstance(error, OSError):
+            reason = f"{arguments.file!r} cannot be read ({error.strerror}); name a JSONL file of completions"
+        print(f"error: {reason}", file=sys.stderr)
         return 2
     for line, reason in bad.items():
         print(f"line {line}: {reason}", file=sys.stderr)

@@ -107,7 +107,7 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
 def matrix(tried: Tried, weights: dict[str, float]) -> Table:
     """Rewards and their weighted sum by row, the completions by column."""
     total = weighted_sum(tried, weights)
-    table = Table(title="Rewards, tried on the first training row", title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
     for kind in total:
         table.add_column(kind, justify="right", no_wrap=True)
@@ -116,7 +116,8 @@ def matrix(tried: Tried, weights: dict[str, float]) -> Table:
         weight += ", async" if values is None else ""  # it is not tried
         cells = [_number(value) for value in values.values()] if isinstance(values, dict) else ["–"] * len(total)
         table.add_row(for_rich(short_name(name) + weight), *cells)
-    table.add_row("weighted sum", *map(_number, total.values()), style="bold")
+    if total:
+        table.add_row("weighted sum", *map(_number, total.values()), style="bold")
     return table
 
 

@@ -122,7 +122,7 @@ def saved(*spoils):
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
 
 FILES = {
-    "missing evaluation file": Case("'gone.csv'", {"eval_dataset_name": "gone.csv"}),
+    "missing evaluation file": Case("eval_dataset_name: the file 'gone.csv'", {"eval_dataset_name": "gone.csv"}),
     "key twice": data(ROW + '{"question": "a", "question": "b", "answer": "#### 1"}\n', "line 2"),
     "wrong columns": data(lines([{"text": "a", "label": 1}]), "question_column:"),
     "wrong answer column": Case("answer_column:", {"answer_column": "gold"}),
@@ -171,7 +171,8 @@ SETTINGS = {
     "unknown flag": given("--lerning_rate", "1", says="--lerning_rate:"),
     "abbreviated flag": given("--model", "x", says="--model:"),
     "setting that GRPO cannot have": given("--auto_find_batch_size", "true", says="auto_find_batch_size"),
-    "word without a flag": given("--report_to", "tensorboard", "wandb", says="'wandb'"),
+    "word without a flag": given("--report_to", "tensorboard", "wandb", says="report_to: 'wandb'"),
+    "nearly --version": given("--versio", says="version"),
     "flag without a value": given("--seed", says="seed:"),
     "CPU and bf16": given("--bf16", "true", says="bf16:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),

@@ -64,6 +64,8 @@ def test_slices(spec, count):
         ("broken.jsonl", b'{"question": "a"}\n{"question', "line 2: broken JSON"),
         ("list.jsonl", b"[1]\n", "line 1: each line must be one JSON object"),
         ("ragged.csv", b"question,answer\na,1\nb,2,3\n", "Expected 2 fields in line 3, saw 3"),
+        ("latin.csv", "question,answer\ncaf\xe9,1\n".encode("latin-1"), "save it as UTF-8"),
+        ("semicolons.csv", b"question;answer\na;1\n", "separate columns by commas"),
         ("twice.csv", b"answer,answer\na,1\n", "same name"),
         ("no.parquet", b"PAR1", "arquet"),
         ("empty.csv", b"", "holds no rows"),

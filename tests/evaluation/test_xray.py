@@ -320,3 +320,8 @@ def test_a_reader_that_goes_away_leaves_no_traceback(tmp_path):
         process.stdout.read(10)
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_a_file_that_is_not_there_is_a_readable_line(capsys):
+    assert xray.main(["/nope"]) == 2
+    assert "'/nope' cannot be read" in capsys.readouterr().err

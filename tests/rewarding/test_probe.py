@@ -123,3 +123,8 @@ def test_what_is_no_finite_number_is_an_error(odd):
     found = checks(try_out(odd=lambda completions, **kwargs: [1.0, odd, 1.0, 1.0, 1.0], **FIVE))
     assert found["reward odd"].status == "error" and str(odd) in found["reward odd"].finding
     assert found["all rewards"].status == "ok"
+
+
+def test_a_matrix_without_values_has_no_title_to_wrap_and_no_sum():
+    table = matrix({"later": None, "broken": ValueError("x")}, {"later": 1.0, "broken": 1.0})
+    assert table.row_count == 2 and table.title is None
