@@ -2,12 +2,14 @@
 
 import importlib.util
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from huggingface_hub import get_token
 
 from grpo.core.errors import UserError
-from grpo.core.processes import is_first_process
+from grpo.core.processes import is_first_process, say
+from grpo.runs.directory import recorded
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -87,7 +89,12 @@ def start(training: "GRPOConfig") -> None:
     """Start the runs of the servers' trackers before anything is computed: they may refuse them.
 
     The callbacks of transformers find these runs and log to them.
+
+    Args:
+        training: `run_name` changes where trackio holds another run of that name.
     """
+    if "trackio" in (training.report_to or []) and is_first_process():
+        _name_for_trackio(training)
     for name in training.report_to or []:
         if name not in SERVERS or not is_first_process():
             continue
@@ -112,3 +119,22 @@ def start(training: "GRPOConfig") -> None:
                 f"report_to: {label} refuses this run ({error}); check its key and the network, log offline "
                 f"(export {variable}=offline), or use --report_to none"
             ) from error
+
+
+def _name_for_trackio(training: "GRPOConfig") -> None:
+    """transformers lets trackio continue a run of the same name, which would make one curve of two trainings."""
+    import trackio
+
+    output = Path(str(training.output_dir))
+    if training.resume_from_checkpoint and Path(training.resume_from_checkpoint).parent.resolve() == output.resolve():
+        training.run_name = recorded(output, "settings", "run_name") or training.run_name
+        return
+    try:
+        taken = {run.name for run in trackio.Api().runs(training.project)}
+    except ValueError:  # no such project yet
+        return
+    name, number = training.run_name, 2
+    while training.run_name in taken:
+        training.run_name, number = f"{name}-{number}", number + 1
+    if training.run_name != name:
+        say(f"note: trackio already has a run {name}; this one is called {training.run_name} (--run_name names it)")

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import json
 import os
 import pty
 import sys
@@ -95,6 +96,27 @@ def test_a_server_that_refuses_is_one_line(name, monkeypatch):
     monkeypatch.setattr(f"{name}.init", refuse)
     with pytest.raises(UserError, match=r"refuses this run \(timed out more of it\).*_MODE=offline"):
         trackers.start(training(name))
+
+
+def test_trackio_has_one_run_a_training_resumed_or_not(monkeypatch, capsys):
+    """It would continue a run of the same name."""
+    taken = []
+    monkeypatch.setattr("trackio.Api", lambda: SimpleNamespace(runs=lambda project: taken))
+    for output, checkpoint, name in (
+        ("run", None, "x"),
+        ("other", None, "x-2"),
+        ("other", "other/checkpoint-1", "x-2"),
+        ("run", "run/checkpoint-1", "x"),
+        ("third", "run/checkpoint-1", "x-3"),
+    ):
+        settings = training("trackio")
+        settings.output_dir, settings.resume_from_checkpoint, settings.project = output, checkpoint, "huggingface"
+        trackers.start(settings)
+        assert settings.run_name == name
+        Path(output).mkdir(exist_ok=True)
+        Path(output, "run.json").write_text(json.dumps({"settings": {"run_name": name}}))
+        taken.append(SimpleNamespace(name=name))
+    assert capsys.readouterr().out.count("note: trackio already has a run x; this one is called x-") == 2
 
 
 @pytest.mark.slow
