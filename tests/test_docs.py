@@ -161,6 +161,7 @@ def test_every_block_is_of_a_kind_that_is_checked():
     assert len(without) == 1 and "held-out questions, greedy" in without[0]  # what the demo prints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("python"))
 def test_python_snippets_run(block, reader, capsys):
     if ">>>" in block.text:
@@ -174,6 +175,7 @@ def test_python_snippets_run(block, reader, capsys):
     assert names.get("status", 0) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_recipe_snippets_are_recipes(block, reader, capfd):
     Path("snippet.yaml").write_text(block.text, encoding="utf-8")
@@ -181,6 +183,7 @@ def test_recipe_snippets_are_recipes(block, reader, capfd):
     train(["--config", "snippet.yaml"], capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(command, reader, monkeypatch, capfd):
     run(command, monkeypatch, capfd)
@@ -266,6 +269,7 @@ WRITE_UPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", WRITE_UPS)
 def test_what_the_write_ups_teach_runs(command, reader, monkeypatch, capfd):
     run(command if not command.startswith("--") else f"python train_grpo.py {command}", monkeypatch, capfd)

@@ -55,6 +55,7 @@ def gradients_of_example(answers, ids, attention_mask, completion_mask):
     return gradients, (log_probs[1] - log_probs[0]).exp()[completion_mask]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer_class", [GRPOTrainer, LeanGRPOTrainer])
 def test_example_has_the_trainers_gradients(rollout, tmp_path, trainer_class):
     questions, answers, (ids, attention_mask, completion_mask) = rollout

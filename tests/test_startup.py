@@ -58,6 +58,7 @@ ABSENT = {  # what each moment does without
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ABSENT)
 def test_what_is_not_needed_yet_is_not_imported(moment, modules):
     assert ABSENT[moment] & modules[moment] == set()

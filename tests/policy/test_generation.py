@@ -49,6 +49,7 @@ def reference(demo, tokenizer, ids):
     return stock(demo, tokenizer, ids, 32)  # some are cut off, most end at different lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [3, 8, 64])
 def test_greedy_completions_are_those_of_generate(batch_size, demo, tokenizer, ids, reference):
     assert len({len(tokens) for tokens, _ in reference}) > 5 and 0 < sum(cut for _, cut in reference) < COUNT

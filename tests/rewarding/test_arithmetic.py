@@ -202,6 +202,7 @@ HOSTILE = {  # what one expression can cost: tests/test_security.py
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_text_of_a_million_characters(kind):
     is_verified("1+1=2")  # loads math-verify
@@ -212,6 +213,7 @@ def test_hostile_text_of_a_million_characters(kind):
     assert time.process_time() - start < 3
 
 
+@pytest.mark.slow
 def test_gold_solutions_lose_their_credit_with_a_digit_changed():
     """Of 300 of GSM8K's own solutions; benchmarks/gold_steps.py measures all of them."""
     if not GSM8K.exists():

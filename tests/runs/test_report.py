@@ -201,6 +201,7 @@ def test_a_single_log_is_a_dot():
     assert ["stroke-linecap: round" in chart for chart in dotted] == [True, False]
 
 
+@pytest.mark.slow
 def test_any_subset_of_the_files_makes_a_report(tmp_path, undrawn):
     for kept in [kept for count in (1, 5) for kept in itertools.combinations(PARTS, count)]:
         run = write_run(tmp_path / "run")

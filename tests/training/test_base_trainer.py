@@ -126,6 +126,7 @@ def test_as_a_library_it_resumes_from_complete_checkpoints_only(learned, tiny_mo
         trainer.train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch):
     from transformers import Trainer
 

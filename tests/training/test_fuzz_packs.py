@@ -89,6 +89,7 @@ def micro_batches(draw, most=3):
     return found
 
 
+@pytest.mark.slow
 @examples(200)
 @given(micro_batches(), st.sampled_from(["grpo", "dr_grpo", "sapo", "luspo", "dapo", "cispo", "vespo", "bnpo"]),
        st.booleans(), st.integers(1, 30), st.booleans(), st.integers(0, 3))  # fmt: skip

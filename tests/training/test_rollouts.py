@@ -106,6 +106,7 @@ def test_the_global_random_state_decides(usual, ids):
     assert len(set(same)) > 1
 
 
+@pytest.mark.slow
 def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
     torch.manual_seed(0)
     adapter = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, lora_dropout=0.5)

@@ -157,7 +157,7 @@ def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path, capsys):
         saved += [step] * asked.should_save
         assert asked.should_training_stop == (step in (6, 8))  # at the rollout's end, or the run's
     assert saved == [3, 6, 8]
-    assert capsys.readouterr().out.count("a checkpoint was due at step 2, amid a rollout") == 1
+    assert capsys.readouterr().out.count("a checkpoint was due at step 2, during a rollout") == 1
 
 
 @pytest.mark.parametrize(("saved", "writes"), [(4, []), (3, [4])])
