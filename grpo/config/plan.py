@@ -79,7 +79,10 @@ def find_gpu(name: str) -> Device:
 
     fitting = [known for known in GPUS if plain(name).startswith(plain(known))]
     if not fitting:
-        raise UserError(f"gpu: {name!r} is not in the table; describe it by --tflops, --bandwidth and --memory")
+        raise UserError(
+            f"gpu: {name!r} is not known; use {', '.join(GPUS)}, or describe yours by all of --tflops, --bandwidth "
+            "and --memory"
+        )
     best = max(fitting, key=len)
     return Device(best, *GPUS[best])
 
@@ -213,12 +216,12 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     )
     add = parser.add_argument
     add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}; default: this machine's, or H100 if it has none")
-    add("--tflops", type=float, help="of another GPU: 16-bit matrix products, TFLOP/s")
+    add("--tflops", type=float, help="16-bit matrix products, TFLOP/s; all three describe another GPU")
     add("--bandwidth", type=float, help="of its memory, TB/s")
     add("--memory", type=float, help="GB of it")
     add("--devices", type=int, default=1, help="number of GPUs (default 1)")
     add("--sharding", choices=list(memory.SHARED), default="none", help="what several GPUs divide (docs/scaling.md)")
-    add("--price", type=float, default=2.5, help="of a GPU and hour (default 2.5)")
+    add("--price", type=float, default=2.5, help="dollars for a GPU and hour (default 2.5)")
     add("--mean_completion_length", type=float, default=200.0, metavar="TOKENS", help="(default 200)")
     add("--why", action="store_true", help="show the arithmetic, and what is assumed")
     given, others = parser.parse_known_args(argv)
@@ -228,7 +231,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     merged = resolve.merge(runpy.run_path(str(SCRIPT))["HYPERPARAMETERS"], others, given.devices)
     settings = SimpleNamespace(**merged.settings)
     if settings.use_cpu:
-        raise UserError("use_cpu: a plan is about GPUs; drop it (--dry_run true estimates the memory of a CPU)")
+        raise UserError("use_cpu: a run on a CPU is not planned; add --use_cpu false for its plan on a GPU")
     settings.generation = "hf" if settings.generation == "auto" else settings.generation
     backend = attention.choose(settings.attn_implementation, torch.device("cuda")) if settings.packed else None
     name, adapter = settings.model_name_or_path, None
@@ -331,7 +334,7 @@ def answer(plan: Plan, price: float) -> list[str]:
         f"memory  about {digits(peak)} GB of {device.memory:,.0f} GB on {many}{device.name}: "
         + ("fits" if peak <= device.memory else "does not fit"),
         f"time    {between(total[0] / size, total[1] / size)} {unit} for {plan.steps:,} optimizer steps: {phases}",
-        f"cost    {between(total[0] * hourly, total[1] * hourly)} at {price:g} a device and hour (--price)",
+        f"cost    {between(total[0] * hourly, total[1] * hourly)} dollars at {price:g} a device and hour (--price)",
         f"limit   {limit}",
     ]
 

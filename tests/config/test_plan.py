@@ -87,7 +87,7 @@ def test_every_recipe_can_be_planned(path, monkeypatch, capsys):
     ("flags", "key"),
     [
         (["--gpu", "B9"], "gpu"),
-        (["--gpu", "H100", "--use_cpu", "true"], "use_cpu"),
+        (["--config", "demo"], "use_cpu"),
         (["--bf16", "false", "--dtype", "float32"], "tflops"),
         (["--model_name_or_path", "nobody/nothing"], "model_name_or_path"),
         (["--learning_rat", "1"], "--learning_rat"),
@@ -137,7 +137,7 @@ def test_the_table_on_paper_is_what_the_command_prints(monkeypatch):
         steps, generation, training, evaluation, hours, cost, size = cells.split(" | ")
         phases = f"generation {generation}, training {training}, evaluation {evaluation}"
         assert lines["time"] == f"time    {hours} hours for {steps} optimizer steps: {phases}"
-        assert f" {cost} at 2.5" in lines["cost"]
+        assert f" {cost} dollars at 2.5" in lines["cost"]
         used, device, fits = re.fullmatch(r"(.*) of (.*), (.*)", size).groups()
         assert lines["memory"] == f"memory  about {used} GB of {device} GB on {gpu}: {fits}"
 
