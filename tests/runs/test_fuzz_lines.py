@@ -14,6 +14,7 @@ from grpo.core import redaction
 from grpo.runs import record as records
 
 
+@pytest.mark.slow
 @examples(50)
 @given(st.lists(st.dictionaries(st.text(max_size=6), JSON, max_size=3), max_size=5), st.binary(max_size=20))
 def test_lines_come_back_whatever_is_half_written_between(written, torn):
