@@ -27,9 +27,9 @@ settings.load_profile("long" if LONG else "default")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that look at an adapter's run, or use the reader's directory of test_docs.py, wait for it: slow."""
+    """Tests that look at a finished run, or use the reader's directory of test_docs.py, wait for it: slow."""
     for item in items:
-        if {"learned_adapter", "directory"} & set(item.fixturenames):
+        if {"learned", "learned_adapter", "directory"} & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
 
 
