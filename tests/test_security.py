@@ -133,7 +133,7 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_no_source_unpickles_evaluates_or_trusts(path):
-    """transformers asks at a terminal whether to trust a model's code, unless it is told."""
+    """transformers asks at a terminal whether to trust a model's code, unless the caller decides."""
     text = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):

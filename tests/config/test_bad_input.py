@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user gives: one line that says what and what would do, status 2, nothing written.
+"""A user's mistakes: one line with the value and the fix, status 2, nothing written.
 
 A case each of what a module finds; the module's own tests have the others.
 `MISTAKES` run through `main` in process and must be found before weights are loaded, save where a case says so, so that

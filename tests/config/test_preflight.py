@@ -177,8 +177,8 @@ def test_an_evaluation_alone_skips_the_rules_of_training(table):
 
 
 def test_errors_stop_with_the_first_one_and_the_number_of_others():
-    checks = [Check("ok", "a", "fine"), *[Check("error", "b", "broken", "mend it")] * 3]
-    with pytest.raises(UserError, match=r"b: broken; mend it \(and 2 more"):
+    checks = [Check("ok", "a", "fine"), *[Check("error", "b", "broken", "fix it")] * 3]
+    with pytest.raises(UserError, match=r"b: broken; fix it \(and 2 more"):
         stop_at_errors(checks)
     stop_at_errors(checks[:1])
 
@@ -215,10 +215,10 @@ def test_a_model_of_unknown_size_does_not_stop_a_run(table, monkeypatch):
 
 def test_the_table_of_checks_takes_no_text_for_markup(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    checks = [Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "mend [it]")]
+    checks = [Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "fix [it]")]
     preflight.print_checks(checks)
     preflight.print_example("[/bold] <|prompt|>", "[/gold]" * 20)
     shown = capsys.readouterr().out
-    assert "[fine]" in shown and "→ mend [it]" in shown and "[/bold] <|prompt|>" in shown
+    assert "[fine]" in shown and "→ fix [it]" in shown and "[/bold] <|prompt|>" in shown
     assert "gold answer: [/gold]" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())

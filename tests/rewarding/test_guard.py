@@ -28,7 +28,7 @@ MANY = {"max_faulty_rewards": 1.0}  # more than in a real run: their number is n
 
 
 def is_bad(completion_ids):
-    """Rows at fault, told by what stands in them, so that it does not matter with which others they are scored."""
+    """Rows at fault, known by their own text, so that it does not matter with which others they are scored."""
     return {index for index, ids in enumerate(completion_ids) if sum(ids) % 5 == 0}
 
 

@@ -91,7 +91,7 @@ def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, wr
         err = capfd.readouterr().err
         assert told in err and "(--model_name_or_path run/checkpoint-2)" in err and "Traceback" not in err
         assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
-    # the same rows from another place, and more steps: told, and done
+    # the same rows from another place, and more steps: reported, and done
     copy = write_jsonl([json.loads(line) for line in lines], "copy.jsonl")
     change = ("--dataset_name", copy, "--max_steps", "3")
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change]) == 0
