@@ -20,9 +20,9 @@ machine in a minute, run: python train_grpo.py --config recipes/demo.yaml. To tr
 the CPU, ask for it: --use_cpu true."""
 
 NO_FLASH_ATTENTION = (
-    "note: flash-attn is not installed, so attention runs on sdpa; for FlashAttention-2 install it (pip install -r "
-    "requirements-cuda.txt --no-build-isolation), or let transformers download a kernel (--attn_implementation "
-    "kernels-community/flash-attn2)"
+    "note: flash-attn is not installed, so attention runs on sdpa; for FlashAttention-2 compile it (pip "
+    "install wheel ninja packaging psutil && pip install flash-attn --no-build-isolation), or let transformers "
+    "download a kernel (--attn_implementation kernels-community/flash-attn2)"
 )
 
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trl import GRPOConfig, GRPOTrainer
 
 OTHERWISE = "or give --generation auto --use_vllm false"
-INSTALL = f"pip install -r requirements-cuda.txt --no-build-isolation, {OTHERWISE}"
+INSTALL = f"pip install -r requirements-cuda.txt, {OTHERWISE}"
 SERVE = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve {model} --weight-transfer-config \'{{"backend": "nccl"}}\' '
     "--logprobs-mode processed_logprobs"

@@ -61,7 +61,7 @@ def test_use_cpu_overrides_the_inline_block_and_recipes():
     ("installed", "dtype", "used", "said"),
     [
         (True, "bfloat16", "flash_attention_2", None),
-        (False, "bfloat16", "sdpa", "requirements-cuda.txt"),
+        (False, "bfloat16", "sdpa", "pip install wheel ninja packaging psutil && pip install flash-attn"),
         (True, "float32", "sdpa", "float32"),
     ],
 )

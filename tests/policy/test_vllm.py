@@ -1,5 +1,6 @@
 """grpo/policy/vllm.py: vLLM is one that TRL can use, its server answers, and it samples with the policy's weights."""
 
+import contextlib
 import importlib
 import json
 import threading
@@ -9,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from helpers_runs import DEMO
+from helpers_runs import DEMO, ROOT
+from packaging.requirements import Requirement
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
@@ -37,6 +39,22 @@ def test_a_vllm_that_trl_does_not_know_is_one_line(version, message, monkeypatch
         return vllm.check_installed()
     with pytest.raises(UserError, match=message):
         vllm.check_installed()
+
+
+def test_the_requirements_take_what_trl_supports(monkeypatch):
+    """And nothing that compiles, whose failure would take vLLM and bitsandbytes with it."""
+    lines = (ROOT / "requirements-cuda.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [Requirement(line.partition("#")[0]) for line in lines if not line.startswith("#")]
+    assert [each.name for each in wanted] == ["vllm", "bitsandbytes"]
+    for minor in range(20, 35):
+        version = f"0.{minor}.0"
+        monkeypatch.setattr(
+            importlib.import_module("trl.import_utils"),
+            "_is_package_available",
+            lambda name, return_version=False, version=version: (True, version),
+        )
+        with contextlib.nullcontext() if version in wanted[0].specifier else pytest.raises(UserError):
+            vllm.check_installed()
 
 
 class Answer(BaseHTTPRequestHandler):
