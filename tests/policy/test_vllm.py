@@ -23,7 +23,7 @@ from grpo.training.trainer import LeanGRPOTrainer
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (None, r"vLLM is not installed; pip install -r requirements-cuda.txt .*--use_vllm false"),
+        (None, r"vLLM is not installed; pip install -r requirements-cuda.txt, .*--use_vllm false"),
         ("0.21.0", r"versions from 0.22.0 to 0.31.0. You have version 0.21.0 installed. pip install"),
         ("0.30.0+cu129", None),
     ],
