@@ -2,7 +2,7 @@
 
     python train_grpo.py                                  Qwen2.5-1.5B-Instruct on one CUDA GPU
     torchrun --nproc_per_node=4 train_grpo.py             the same on four
-    python train_grpo.py --config recipes/demo.yaml       a tiny model on a laptop's CPU, in a minute
+    python train_grpo.py --config recipes/demo.yaml       a tiny model on a laptop's CPU, in under a minute
     python train_grpo.py --dry_run true                   check everything that can be checked, and stop
     python train_grpo.py --ask "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"
 

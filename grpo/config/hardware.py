@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 NO_GPU = """\
 no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
-machine in a minute, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own on \
-the CPU, ask for it: --use_cpu true."""
+machine in under a minute, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own \
+on the CPU, ask for it: --use_cpu true."""
 
 NO_FLASH_ATTENTION = (
     "note: flash-attn is not installed, so attention runs on sdpa; for FlashAttention-2 compile it (pip "
