@@ -13,6 +13,7 @@ ACROSS_MODULES = {  # what they are about instead of one module
     "test_docstrings.py": "the examples in docstrings",
     "test_examples.py": "examples/",
     "test_killed.py": "runs that are killed",
+    "test_notebooks.py": "notebooks/",
     "test_rewards.py": "rewards.py",
     "test_security.py": "SECURITY.md",
     "test_startup.py": "what is imported when",

@@ -155,6 +155,7 @@ def test_a_run_compares_before_and_after_and_reports_it(learned):
     assert sum(compared["lenient"][key] for key in ("both", "fixed", "broken", "neither")) == 4
     page, card = (run / "report.html").read_text(), (run / "README.md").read_text()
     assert "not a progress measure" in page and str(DEMO / "train.jsonl") in page
+    assert "Watch it: run/report.html" in shown and "http-equiv" not in page  # it is over
     assert "library_name: transformers" in card and "too small to tell" in card
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "finished" and record["seconds"] > 1

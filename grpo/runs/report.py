@@ -10,18 +10,21 @@ import functools
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, reason_of
 from grpo.core.parsing import ArgumentParser
 from grpo.runs import charts
 from rewards import short_name
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+REFRESH = 30  # seconds after which the page of a run that trains is reloaded, and at least between two versions of it
 
 # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -166,16 +169,36 @@ def _environment(html: bool) -> "Environment":
 
 def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
     text = _environment(path.suffix == ".html").get_template(template).render(facts)
-    path.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
+    part = path.with_name(f".{path.name}.part")  # a browser may load the page while it is written
+    try:
+        part.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)  # what a full disk has cut short
     return path
 
 
 def write(run: Path) -> Path:
     """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
-    facts = _facts(run) | {"examples": _examples(run)}
+    facts = _facts(run)
     if facts["curves"]:
         draw_curves(run)
-    return _fill("report.html.j2", run / "report.html", facts)
+    return _fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": None})
+
+
+def refresh(run: Path) -> str:
+    """Write `report.html` without `curves.png`: while its run trains, the page reloads itself.
+
+    Returns:
+        why it could not be written, empty if it was: no run ends for its report.
+    """
+    try:
+        facts = _facts(run)
+        live = {"every": REFRESH, "at": time.strftime("%H:%M:%S")} if facts["status"] == "running" else None
+        _fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": live})
+    except Exception as error:
+        return reason_of(error)
+    return ""
 
 
 def write_model_card(run: Path, **names: Any) -> Path:

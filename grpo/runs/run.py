@@ -209,6 +209,8 @@ class Run:
             by_signal = isinstance(error, Interrupted)
             with contextlib.suppress(OSError, ValueError):
                 self._note(f"interrupted by {error}" if by_signal else f"failed: {reason_of(error)}")
+            if self._trained and is_first_process():
+                report.refresh(self.output)  # the page says so, and no longer reloads itself
             if isinstance(error, Interrupted):
                 raise Interrupted(f" by {error}. {self.way_on()}", error.status) from None
             raise

@@ -1,6 +1,7 @@
-"""Callbacks of a run: its metrics file, steps that are skipped, rewards that fail, and the alarms of alarms.py."""
+"""Callbacks of a run: its metrics file and live report, skipped steps, rewards that fail, the alarms of alarms.py."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +14,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from grpo.core.processes import show
 from grpo.policy import sharding
+from grpo.runs import report
 from grpo.runs.record import append_line
 from grpo.training.alarms import ALARMS, MIN_UPDATES, WARN_ONLY, Observed, Rollout
 from rewards import completion_text
@@ -34,6 +36,35 @@ class MetricsFile(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero and logs:
             append_line(self.path, {"step": state.global_step, **logs})
+
+
+class LiveReport(TrainerCallback):
+    """Rewrite `report.html` while the run trains: at logging steps, every 30 s and in 1 % of the time at most.
+
+    A report that cannot be written is one line, and the run continues without.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._due = 0.0  # not before; infinite once it has failed
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._write(state)
+        if state.is_world_process_zero and self._due < math.inf:
+            show(f"Watch it: {escape(str(self.directory / 'report.html'))}", soft_wrap=True)
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._write(state)
+
+    def _write(self, state: TrainerState) -> None:
+        begun = time.monotonic()
+        if not state.is_world_process_zero or begun < self._due:
+            return
+        reason = report.refresh(self.directory)
+        took = time.monotonic() - begun  # a chart takes some 30 ms, and a report has about twenty
+        self._due = math.inf if reason else begun + max(report.REFRESH, 100 * took)
+        if reason:
+            show(f"note: no report while it trains ({escape(reason)}); it is written at the end")
 
 
 class SkipNonFiniteSteps(TrainerCallback):

@@ -38,6 +38,7 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
     trainer.checkpoint_facts = facts
     # the first reason to stop counts: a cause is asked about before the alarms that follow from it
     trainer.add_callback(callbacks.MetricsFile(run.output))
+    trainer.add_callback(callbacks.LiveReport(run.output))  # which shows what is in that file
     trainer.add_callback(skip := callbacks.SkipNonFiniteSteps(trainer, run.ask))
     trainer.add_callback(callbacks.StopAtFaultyRewards(trainer, run.ask))
     trainer.add_callback(callbacks.Watch(trainer, run.output, skip, run.ask if config.script.stop_on_alarm else None))

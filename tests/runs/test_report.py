@@ -251,6 +251,34 @@ def test_a_right_number_without_its_form_is_told_apart(run, undrawn):
     assert "Before ✗ wrong so 1 no answer tag After ✓ right number, wrong form so 1 no answer tag" in text
 
 
+@pytest.mark.parametrize("status", ["running", "finished", "evaluated", "stopped by an alarm: x", "failed: x"])
+def test_only_the_page_of_a_run_that_trains_reloads_itself(run, status, undrawn):
+    change_record(run, status=status)
+    assert report.refresh(run) == ""
+    page = Page(run / "report.html")
+    live = status == "running"
+    assert [attrs["content"] for _, attrs in page.elements if "http-equiv" in attrs] == ["30"] * live
+    assert ("running 24 of 24 optimizer steps as of " in page.text) == live
+    assert not (run / "curves.png").exists()  # it is left to the end
+    report.write(run)  # the user's command, of a run that was perhaps killed
+    assert "http-equiv" not in (run / "report.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_leaves_the_one_before(run, undrawn, monkeypatch):
+    assert report.refresh(run) == ""
+    before, here = (run / "report.html").read_bytes(), {path.name for path in run.iterdir()}
+
+    def full(part, text, **kwargs):
+        part.write_bytes(text.encode()[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert report.refresh(run) == "[Errno 28] No space left on device"
+    assert (run / "report.html").read_bytes() == before and {path.name for path in run.iterdir()} == here
+    (run / "metrics.jsonl").write_bytes(b"{\n{}\n")
+    assert "line 1 is not a JSON object" in report.refresh(run)
+
+
 @pytest.mark.parametrize("status", ["finished", "running", "stopped by an alarm: x"])
 def test_a_stopped_run_begins_with_its_alarms_and_how_to_resume(run, status, undrawn):
     change_record(run, status=status, resume="python train_grpo.py --resume_from_checkpoint auto")

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 import train_grpo
 from grpo.core.settings import Stage
 from grpo.rewarding.weighting import RewardWeights
-from grpo.training.callbacks import MetricsFile, SkipNonFiniteSteps, Watch
+from grpo.training import callbacks
+from grpo.training.callbacks import LiveReport, MetricsFile, SkipNonFiniteSteps, Watch
 from grpo.training.trainer import LeanGRPOTrainer
 
 LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
@@ -30,6 +32,46 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
+
+
+# --- The report of a run that trains
+
+FIRST, OTHER = (SimpleNamespace(is_world_process_zero=first) for first in (True, False))
+
+
+@pytest.mark.parametrize(("cost", "every"), [(0.1, 30), (2.0, 200)])
+def test_the_report_is_rewritten_rarely_and_in_little_time(monkeypatch, capsys, cost, every):
+    clock, begun = SimpleNamespace(now=1000.0), []
+
+    def refresh(directory):
+        begun.append(clock.now)
+        clock.now += cost
+        return ""
+
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(callbacks.report, "refresh", refresh)
+    callback = LiveReport(Path("outputs/demo-GRPO"))
+    callback.on_train_begin(None, FIRST, None)
+    assert capsys.readouterr().out == "Watch it: outputs/demo-GRPO/report.html\n"
+    while clock.now < 1000 + 3 * every:
+        callback.on_log(None, FIRST, None)
+        clock.now += 1  # a step
+    gaps = [later - earlier for earlier, later in pairwise(begun)]
+    assert len(gaps) == 2 and all(every <= gap < every + 3 for gap in gaps)
+    LiveReport(Path("x")).on_train_begin(None, OTHER, None)
+    assert len(begun) == 3 and capsys.readouterr().out == ""
+
+
+def test_a_report_that_fails_is_one_line_and_ends_nothing(monkeypatch, capsys):
+    callback = LiveReport(Path("there is no run"))
+    callback.on_train_begin(None, FIRST, None)
+    monkeypatch.setattr(callbacks.report, "refresh", None)  # it is not tried again
+    callback.on_log(None, FIRST, None)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown == (
+        "note: no report while it trains ('there is no run' holds no run (no run.json, metrics.jsonl or "
+        "eval_*.json)); it is written at the end"
+    )
 
 
 # --- What is observed

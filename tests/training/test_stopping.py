@@ -92,6 +92,8 @@ def test_weights_without_a_checkpoint_are_not_called_nothing(tiny_run, monkeypat
     assert "Interrupted by SIGTERM. Training had ended, and its weights are in run" in err
     assert "Nothing was trained" not in err and "--resume_from_checkpoint" not in err
     assert Path("run/model.safetensors").exists()  # which no restart replaces: tests/runs/test_directory.py
+    page = Path("run/report.html").read_text()
+    assert "interrupted by SIGTERM</span>" in page and "http-equiv" not in page
 
 
 def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):

@@ -1,0 +1,86 @@
+"""notebooks/grpo.ipynb: its cells run in their order, and what they train on a T4 fits one."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from helpers_runs import ROOT, flags
+from transformers import Qwen2Config
+
+from grpo.config import plan
+
+CELLS = json.loads((ROOT / "notebooks" / "grpo.ipynb").read_text(encoding="utf-8"))["cells"]
+CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
+QUICK = flags(max_steps=1, eval_samples=4, per_device_train_batch_size=16, max_completion_length=40)
+
+
+@pytest.fixture
+def displayed(tmp_path, monkeypatch):
+    """What was displayed; IPython is replaced, and the reader's folder has what runs need of the repository."""
+    for name in ("assets", "recipes"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    pages, display = [], ModuleType("IPython.display")
+    display.HTML = lambda text: pages.append(text)
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield pages
+    sys.modules.pop("my_reward", None)
+
+
+def execute(cells):
+    """Run cells as a notebook does, quick; the names they define, and the values that it would show."""
+    names, shown = {}, []
+    for cell in cells:
+        tags, text = cell["metadata"].get("tags", []), "".join(cell["source"])
+        if "install" in tags:
+            continue
+        if text.startswith("%%writefile "):
+            line, _, text = text.partition("\n")
+            Path(line.split()[1]).write_text(text, encoding="utf-8")
+            continue
+        tree = ast.parse(text)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "a cell", "exec"), names)
+        if "parameters" in tags:
+            assert names["QUICK"] == []
+            names["QUICK"] = QUICK
+        if last:
+            shown.append(eval(compile(ast.Expression(last.value), "a cell", "eval"), names))
+    return names, shown
+
+
+def test_no_output_is_stored():
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in CODE)
+
+
+@pytest.mark.slow
+def test_every_cell_runs_on_a_cpu(displayed, capsys):
+    names, shown = execute(CODE)
+    statuses = [value for value in shown if isinstance(value, int)]
+    assert statuses == [0, 0, 0], capsys.readouterr().err  # a run, a question, a run on other data
+    assert names["my_reward"].concise(["short"], limit=4) == [0.0] and [0.5, 0.0] in shown
+    records = [json.loads(Path(f"outputs/{name}/run.json").read_text()) for name in ("notebook", "notebook-own")]
+    assert [record["status"] for record in records] == ["finished", "finished"]
+    assert records[1]["settings"]["reward_funcs"][-1] == "my_reward.concise"
+    assert len(displayed) == 2 and all("srcdoc=" in page and "GRPO run report" in page for page in displayed)
+
+
+def test_the_run_on_a_t4_fits_its_memory(displayed, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    before = next(at for at, cell in enumerate(CODE) if "train_grpo.main(" in "".join(cell["source"]))
+    names, _ = execute(CODE[:before])
+    assert names["SETTINGS"] is names["T4"]
+    sizes = {"num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4864, "tie_word_embeddings": True}
+    sizes |= {"num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936}
+    monkeypatch.setattr(plan, "model_config", lambda name: Qwen2Config(**sizes))  # Qwen2.5-0.5B's
+    _, planned = plan.read(["--gpu", "T4", *names["T4"]])
+    settings = planned.settings
+    assert settings.fp16 and not settings.bf16 and settings.dtype == "float32"  # a T4 only emulates bfloat16
+    assert planned.geometry.per_step % settings.num_generations == 0
+    assert 2e9 < sum(planned.memory().values()) < 8e9
+    assert sum(planned.seconds(1).values()) < 3600
