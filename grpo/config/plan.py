@@ -102,6 +102,13 @@ def model_config(name: str) -> "PretrainedConfig":
 # --- Arithmetic ---------------------------------------------------------------------------------------------------
 
 
+def expected_longest(mean: float, count: int, limit: int) -> float:
+    """The expected longest of so many completions, lognormal around their mean, cut at the limit."""
+    median = mean / math.exp(SPREAD**2 / 2)
+    at = NormalDist().inv_cdf(1 - 1 / (count + 1))
+    return min(limit, max(mean, median * math.exp(SPREAD * at)))
+
+
 @dataclass(frozen=True)
 class Plan:
     """A run on paper: its settings, its model's shape, its devices, and how long its texts are."""
@@ -128,10 +135,7 @@ class Plan:
         return self.geometry.rollout // self.geometry.world_size
 
     def longest(self, count: int) -> float:
-        """The expected longest of so many completions, lognormal around their mean, cut at the limit."""
-        median = self.completion / math.exp(SPREAD**2 / 2)
-        at = NormalDist().inv_cdf(1 - 1 / (count + 1))
-        return min(self.settings.max_completion_length, max(self.completion, median * math.exp(SPREAD * at)))
+        return expected_longest(self.completion, count, self.settings.max_completion_length)
 
     def training_tokens(self) -> float:
         """Tokens that a device computes for an optimizer step."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from grpo.config import plan
+from grpo.config import plan, timing
 from grpo.core.checklist import Check, check_if, in_words, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
@@ -119,7 +119,14 @@ def about_tags(prompt: str, data: Data, total: dict[str, float]) -> Iterator[Che
         yield Check("warning", "tags", finding, "show them in system_prompt or question_template, or use num_shots 1")
 
 
-def about_lengths(config: Config, data: Data, count: Callable[[str], int]) -> Iterator[Check]:
+def solution_lengths(data: Data, count: Callable[[str], int]) -> list[int]:
+    """Tokens of the gold solutions as completions."""
+    # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
+    plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
+    return [count(data.prompt_format.answered(why, gold)) for why, gold in plain]
+
+
+def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Iterator[Check]:
     finding = _spread(data.lengths)
     if config.script.max_prompt_length and not config.script.eval_only:
         finding += f"; limit {config.script.max_prompt_length}"
@@ -127,13 +134,10 @@ def about_lengths(config: Config, data: Data, count: Callable[[str], int]) -> It
         finding += f": {data.too_long} training rows with longer prompts were dropped"
     many = data.too_long > 0.05 * len(data.lengths)
     yield check_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
-    if data.solutions:
+    if solutions:
         limit = config.completion_limit
-        # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
-        plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
-        lengths = [count(data.prompt_format.answered(why, gold)) for why, gold in plain]
-        long = fmean(length > limit for length in lengths)
-        finding = f"gold solutions in the answer format: {_spread(lengths)}; limit {limit}"
+        long = fmean(length > limit for length in solutions)
+        finding = f"gold solutions in the answer format: {_spread(solutions)}; limit {limit}"
         finding += f"; {100 * long:.0f} % are longer" if long else ""
         remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
         yield check_if(long > 0.05, "completion length", finding, remedy)
@@ -148,6 +152,7 @@ def about_model(
     peft_config: "PeftConfig | None",
     data: Data,
     largest_id: int,
+    time_on_cpu: Callable[[memory.Shape, int], str],
 ) -> Iterator[Check]:
     name, training, model = config.model.model_name_or_path, config.training, config.model
     try:
@@ -179,7 +184,7 @@ def about_model(
     if config.script.eval_only:
         return
     at_once = attention.budget(config.script, model.attn_implementation or "sdpa", training.device)
-    yield about_time(config, data, shape, at_once)
+    yield about_time(config, data, shape, at_once, time_on_cpu)
     per_device = config.geometry.rollout // config.geometry.world_size
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
@@ -193,8 +198,14 @@ def about_model(
     yield about_disk(config, shape)
 
 
-def about_time(config: Config, data: Data, shape: memory.Shape, pack_tokens: int | None) -> Check:
-    """The steps of this run, and on a GPU about how long they take."""
+def about_time(
+    config: Config,
+    data: Data,
+    shape: memory.Shape,
+    pack_tokens: int | None,
+    time_on_cpu: Callable[[memory.Shape, int], str],
+) -> Check:
+    """The steps of this run, and about how long they take: by the plan of a GPU, by a measurement on a CPU."""
     training, script = config.training, config.script
     steps = math.ceil(config.geometry.steps_per_epoch(len(data.train)) * training.num_train_epochs)
     steps = training.max_steps if training.max_steps > 0 else steps
@@ -206,6 +217,12 @@ def about_time(config: Config, data: Data, shape: memory.Shape, pack_tokens: int
         with contextlib.suppress(UserError):  # a GPU whose rates are not known
             name = torch.cuda.get_device_name(training.device)
             finding += f", {plan.duration(config, shape, len(data.train), pack_tokens, name)}"
+    if training.device.type == "cpu" and shape.layers:
+        try:
+            about = time_on_cpu(shape, steps)
+        except Exception as error:  # of any model's own code, which training meets again
+            about = f"of which none could be timed ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
+        finding += about and f", {about}"
     return Check("ok", "this run", finding)
 
 
@@ -325,12 +342,17 @@ def check(
     encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
     checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried)]
     checks += about_prompts(config, data)
-    checks += about_lengths(config, data, lambda text: len(encode(text)) + 1)  # 1: the end token
+    solutions = solution_lengths(data, lambda text: len(encode(text)) + 1)  # 1: the end token
+    checks += about_lengths(config, data, solutions)
     if tried:
         checks += about_tags(prompt, data, probe.weighted_sum(tried, weights))
         checks += probe.about_rewards(tried, weights)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
-    checks += about_model(config, model_config, peft_config, data, largest_id)
+
+    def time_on_cpu(shape: memory.Shape, steps: int) -> str:
+        return timing.describe(config, model_config, peft_config, tokenizer, data, solutions, shape, steps)
+
+    checks += about_model(config, model_config, peft_config, data, largest_id, time_on_cpu)
     return checks
 
 

@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig
 
 import train_grpo
-from grpo.config import preflight
+from grpo.config import preflight, timing
 from grpo.config.resolve import resolve
 from grpo.core.checklist import Check, stop_at_errors
 from grpo.core.errors import UserError
@@ -22,6 +22,11 @@ from grpo.data import dataset
 from grpo.data.prompts import choose
 from grpo.policy import loading, memory
 from rewards import GIST_REWARDS, REWARD_FUNCS
+
+
+@pytest.fixture(autouse=True)
+def _without_measuring(monkeypatch):
+    monkeypatch.setattr(timing, "measure", lambda *_: timing.Rates(0.01, 0.001, 0.0002))
 
 
 @pytest.fixture
@@ -114,9 +119,9 @@ def test_gold_answers_are_described_and_judged(name, table):
 
 
 def test_the_steps_of_the_run_are_counted(table):
-    assert table()["this run"].finding == "36 optimizer steps"
-    assert table(num_train_epochs="1.5")["this run"].finding == "54 optimizer steps"
-    assert table(max_steps="7")["this run"].finding == "7 optimizer steps"
+    assert table()["this run"].finding.startswith("36 optimizer steps, about ")
+    assert table(num_train_epochs="1.5")["this run"].finding.startswith("54 optimizer steps, about ")
+    assert table(max_steps="7")["this run"].finding.startswith("7 optimizer steps, about ")
 
 
 def test_a_run_on_a_gpu_is_timed_by_its_plan(monkeypatch):
@@ -126,10 +131,22 @@ def test_a_run_on_a_gpu_is_timed_by_its_plan(monkeypatch):
     data = SimpleNamespace(train=range(400))
     monkeypatch.setattr(type(config.training), "device", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    assert preflight.about_time(config, data, shape, 2048).finding == "120 optimizer steps"  # of float32: no rate
+    found = preflight.about_time(config, data, shape, 2048, pytest.fail).finding
+    assert found == "120 optimizer steps"  # of float32: no rate
     config.training.bf16 = True
-    found = preflight.about_time(config, data, shape, 2048).finding
+    found = preflight.about_time(config, data, shape, 2048, pytest.fail).finding
     assert re.fullmatch(r"120 optimizer steps, about .* minutes if completions average 200 tokens .*", found)
+
+
+def test_a_model_that_cannot_be_timed_has_its_steps_alone(table, monkeypatch):
+    monkeypatch.setattr(timing, "measure", lambda *_: 1 // 0)
+    found = table(max_steps="7")["this run"]
+    assert found.status == "ok" and found.finding.startswith("7 optimizer steps, of which none could be timed (Zero")
+
+
+def test_an_evaluation_alone_is_not_timed(table, monkeypatch):
+    monkeypatch.setattr(timing, "measure", lambda *_: pytest.fail("measured"))
+    assert "this run" not in table(eval_only="true")
 
 
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
