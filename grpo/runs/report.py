@@ -186,15 +186,19 @@ def write(run: Path) -> Path:
     return _fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": None})
 
 
-def refresh(run: Path) -> str:
+def refresh(run: Path, steps: int = 0) -> str:
     """Write `report.html` without `curves.png`: while its run trains, the page reloads itself.
+
+    Args:
+        steps: optimizer steps of the whole run.
 
     Returns:
         why it could not be written, empty if it was: no run ends for its report.
     """
     try:
         facts = _facts(run)
-        live = {"every": REFRESH, "at": time.strftime("%H:%M:%S")} if facts["status"] == "running" else None
+        now = {"every": REFRESH, "at": time.strftime("%H:%M:%S"), "steps": steps}
+        live = now if facts["status"] == "running" else None
         _fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": live})
     except Exception as error:
         return reason_of(error)

@@ -60,7 +60,7 @@ class LiveReport(TrainerCallback):
         begun = time.monotonic()
         if not state.is_world_process_zero or begun < self._due:
             return
-        reason = report.refresh(self.directory)
+        reason = report.refresh(self.directory, state.max_steps)
         took = time.monotonic() - begun  # a chart takes some 30 ms, and a report has about twenty
         self._due = math.inf if reason else begun + max(report.REFRESH, 100 * took)
         if reason:

@@ -254,11 +254,11 @@ def test_a_right_number_without_its_form_is_told_apart(run, undrawn):
 @pytest.mark.parametrize("status", ["running", "finished", "evaluated", "stopped by an alarm: x", "failed: x"])
 def test_only_the_page_of_a_run_that_trains_reloads_itself(run, status, undrawn):
     change_record(run, status=status)
-    assert report.refresh(run) == ""
+    assert report.refresh(run, steps=48) == ""
     page = Page(run / "report.html")
     live = status == "running"
     assert [attrs["content"] for _, attrs in page.elements if "http-equiv" in attrs] == ["30"] * live
-    assert ("running 24 of 24 optimizer steps as of " in page.text) == live
+    assert ("running 24 of 48 optimizer steps As of " in page.text) == live
     assert not (run / "curves.png").exists()  # it is left to the end
     report.write(run)  # the user's command, of a run that was perhaps killed
     assert "http-equiv" not in (run / "report.html").read_text()

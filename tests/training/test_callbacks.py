@@ -36,14 +36,15 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
 
 # --- The report of a run that trains
 
-FIRST, OTHER = (SimpleNamespace(is_world_process_zero=first) for first in (True, False))
+FIRST, OTHER = (SimpleNamespace(is_world_process_zero=first, max_steps=100) for first in (True, False))
 
 
 @pytest.mark.parametrize(("cost", "every"), [(0.1, 30), (2.0, 200)])
 def test_the_report_is_rewritten_rarely_and_in_little_time(monkeypatch, capsys, cost, every):
     clock, begun = SimpleNamespace(now=1000.0), []
 
-    def refresh(directory):
+    def refresh(directory, steps):
+        assert steps == 100
         begun.append(clock.now)
         clock.now += cost
         return ""
