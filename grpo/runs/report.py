@@ -115,8 +115,10 @@ def draw_curves(run: Path) -> Path:
 
 
 def _duration(seconds: float) -> str:
-    minutes = round(seconds) // 60
-    return f"{minutes // 60} h {minutes % 60} min" if minutes > 59 else f"{minutes} min {round(seconds) % 60} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes > 59:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _markdown(value: Any) -> str:

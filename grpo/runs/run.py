@@ -82,11 +82,11 @@ class Run:
             self._note(status)
             if self._trained:
                 report.write_model_card(self.output)
-            written = report.write(self.output)
-            say(f"Saved in {self.output}; the report is {written}")
+            written, complete = report.write(self.output), self._trained and not self.stopped
+            say(f"Saved in {self.output}" + ("" if complete else f"; the report is {written}"))
             if self.stopped:
                 say(f"S{status[1:]}. {self.way_on()}")
-            elif self._trained:
+            elif complete:
                 say(self.next_steps(written))
 
     def _note(self, status: str) -> None:

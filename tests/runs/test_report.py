@@ -120,7 +120,7 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
         "Entropy 0.75",
         "Tokens per second 2,000 → 2,000",
         "Duration 1 h 2 min",
-        "Time in optimizer steps 0 min 6 s",
+        "Time in optimizer steps 6 s",
         "Tokens, prompts and completions 12,000",
         "NVIDIA H200, plain",
         "Commit 2e59ed2f10e2, with changes",
