@@ -8,10 +8,13 @@ from types import ModuleType
 
 import pytest
 import torch
+import transformers.utils
 from helpers_runs import ROOT, flags
 from transformers import Qwen2Config
 
-from grpo.config import plan
+import train_grpo
+from grpo.config import hardware, plan
+from grpo.config.resolve import merge
 
 CELLS = json.loads((ROOT / "notebooks" / "grpo.ipynb").read_text(encoding="utf-8"))["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
@@ -70,17 +73,35 @@ def test_every_cell_runs_on_a_cpu(displayed, capsys):
     assert len(displayed) == 2 and all("srcdoc=" in page and "GRPO run report" in page for page in displayed)
 
 
-def test_the_run_on_a_t4_fits_its_memory(displayed, monkeypatch):
+@pytest.fixture
+def on_a_t4(displayed, monkeypatch):
+    """What the cells define where there is a GPU, and the command lines that they would run there."""
+    lines = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    before = next(at for at, cell in enumerate(CODE) if "train_grpo.main(" in "".join(cell["source"]))
-    names, _ = execute(CODE[:before])
+    monkeypatch.setattr(train_grpo, "main", lambda argv, dataset=None: lines.append(argv))
+    for name in ("notebook", "notebook-own"):
+        Path("outputs", name).mkdir(parents=True)
+        Path("outputs", name, "report.html").touch()
+    names, _ = execute(CODE)
     assert names["SETTINGS"] is names["T4"]
+    return names["T4"], lines
+
+
+def test_the_run_on_a_t4_fits_its_memory(on_a_t4, monkeypatch):
     sizes = {"num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4864, "tie_word_embeddings": True}
     sizes |= {"num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936}
     monkeypatch.setattr(plan, "model_config", lambda name: Qwen2Config(**sizes))  # Qwen2.5-0.5B's
-    _, planned = plan.read(["--gpu", "T4", *names["T4"]])
-    settings = planned.settings
-    assert settings.fp16 and not settings.bf16 and settings.dtype == "float32"  # a T4 only emulates bfloat16
-    assert planned.geometry.per_step % settings.num_generations == 0
+    _, planned = plan.read(["--gpu", "T4", *on_a_t4[0]])
     assert 2e9 < sum(planned.memory().values()) < 8e9
     assert sum(planned.seconds(1).values()) < 3600
+
+
+def test_no_command_on_a_t4_is_refused_or_adjusted(on_a_t4, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: False)  # Turing has none
+    for argv in on_a_t4[1]:
+        merged = merge(train_grpo.HYPERPARAMETERS, argv, 1)
+        hardware.fit_to_machine(merged.settings, merged.typed)
+        found = [merged.settings[key] for key in ("dtype", "fp16", "bf16", "attn_implementation")]
+        assert found == ["float32", True, False, "sdpa"]  # a T4 only emulates bfloat16, and has no FlashAttention
+    assert len(on_a_t4[1]) == 3
