@@ -39,7 +39,7 @@ class MetricsFile(TrainerCallback):
 
 
 class LiveReport(TrainerCallback):
-    """Rewrite `report.html` while the run trains: at logging steps, every 30 s and in 1 % of the time at most.
+    """Rewrite `report.html` while the run trains: at logging steps, every 30 s and in 2 % of the time at most.
 
     A report that cannot be written is one line, and the run continues without.
     """
@@ -57,12 +57,12 @@ class LiveReport(TrainerCallback):
         self._write(state)
 
     def _write(self, state: TrainerState) -> None:
-        begun = time.monotonic()
+        begun, used = time.monotonic(), time.thread_time()
         if not state.is_world_process_zero or begun < self._due:
             return
         reason = report.refresh(self.directory, state.max_steps)
-        took = time.monotonic() - begun  # a chart takes some 30 ms, and a report has about twenty
-        self._due = math.inf if reason else begun + max(report.REFRESH, 100 * took)
+        took = time.thread_time() - used  # a chart takes some 30 ms, and a report has about twenty
+        self._due = math.inf if reason else begun + max(report.REFRESH, 50 * took)
         if reason:
             show(f"note: no report while it trains ({escape(reason)}); it is written at the end")
 

@@ -39,7 +39,7 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
 FIRST, OTHER = (SimpleNamespace(is_world_process_zero=first, max_steps=100) for first in (True, False))
 
 
-@pytest.mark.parametrize(("cost", "every"), [(0.1, 30), (2.0, 200)])
+@pytest.mark.parametrize(("cost", "every"), [(0.1, 30), (4.0, 200)])
 def test_the_report_is_rewritten_rarely_and_in_little_time(monkeypatch, capsys, cost, every):
     clock, begun = SimpleNamespace(now=1000.0), []
 
@@ -49,7 +49,8 @@ def test_the_report_is_rewritten_rarely_and_in_little_time(monkeypatch, capsys, 
         clock.now += cost
         return ""
 
-    monkeypatch.setattr(callbacks.time, "monotonic", lambda: clock.now)
+    for name in ("monotonic", "thread_time"):
+        monkeypatch.setattr(callbacks.time, name, lambda: clock.now)
     monkeypatch.setattr(callbacks.report, "refresh", refresh)
     callback = LiveReport(Path("outputs/demo-GRPO"))
     callback.on_train_begin(None, FIRST, None)
@@ -58,7 +59,7 @@ def test_the_report_is_rewritten_rarely_and_in_little_time(monkeypatch, capsys, 
         callback.on_log(None, FIRST, None)
         clock.now += 1  # a step
     gaps = [later - earlier for earlier, later in pairwise(begun)]
-    assert len(gaps) == 2 and all(every <= gap < every + 3 for gap in gaps)
+    assert len(gaps) == 2 and all(every <= gap < every + 6 for gap in gaps)
     LiveReport(Path("x")).on_train_begin(None, OTHER, None)
     assert len(begun) == 3 and capsys.readouterr().out == ""
 
