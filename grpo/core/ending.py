@@ -6,14 +6,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from grpo.core.errors import MISTAKE, Gone, UserError, readable
+from grpo.core.errors import MISTAKE, Gone, UserError, origins, readable
 from grpo.core.processes import end_process_group, is_first_process, speaker
 
 HEAD_START = 10  # seconds for the first process to name a mistake: torchrun ends all processes when one does
 
 
 def status_of(run: Callable[[], int]) -> int:
-    """What `run` returns; the user's mistakes end in one line and status 2, Ctrl-C in one and 130."""
+    """What `run` returns; the user's mistakes end in one line and status 2, Ctrl-C in one and 130.
+
+    Where nobody reads its output any longer (`| head`), it ends as SIGPIPE would end it: quietly, with 141.
+    """
+    status = 141
+    with pipe_may_close():
+        found = _status_of(run)
+        sys.stdout.flush()
+        status = found
+    return status
+
+
+def _status_of(run: Callable[[], int]) -> int:
     try:
         with readable(left="nothing was trained in this session"):
             status = run()
@@ -35,11 +47,13 @@ def status_of(run: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def pipe_may_close() -> Iterator[None]:
-    """For what only prints: `| head` may stop reading."""
+    """For what prints: `| head` may stop reading."""
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        if not any(isinstance(each, BrokenPipeError) for each in origins(error)):  # rich turns that into an exit
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
