@@ -22,6 +22,7 @@ The loss starts near 0 and stays there: on-policy, its value says nothing. Watch
 import sys
 from typing import TYPE_CHECKING, Any
 
+from grpo.config import help
 from grpo.core import ending
 from grpo.core.errors import UserError
 from grpo.core.processes import say
@@ -224,6 +225,8 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
             raise UserError(
                 "dataset_name: it would not be read beside `dataset`, the rows in memory; drop one of them"
             )
+        if help.answer_at_once(words):
+            return 0
         unsloth.import_if_asked(HYPERPARAMETERS, words)  # before anything imports what it patches
         from grpo.config.resolve import configure
 

@@ -20,7 +20,9 @@ import rewards
 modules["import rewards"] = sorted(sys.modules)
 import train_grpo
 modules["import train_grpo"] = sorted(sys.modules)
-assert train_grpo.main(["--no_such_flag", "1"]) == 2
+assert train_grpo.main(["--no_such_flag", "1"]) == 2 and train_grpo.main(["--version"]) == 0
+modules["a wrong flag"] = sorted(sys.modules)
+assert train_grpo.main(["--num_generations", "7"]) == 2
 modules["a mistake"] = sorted(sys.modules)
 assert train_grpo.main({argv!r}) == 0
 modules["a dry run"] = sorted(sys.modules)
@@ -30,7 +32,7 @@ print("\\n" + json.dumps(modules))
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory):
-    """The names in sys.modules at four moments of one fresh interpreter."""
+    """The names in sys.modules at five moments of one fresh interpreter."""
     argv = ["--use_cpu", "true", "--report_to", "none", "--dry_run", "true", "--max_samples", "200"]
     argv += ["--model_name_or_path", str(DEMO / "model"), "--dataset_name", str(DEMO / "train.jsonl")]
     done = subprocess.run(
@@ -46,6 +48,7 @@ LIBRARIES = {"torch", "transformers", "trl", "peft", "datasets", "accelerate", "
 ABSENT = {  # what each moment does without
     "import rewards": {*NEVER_HERE, *LIBRARIES, "grpo"},
     "import train_grpo": {*NEVER_HERE, *LIBRARIES, "grpo.config.resolve"},
+    "a wrong flag": {*NEVER_HERE, *LIBRARIES, "wandb"},
     "a mistake": {*NEVER_HERE, "datasets", "wandb", "rich", "grpo.data.dataset", "grpo.evaluation.evaluate"},
     "a dry run": {
         *NEVER_HERE,

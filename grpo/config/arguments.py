@@ -4,7 +4,6 @@ One parser reads all three, so that a value is checked alike wherever it comes f
 """
 
 import argparse
-import difflib
 import functools
 import json
 import os
@@ -74,17 +73,6 @@ class Parser(TrlParser):
             return [f"--{key}={'yes' if value else 'no'}"]  # YAML reads a bare `no` as false
         return [f"--{key}={value}"]
 
-    def did_you_mean(self, key: str) -> str:
-        if key in help.LAUNCHED:
-            return "; start several processes by torchrun --nproc_per_node=N train_grpo.py"
-        if key in help.ALIASES:
-            return f"; use --{help.ALIASES[key]}"
-        names = [*self.keys, "version", "help", "help_all", "config"]
-        close = difflib.get_close_matches(key, names, n=1, cutoff=0.75)
-        close = close or [name for name in self.keys if key and name.startswith(f"{key}_")][:4]
-        close = close or difflib.get_close_matches(key, self.keys, n=1)
-        return f"; did you mean {' or '.join(close)}?" if close else "; --help_all lists all of them"
-
 
 def _or_none(read: Any) -> Callable[[str], Any]:
     """The type of a setting that `none` unsets, as in `--eval_dataset_name none`."""
@@ -111,7 +99,7 @@ def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfi
 
 def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
-    if {"--help", "-h", "--help_all", "--version"} & set(argv):
+    if {"--help", "-h", "--help_all"} & set(argv):
         _print_and_exit(hyperparameters, argv)
     parser = _parser()
     if argv and not argv[0].startswith("-") and argv[0].endswith((".yaml", ".yml")):
@@ -123,7 +111,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
         raise UserError(f"config: more than one recipe ({', '.join(given.config)}); use one, and flags")
     for key in hyperparameters:
         if key not in parser.keys:
-            raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){parser.did_you_mean(key)}")
+            raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){help.did_you_mean(key, parser.keys)}")
     recipe = _read_recipe(given.config[0], parser) if given.config else {}
     merged = {**hyperparameters, **recipe}
     if merged.get("dataset_name") != hyperparameters.get("dataset_name"):
@@ -144,7 +132,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     if unknown:
         key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
         refuse_secrets({key: ""})
-        raise UserError(f"{unknown[0]}: no such flag{parser.did_you_mean(key)}")
+        raise UserError(f"{unknown[0]}: no such flag{help.did_you_mean(key, parser.keys)}")
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
     typed = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
     settings = {key: getattr(namespace, key) for key in parser.keys}
@@ -155,9 +143,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
 
 
 def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoReturn:
-    if "--version" in argv:
-        shown = help.versions()
-    elif "--help_all" in argv:
+    if "--help_all" in argv:
         parser = Parser()
         parser.set_defaults(**hyperparameters)
         owners = {
@@ -191,7 +177,7 @@ def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
         if key == "env":
             raise UserError(f"env: {path} may not set environment variables; export them in the shell instead")
         if key not in parser.keys:
-            raise UserError(f"{key}: no such setting (in {path}){parser.did_you_mean(str(key))}")
+            raise UserError(f"{key}: no such setting (in {path}){help.did_you_mean(str(key), parser.keys)}")
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {path} contains stages, too, which have their own; drop one of them")
     if Path(path).resolve().parent == help.RECIPES:  # its files are found from any directory

@@ -1,13 +1,21 @@
-"""What `--help` and `--version` print, and the flags that people try first."""
+"""What `--help` and `--version` print, and the flags that people try first; no library, so that it answers at once."""
 
 import argparse
 import dataclasses
+import difflib
+import re
 import shutil
 import subprocess
 import textwrap
+from collections.abc import Collection, Iterator, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.core.redaction import is_secret_name
+from grpo.core.settings import ScriptArguments
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -92,6 +100,55 @@ ALIASES = {
     "tracker": "report_to", "wandb": "report_to", "warmup": "warmup_steps", "warmup_ratio": "warmup_steps",
 }  # fmt: skip
 LAUNCHED = ("gpus", "num_gpus", "n_gpus", "nproc_per_node", "devices", "num_processes", "world_size")
+ANSWERED = ("help", "help_all", "version", "config")  # flags that are no settings
+# Where the libraries' settings are defined; importing these takes seconds
+SOURCES = (
+    ("transformers", "training_args.py"),
+    *(("trl", f"trainer/{name}_config.py") for name in ("base", "grpo", "model")),
+)
+
+
+def answer_at_once(argv: Sequence[str]) -> bool:
+    """Whether `--version` was all that was wanted, which is then printed; UserError for a flag that does not exist."""
+    if "--version" in argv:
+        print(versions())
+        return True
+    names = set(_defined_names())
+    for word in argv if names else ():
+        flag = re.match(r"--([\w-]+)(=|$)", word)  # a text that begins with dashes is a value
+        key = flag[1].replace("-", "_") if flag else "config"
+        known = key in names or key.removeprefix("no_") in names or key in ANSWERED
+        if not known and not is_secret_name(key):  # a secret's line has another remedy
+            raise UserError(f"{word}: no such flag{did_you_mean(key, names)}")
+    return False
+
+
+def _defined_names() -> Iterator[str]:
+    """What the modules of the settings annotate, read as text: all settings, and a few names more.
+
+    None at all where a module is not where it is expected, so that no flag is refused for that.
+    """
+    found = [field.name for field in dataclasses.fields(ScriptArguments)]
+    for package, path in SOURCES:
+        spec = find_spec(package)
+        places = (spec and spec.submodule_search_locations) or [""]
+        file = Path(places[0]) / path
+        if not file.is_file():
+            return
+        found += re.findall(r"^    (\w+): ", file.read_text(encoding="utf-8"), re.MULTILINE)
+    yield from found
+
+
+def did_you_mean(key: str, names: Collection[str]) -> str:
+    """The end of an error about a setting that does not exist."""
+    if key in LAUNCHED:
+        return "; start several processes by torchrun --nproc_per_node=N train_grpo.py"
+    if key in ALIASES:
+        return f"; use --{ALIASES[key]}"
+    close = difflib.get_close_matches(key, [*names, *ANSWERED], n=1, cutoff=0.75)
+    close = close or [name for name in names if key and name.startswith(f"{key}_")][:4]
+    close = close or difflib.get_close_matches(key, names, n=1)
+    return f"; did you mean {' or '.join(close)}?" if close else "; --help_all lists all of them"
 
 
 def recipes() -> list[str]:

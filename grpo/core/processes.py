@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import platform
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -115,6 +116,8 @@ def check_shared(directory: Path) -> None:
     Raises:
         UserError: on all processes alike, where one of them does not see this directory.
     """
+    if "torch" not in sys.modules:  # it has answered at once
+        return
     import torch.distributed
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -170,6 +173,8 @@ def end_process_group() -> None:
     Raises:
         Gone: another process has ended before its part of the run was done.
     """
+    if "torch" not in sys.modules:  # it has answered at once
+        return
     import torch.distributed
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
