@@ -220,7 +220,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     )
     add = parser.add_argument
     add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}; default: this machine's, or H100 if it has none")
-    add("--tflops", type=float, help="16-bit matrix products, TFLOP/s; all three describe another GPU")
+    add("--tflops", type=float, help="matrix products, TFLOP/s; these three describe a GPU, each corrects --gpu")
     add("--bandwidth", type=float, help="of its memory, TB/s")
     add("--memory", type=float, help="GB of it")
     add("--devices", type=int, default=1, help="number of GPUs (default 1)")
@@ -266,10 +266,18 @@ def _device(given: argparse.Namespace, settings: SimpleNamespace) -> Device:
 
     half = settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16")
     if not half and not given.tflops:
-        raise UserError("tflops: these settings compute in float32, and the table has 16-bit rates; add --tflops")
+        raise UserError(
+            "tflops: these settings compute in float32, and the table has 16-bit rates; add --gpu and --tflops"
+        )
     described = {key: getattr(given, key) for key in ("memory", "bandwidth", "tflops") if getattr(given, key)}
     if len(described) == 3:
         return Device(given.gpu or "a GPU", **described)
+    if described and not given.gpu:
+        key, missing = next(iter(described)), [f"--{key}" for key in ("tflops", "bandwidth", "memory")]
+        missing = [flag for flag in missing if flag[2:] not in described]
+        raise UserError(
+            f"{key}: it does not describe a GPU by itself; add {' and '.join(missing)}, or the --gpu that it corrects"
+        )
     here = torch.cuda.get_device_name() if torch.cuda.device_count() else "H100"
     return find_gpu(given.gpu or here)._replace(**described)
 

@@ -78,7 +78,7 @@ def test_every_recipe_can_be_planned(path, monkeypatch, capsys):
     if "use_cpu" in path.read_text():
         flags += ["--use_cpu", "false", "--bf16", "true"]
     if "dtype: float32" in path.read_text() and "use_cpu" not in path.read_text():
-        flags += ["--tflops", "60"]  # the table has 16-bit rates
+        flags += ["--gpu", "H100", "--tflops", "60"]  # the table has 16-bit rates
     assert plan.main(["--config", str(path), *flags]) == 0
     assert re.search("^time .* (hours|minutes) for .*: generation ", capsys.readouterr().out, re.M)
 
@@ -93,6 +93,8 @@ def test_every_recipe_can_be_planned(path, monkeypatch, capsys):
         (["--learning_rat", "1"], "--learning_rat"),
         (["--price", "x"], "price"),
         (["--devices", "0"], "devices"),
+        (["--memory", "24"], "memory"),
+        (["--tflops", "100", "--bandwidth", "1.5"], "bandwidth"),
         (["--sharding", "all"], "sharding"),
         (["--num_generations", "7"], "num_generations"),
     ],
