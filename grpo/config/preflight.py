@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
+from transformers import SchedulerType
 
 from grpo.config import plan, timing
 from grpo.core.checklist import Check, check_if, in_words, stop_at_errors
@@ -185,6 +186,10 @@ def about_model(
         return
     at_once = attention.budget(config.script, model.attn_implementation or "sdpa", training.device)
     yield about_time(config, data, shape, at_once, time_on_cpu)
+    steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
+    if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
+        finding = f"the learning rate rises for {training.warmup_steps:g} steps, and the run has {steps:,}"
+        yield Check("warning", "warm-up", finding, "lower warmup_steps, or write a share of the run: 0.1")
     per_device = config.geometry.rollout // config.geometry.world_size
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
@@ -198,6 +203,13 @@ def about_model(
     yield about_disk(config, shape)
 
 
+def count_steps(config: Config, data: Data) -> int:
+    """Optimizer steps of this run, at most."""
+    if config.training.max_steps > 0:
+        return config.training.max_steps
+    return math.ceil(config.geometry.steps_per_epoch(len(data.train)) * config.training.num_train_epochs)
+
+
 def about_time(
     config: Config,
     data: Data,
@@ -206,9 +218,7 @@ def about_time(
     time_on_cpu: Callable[[memory.Shape, int], str],
 ) -> Check:
     """The steps of this run, and about how long they take: by the plan of a GPU, by a measurement on a CPU."""
-    training, script = config.training, config.script
-    steps = math.ceil(config.geometry.steps_per_epoch(len(data.train)) * training.num_train_epochs)
-    steps = training.max_steps if training.max_steps > 0 else steps
+    training, script, steps = config.training, config.script, count_steps(config, data)
     most = "at most " if script.filter_pass_rate and training.max_steps <= 0 else ""
     finding = f"{most}{steps:,} optimizer steps"
     if training.device.type == "cuda" and shape.layers:

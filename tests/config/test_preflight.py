@@ -144,6 +144,22 @@ def test_a_model_that_cannot_be_timed_has_its_steps_alone(table, monkeypatch):
     assert found.status == "ok" and found.finding.startswith("7 optimizer steps, of which none could be timed (Zero")
 
 
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        ({"warmup_steps": "100"}, True),
+        ({"warmup_steps": "7"}, True),
+        ({"warmup_steps": "6"}, False),
+        ({"warmup_steps": "0.9", "max_steps": "1"}, False),
+        ({"warmup_steps": "100", "lr_scheduler_type": "constant_with_warmup"}, True),
+    ],
+)
+def test_a_warm_up_longer_than_the_run_is_a_warning(flags, warned, table):
+    checks = table(**{"max_steps": "7", **flags})
+    assert ("warm-up" in checks) is warned
+    assert not warned or (checks["warm-up"].status == "warning" and "7" in checks["warm-up"].finding)
+
+
 def test_an_evaluation_alone_is_not_timed(table, monkeypatch):
     monkeypatch.setattr(timing, "measure", lambda *_: pytest.fail("measured"))
     assert "this run" not in table(eval_only="true")
