@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ FREE = (
     *("max_samples", "packed", "pack_tokens", "max_faulty_rewards", "allow_custom_rewards", "trackio_space_id"),
 )
 FREE_PREFIXES = ("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb")
+
+# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, and of the batch, which is FIXED
+logging.getLogger("transformers.trainer_utils").addFilter(
+    lambda record: "do not match the ones in the `trainer_state.json`" not in record.getMessage()
+)
 
 
 def facts(config: Config, rows: "Dataset") -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """grpo/runs/resume.py: what may change when a run is resumed, and what may not."""
 
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
 from helpers_checkpoints import make_checkpoint
 from helpers_runs import LEARNS
+from transformers.trainer_utils import compare_trainer_and_checkpoint_args
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -78,6 +81,17 @@ def test_data_is_identified_by_prompts_and_answers_in_order():
 
 
 @pytest.mark.slow
+def test_transformers_does_not_warn_of_what_may_change(caplog, monkeypatch):
+    logger = logging.getLogger("transformers.trainer_utils")
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    compare_trainer_and_checkpoint_args(
+        SimpleNamespace(logging_steps=5, per_device_train_batch_size=8, n_gpu=1),
+        SimpleNamespace(logging_steps=1, train_batch_size=8),
+    )
+    logger.warning("another line")
+    assert caplog.messages == ["another line"]
+
+
 def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, write_jsonl):
     flags, run = tiny_run(**LEARNS, save_steps="1"), learned.copy()
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
