@@ -25,6 +25,24 @@ from grpo.runs import resume
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
+# A question or a merge trains nothing, so that it can follow any run's flags
+WITHOUT_TRAINING: dict[str, Any] = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 1,
+    "steps_per_generation": None,
+    "generation_batch_size": None,
+    "num_generations": 2,
+    "num_iterations": 1,
+    "optim": "adamw_torch",
+    "generation": "auto",
+    "use_vllm": False,
+    "stages": None,
+    "adaptive_rewards": None,
+    "output_dir": None,
+    "resume_from_checkpoint": None,
+    "overwrite_run": False,
+}
+
 
 @dataclass
 class Merged:
@@ -41,6 +59,12 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     """The settings of so many processes, each checked, but for what depends on this machine; raises UserError."""
     settings, typed, below = arguments.read(hyperparameters, argv)
     validate.check_values(settings)
+    trains = not (settings["ask"] or settings["merge_only"])
+    if not trains:
+        if settings["ask"] and "output_dir" in typed and "model_name_or_path" not in typed:  # that run is asked
+            settings["model_name_or_path"], typed = settings["output_dir"], typed | {"model_name_or_path"}
+        settings |= WITHOUT_TRAINING
+        typed = typed - WITHOUT_TRAINING.keys()
     validate.read_dictionaries(settings)
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
@@ -53,7 +77,8 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
         settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
     validate.check_together(settings, world_size)
     engines.settle(settings, typed)
-    validate.check_effect(settings, typed)
+    if trains:
+        validate.check_effect(settings, typed)
     dropped = below.get("eval_dataset_name")
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         notes.append(f"note: {dropped!r} does not belong to your data, so it is not evaluated on")
@@ -108,6 +133,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
         changed=changed,
         argv=argv,
         stages=merged.stages,
+        typed=merged.typed,
         claimed=run_directory.last_written(Path(claim.output_dir)),
     )
     if claim.checkpoint:

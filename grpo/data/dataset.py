@@ -77,7 +77,8 @@ def build(
     datasets.disable_progress_bars()  # of what takes no time from here on
     tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.template_kwargs)
     shots = exemplars[: script.num_shots]
-    return prepare(source, eval_source, script, prompt_format, shots, tokenize, config.training.seed)
+    typed = "eval_split" in config.typed
+    return prepare(source, eval_source, script, prompt_format, shots, tokenize, config.training.seed, typed)
 
 
 def prepare(
@@ -88,6 +89,7 @@ def prepare(
     shots: Sequence[Shot],
     tokenize: Callable[[Sequence[Prompt]], list[list[int]]],
     seed: int,
+    must_exist: bool = False,
 ) -> Data:
     """Training and held-out rows; for an evaluation alone, the held-out ones are both.
 
@@ -96,6 +98,7 @@ def prepare(
         eval_source: those of `eval_dataset_name`, None where that is unset.
         shots: worked examples for each prompt.
         tokenize: prompts to token ids.
+        must_exist: `eval_split` is not cut from the training rows where the source lacks it.
     """
     columns = script.question_column, script.answer_column
     make_prompt = functools.partial(prompt_format.prompt, shots=shots)
@@ -103,7 +106,7 @@ def prepare(
     if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
         eval_source = {split: next(iter(eval_source.values()))}
     unusable, given = 0, None
-    if eval_source or split in source:
+    if eval_source or split in source or must_exist:
         raw = take_split(eval_source or source, script.eval_split, "eval_split")
         label = f"evaluation data {(script.eval_dataset_name or script.dataset_name)!r}"
         given, unusable = make_prompts(raw, make_prompt, *columns, label=label)

@@ -133,6 +133,7 @@ FILES = {
     "fewer rows than a rollout": Case("dataset:", {"max_samples": "2"}),
     "prompts all too long": Case("max_prompt_length:", {"max_prompt_length": "5"}),
     "split missing": Case("dataset_split:", {"dataset_split": "validation"}),
+    "evaluation split misspelt": Case("eval_split: 'tset' cannot be used", {"eval_split": "tset"}),
     "split of no rows": Case("eval_split:", {"eval_split": "train[:0]"}),
 }  # fmt: skip
 

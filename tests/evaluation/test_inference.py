@@ -111,6 +111,17 @@ def test_ask_without_a_model_takes_the_newest_finished_run():
     assert resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION]).model_name == "outputs/new"
 
 
+def test_a_question_goes_with_the_flags_of_any_run():
+    flags = ["--num_generations", "3", "--save_strategy", "no", "--save_steps", "3", "--use_vllm", "true"]
+    flags += ["--optim", "adamw_8bit", "--resume_from_checkpoint", "auto", "--adaptive_rewards", "none_such"]
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION, "--model_name_or_path", "run", *flags])
+    assert config.model_name == "run" and not config.training.use_vllm
+    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION, "--output_dir", "mine", *flags])
+    assert config.model_name == "mine"
+    with pytest.raises(UserError, match="num_generations: 1 is out of range"):
+        resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION, "--num_generations", "1"])
+
+
 @pytest.mark.parametrize(
     ("text", "read"),
     [
