@@ -12,7 +12,7 @@ from typing import Any
 from grpo.core.redaction import mask, printable
 
 # Exit statuses; 128 + n says that signal n ended the run, and 1 that something here is wrong
-DONE, MISTAKE, STOPPED = 0, 2, 3
+MISTAKE, STOPPED = 2, 3
 
 
 class UserError(Exception):

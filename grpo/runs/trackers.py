@@ -63,8 +63,8 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[str]:
 
 def mode(name: str) -> Any:
     """How a tracker of SERVERS logs: as its variable says, otherwise online with a key and offline without one."""
-    if mode := os.environ.get(SERVERS[name].mode):
-        return mode
+    if wanted := os.environ.get(SERVERS[name].mode):
+        return wanted
     if name == "swanlab":
         import swanlab
 
@@ -104,10 +104,14 @@ def start(training: "GRPOConfig") -> None:
                 import wandb
 
                 project = os.environ.get("WANDB_PROJECT", "huggingface")
-                online = mode(name)
-                quiet = wandb.Settings(silent=online == "offline")  # preflight has said so
+                wandb_mode = mode(name)
+                quiet = wandb.Settings(silent=wandb_mode == "offline")  # preflight has said so
                 wandb.init(
-                    project=project, name=training.run_name, mode=online, reinit="finish_previous", settings=quiet
+                    project=project,
+                    name=training.run_name,
+                    mode=wandb_mode,
+                    reinit="finish_previous",
+                    settings=quiet,
                 )
             else:
                 import swanlab
