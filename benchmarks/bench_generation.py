@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--num_shots", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3, help="rollouts that are timed, after one that is not")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--engines", nargs="+", default=["hf", "lean", "compiled", "continuous", "vllm"])
+    parser.add_argument("--engines", nargs="+", default=["hf", "lean", "continuous", "vllm"])
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     _, tokenizer = load(given.model)

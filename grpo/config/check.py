@@ -142,13 +142,10 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
     def sample(engine: str, alone: bool = False) -> Case:
         return Case("generation", engine, "sample", rollout | {"engine": engine}, alone)
 
-    yield from (train("lean"), train("stock"), sample("hf"), sample("lean"))
+    yield from (train("lean"), train("stock"), sample("hf"), sample("lean"), sample("continuous"))
     yield from (train("lean", attention) for attention in found["attention"] if attention != "sdpa")
-    if not toy:
-        yield sample("continuous")
-        if "vllm" in found["versions"]:
-            yield sample("vllm", alone=True)
-        yield sample("compiled", alone=True)
+    if not toy and "vllm" in found["versions"]:
+        yield sample("vllm", alone=True)
     # Packs of twice the tokens until the device is full, with the fastest attention
     best = max(sound(rows, "training"), key=speed, default={"attention": "sdpa"})
     tokens, last = (1024, 2048) if toy else (4096, 2**19)
@@ -253,7 +250,7 @@ def choose(found: dict[str, Any]) -> tuple[Row | None, Row | None]:
     for engine in sorted(succeeded(found["rows"], "generation"), key=speed, reverse=True):
         room = (ROOM - VLLM_SHARE * (engine["engine"] == "vllm")) * memory
         for step in steps:
-            if step["peak_bytes"] <= room and (engine["engine"] != "compiled" or step["attention"] == "sdpa"):
+            if step["peak_bytes"] <= room:
                 return step, engine
     return next((step for step in steps if step["peak_bytes"] <= ROOM * memory), None), None
 

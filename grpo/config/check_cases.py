@@ -346,7 +346,7 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
     if hasattr(head, "log_odds"):
         head.log_odds.fill_(log_odds)
         return
-    # a buffer: it goes where the model goes, and compiled code reads it anew
+    # a buffer: it goes where the model goes, and CUDA graphs read it anew
     head.register_buffer("log_odds", torch.full((), log_odds, device=head.weight.device), persistent=False)
 
     def hook(module: Any, inputs: tuple, logits: torch.Tensor) -> torch.Tensor:
@@ -433,6 +433,6 @@ def rollout_function(trainer: Any, engine: str, group: int) -> Callable[[list[li
     chosen = rollouts.choose(trainer, engine)
     if chosen is not None:
         return lambda prompt_ids: chosen(trainer, prompt_ids)
-    if engine == "lean" or (engine == "compiled" and trainer.generation_config.disable_compile):
+    if engine in ("lean", "continuous"):
         raise UserError(f"generation: {engine} does not run with this model; see the note above")
     return lambda prompt_ids: trainer._generate_single_turn(prompt_ids, None, {}, group)[0]

@@ -56,7 +56,7 @@ MAIN = {
         "max_completion_length": "tokens; longer completions are cut off",
         "temperature": "of sampling",
         "beta": "weight of the KL penalty; 0 needs no reference model",
-        "generation": "what samples: lean, hf, compiled, continuous, vllm; auto chooses",
+        "generation": "what samples: lean, continuous, hf, vllm; auto chooses",
     },
     "Optimization": {
         "per_device_train_batch_size": "completions computed at once on each device",

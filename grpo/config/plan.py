@@ -67,8 +67,8 @@ CONTEXT, FRAGMENTATION = 0.8e9, 0.1  # bytes of CUDA and its libraries; share th
 # The best and the worst case, from other programs' figures
 MATRIX = 0.45, 0.30  # share of the matrix rate that training reaches
 READING = 0.8, 0.5  # share of the bandwidth that decoding reaches where launching kernels does not take longer
-LAUNCHES = {"vllm": (2, 5), "compiled": (3, 7)}  # milliseconds of it for each token of 28 layers
-EAGER = 20, 35  # the same for other engines
+LAUNCHES = {"vllm": (2, 5), "continuous": (3, 7)}  # milliseconds of it for each token of 28 layers
+EAGER = 20, 35  # the same for `generate`
 
 
 def find_gpu(name: str) -> Device:
@@ -180,7 +180,7 @@ class Plan:
         return {
             "generation": rollouts * (prefill + decoding),
             "training": self.steps * self.training_tokens() * self.training_operations() / rate,
-            "evaluation": answering * self.decoding("lean", at_once, case),
+            "evaluation": answering * self.decoding("continuous", at_once, case),
         }
 
     def memory(self) -> dict[str, float]:
@@ -236,7 +236,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     settings = SimpleNamespace(**merged.settings)
     if settings.use_cpu:
         raise UserError("use_cpu: a run on a CPU is not planned; add --use_cpu false for its plan on a GPU")
-    settings.generation = "hf" if settings.generation == "auto" else settings.generation
+    settings.generation = "continuous" if settings.generation == "auto" else settings.generation
     backend = attention.choose(settings.attn_implementation, torch.device("cuda")) if settings.packed else None
     name, adapter = settings.model_name_or_path, None
     if settings.use_peft:
@@ -339,7 +339,7 @@ def answer(plan: Plan, price: float) -> list[str]:
     limit = f"{phase}, {best[phase] / total[0]:.0%} of the time"
     if peak > device.memory:
         limit = "memory; --use_peft true takes less"
-    elif phase == "generation" and plan.settings.generation == "hf":
+    elif phase == "generation" and plan.settings.generation != "vllm":
         limit += "; vLLM samples faster (recipes/fast_80gb.yaml)"
     many = f"each of {plan.geometry.world_size} × " if plan.geometry.world_size > 1 else ""
     return [

@@ -54,7 +54,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 
 # Where TRL takes any text and complains in the middle of a run
 CHOICES: dict[str, tuple[str, ...]] = {
-    "generation": ("auto", "lean", "hf", "compiled", "continuous", "vllm"),
+    "generation": ("auto", "lean", "hf", "continuous", "vllm"),
     "vllm_mode": ("colocate", "server"),
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -216,7 +216,7 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
         ("colocate",),
     ),
     ("vllm_importance_sampling_(cap|mode|clip_.*)", ("vllm_importance_sampling_correction",), (True,)),
-    ("transformers_continuous_batching_config", ("generation",), ("continuous",)),
+    ("transformers_continuous_batching_config", ("use_transformers_continuous_batching",), (True,)),
     ("filter_num_samples", ("filter_pass_rate", "curriculum"), (True,)),
     ("adaptive_threshold|adaptive_bounds", ("adaptive_rewards",), (True,)),
     ("ref_model_.*", ("sync_ref_model",), (True,)),

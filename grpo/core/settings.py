@@ -37,9 +37,8 @@ class ScriptArguments:
     )
     generation: str = field(
         metadata={
-            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
-            "compiled (the same on a static cache), continuous (transformers' batching), vllm; auto: lean on a CPU, "
-            "hf on a GPU."
+            "help": "How completions are sampled: lean (a batch that shrinks as they end), continuous (CUDA graphs on "
+            "a cache of fixed size), hf (TRL's model.generate), vllm; auto: lean on a CPU, continuous on a GPU."
         },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})

@@ -5,8 +5,8 @@ from typing import Any
 from grpo.core.errors import UserError
 from grpo.policy.vllm import check_installed
 
-SWITCH_OF = {"vllm": "use_vllm", "continuous": "use_transformers_continuous_batching"}
-SWITCHES = (*SWITCH_OF.values(), "cache_implementation")
+SWITCH_OF = {"vllm": "use_vllm"}
+SWITCHES = (*SWITCH_OF.values(), "cache_implementation", "use_transformers_continuous_batching")
 
 
 def settle(settings: dict[str, Any], given: set[str]) -> None:
@@ -15,11 +15,16 @@ def settle(settings: dict[str, Any], given: set[str]) -> None:
     A switch alone decides where `generation` is auto; `generation` sets its switch.
 
     Raises:
-        UserError: they contradict each other.
+        UserError: they contradict each other, or ask for TRL's own continuous batching.
     """
     asked, cache = settings["generation"], settings["cache_implementation"]
     implied = {name: switch for name, switch in SWITCH_OF.items() if settings[switch]}
-    if cache is not None and (asked, cache) != ("compiled", "static"):
+    if settings["use_transformers_continuous_batching"]:
+        raise UserError(
+            "use_transformers_continuous_batching: it turns float32 weights into 16-bit ones for good and starts anew "
+            "for each rollout; drop it, and use --generation continuous"
+        )
+    if cache is not None:
         implied["hf"] = "cache_implementation"
     if len(implied) > 1:
         one, other = list(implied.values())[:2]
@@ -51,19 +56,6 @@ def fit_to_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
         raise UserError(f"generation: Unsloth's models decode in a way of their own, not {engine}; give auto or vllm")
     if engine == "vllm":
         check_installed()
-    sixteen = "bf16" if settings["bf16"] else "fp16" if settings["fp16"] else None
-    float32_weights = settings["dtype"] not in ("bfloat16", "float16") or settings["use_peft"]  # adapters are float32
-    if engine == "continuous" and sixteen and float32_weights:
-        raise UserError(
-            f"generation: continuous (use_transformers_continuous_batching) with {sixteen} turns float32 weights (an "
-            "adapter's too) into 16-bit ones for good; use another engine, or train all of a model in --dtype bfloat16"
-        )
-    if engine == "compiled" and settings["attn_implementation"] not in ("sdpa", "eager"):
-        if "attn_implementation" in given:
-            attention = settings["attn_implementation"]
-            raise UserError(f"generation: compiled does not go with attention {attention}; give sdpa")
-        settings["attn_implementation"] = "sdpa"
-        notes.append("note: generation compiled needs a static cache, so attention runs on sdpa")
     known = engine == "vllm" and settings["max_prompt_length"] and settings["eval_strategy"] == "no"
     if known and settings["vllm_max_model_length"] is None and not settings["use_unsloth"]:
         # vLLM would reserve a cache for the longest sequence that the model can take

@@ -22,6 +22,8 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from grpo.core.processes import say
+from grpo.policy import continuous
+from grpo.policy.decoding import NextToken, base_of, sampling_mode
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -76,7 +78,6 @@ def training_autocast(training: "GRPOConfig", model: Any) -> torch.autocast:
     return torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16)
 
 
-@torch.no_grad()
 def generate(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -88,8 +89,8 @@ def generate(
 ) -> list[Completion]:
     """One completion per prompt, in the order of the prompts; greedy where `sampling` is None.
 
-    All processes share the prompts among them, and all of them get all the completions. Neither the model's mode nor
-    the global random state changes.
+    All processes share the prompts among them, and all of them get all the completions. The model samples in
+    `sampling_mode`, on a GPU by continuous batching; the global random state stays.
 
     Args:
         prompts: token ids; they are taken in order of length, so that little is padding.
@@ -97,7 +98,7 @@ def generate(
         batch_size: rows that are computed at once.
         label: what the progress bar is called.
     """
-    state, training = PartialState(), model.training
+    state = PartialState()
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     share = [(index, prompts[index]) for index in order[state.process_index :: state.num_processes]]
     why_not = obstacle(model)
@@ -105,20 +106,20 @@ def generate(
         why_not = "a repetition_penalty is set"
     if why_not:
         say(f"note: evaluation runs on model.generate, because {why_not}")
-    complete = complete_by_generate if why_not else complete_in_full_batch
+    graphs = model.device.type == "cuda" and continuous.unfit(model) is None
+    decode = continuous.complete_continuously if graphs else complete_in_full_batch
+    complete = complete_by_generate if why_not else decode
     hidden = len(share) < 2 or not state.is_main_process
     bar = tqdm(total=len(share), desc=label, unit=" answers", leave=False, disable=hidden or None)  # None: no terminal
     devices = [model.device] if model.device.type == "cuda" else []
     done = []
-    model.eval()
-    with bar, torch.random.fork_rng(devices, enabled=sampling is not None):
+    with bar, sampling_mode(model), torch.random.fork_rng(devices, enabled=sampling is not None):
         if sampling:
             torch.manual_seed(sampling.seed + state.process_index)
         ends = eos_ids(model, tokenizer)
         for completion in complete(model, tokenizer, share, ends, max_new_tokens, batch_size, sampling):
             done.append(completion)
             bar.update()
-    model.train(training)
     return [(ids if cut else ids[:-1], cut) for _, ids, cut in sorted(gather_object(done))]
 
 
@@ -157,7 +158,7 @@ def obstacle(model: Any) -> str | None:
         return "it is spread over several devices"
     if forgets(model):  # rows cannot be moved between such caches
         return "its cache is not of the plain kind"
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    base = base_of(model)
     accepted = signature(type(base).forward).parameters
     # the ALiBi of these counts from the attention mask, so that they need no positions
     counts = "position_ids" in accepted or base.config.model_type in ("bloom", "mpt")
@@ -255,49 +256,30 @@ class _Batch:
         max_new_tokens: int,
         sampling: Sampling | None,
     ) -> None:
-        # a PEFT model's layers hold the adapter themselves, and its own forward hides what the model's takes
-        base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-        self.model = base
-        self.tokenizer, self.ends, self.max_new_tokens = tokenizer, ends, max_new_tokens
-        self.warpers = sampling.warpers() if sampling else None
-        self.accepts = set(signature(type(self.model).forward).parameters)  # an instance may be wrapped
-        self.depth = len(DynamicCache(config=base.config).layers)
+        self.next = NextToken(model, tokenizer, sampling)
+        self.ends, self.max_new_tokens = ends, max_new_tokens
+        self.config, self.device = self.next.base.config, self.next.base.device
+        self.depth = len(DynamicCache(config=self.config).layers)
         self.rows: list[_Row] = []
         self.cache: DynamicCache
         self.layers: list[_GrowingLayer]  # of the cache
         self.mask: torch.Tensor  # (rows, positions)
         self.tokens: torch.Tensor  # (rows,)
 
-    def _logits(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> Any:
-        """Of the next token of every row, (rows, vocabulary)."""
-        optional = {"position_ids": positions, "logits_to_keep": 1}
-        arguments = {key: value for key, value in optional.items() if key in self.accepts}
-        output = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **arguments)
-        return output.logits[:, -1].float()
-
-    def _choose(self, logits: torch.Tensor) -> torch.Tensor:
-        if self.warpers is None:
-            return logits.argmax(-1)
-        scores: Any = self.warpers(None, logits)  # type: ignore[arg-type]  # they read no ids
-        return torch.multinomial(scores.softmax(-1), 1).squeeze(1)
-
     def admit(self, jobs: list[Job]) -> None:
         """Take in new rows; samples of the same prompt are computed once up to its end."""
         wanted = [tuple(prompt) for _, prompt in jobs]
         prompts = list(dict.fromkeys(wanted))
-        padded = {"input_ids": [list(prompt) for prompt in prompts]}
-        inputs = self.tokenizer.pad(padded, padding_side="left", return_tensors="pt").to(self.model.device)
-        ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        cache, layers = DynamicCache(config=self.model.config), [_GrowingLayer() for _ in range(self.depth)]
+        cache, layers = DynamicCache(config=self.config), [_GrowingLayer() for _ in range(self.depth)]
         cache.layers = list(layers)
-        logits = self._logits(ids, (mask.cumsum(-1) - 1).clamp(min=0), mask, cache)
+        logits, mask = self.next.read(prompts, cache)
         if len(prompts) < len(jobs):
             places = {prompt: place for place, prompt in enumerate(prompts)}
-            copies = torch.tensor([places[prompt] for prompt in wanted], device=ids.device)
+            copies = torch.tensor([places[prompt] for prompt in wanted], device=self.device)
             logits, mask = logits[copies], mask[copies]
             for layer in layers:
                 layer.hold(layer.keys[copies], layer.values[copies])
-        tokens = self._choose(logits)
+        tokens = self.next.choose(logits)
         if self.rows:  # both are right-aligned: the shorter one is padded on the left
             length = max(mask.shape[1], self.mask.shape[1])
             left, other = length - self.mask.shape[1], length - mask.shape[1]
@@ -321,7 +303,7 @@ class _Batch:
         running = self.mask.new_tensor([[not row.done] for row in self.rows])
         self.mask = torch.cat([self.mask, running], dim=1)
         positions = self.mask.sum(-1, keepdim=True) - 1
-        self.tokens = self._choose(self._logits(self.tokens[:, None], positions, self.mask, self.cache))
+        self.tokens = self.next.choose(self.next.logits(self.tokens[:, None], positions, self.mask, self.cache))
         self._note(len(self.rows))
 
     def _note(self, count: int) -> None:
@@ -340,7 +322,7 @@ class _Batch:
         stay = [index for index, row in enumerate(self.rows) if not row.done]
         self.rows = [self.rows[index] for index in stay]
         if self.rows:
-            kept = torch.tensor(stay, device=self.model.device)
+            kept = torch.tensor(stay, device=self.device)
             self.tokens, self.mask = self.tokens[kept], self.mask[kept]
             unused = self.mask.shape[1] - int(self.mask.sum(-1).max())  # the longest may have left
             self.mask = self.mask[:, unused:]

@@ -50,8 +50,8 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
     Args:
-        generation: how completions are sampled: auto, lean, hf, compiled, continuous or vllm (rollouts.py). None: as
-            the GRPOConfig says, with the same completions as a GRPOTrainer of the same seed.
+        generation: how completions are sampled: auto, lean, hf, continuous or vllm (rollouts.py). None: as the
+            GRPOConfig says, with the same completions as a GRPOTrainer of the same seed.
         packed: false uses TRL's own training step, with its padding.
         pack_tokens: the largest number of positions in a pack, which bounds the memory of a training step (except
             where a micro-batch has one backward: see `_in_parts`); a longer completion gets a pack to itself. None:
@@ -77,6 +77,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         self._plan: Plan | None = None
         self._in_training_step = False
         super().__init__(*args, **kwargs)
+        self._generation = generation
         self._engine = None if generation is None else rollouts.choose(self, generation)
         self._sync_check = SyncCheck()
         if self.accelerator.device.type == "cpu":
@@ -237,11 +238,22 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
     # The rollout
 
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._engine is None or images is not None:
-            apart = self._dist.is_fsdp and not self.use_vllm  # TRL would gather every layer anew for each token
-            with sharding.whole(self) if apart else contextlib.nullcontext():
-                return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        return self._engine(self, prompt_ids), None
+        if self._engine is not None and images is None:
+            return self._engine(self, prompt_ids), None
+        with contextlib.ExitStack() as stack:
+            if self._dist.is_fsdp and not self.use_vllm:  # TRL would gather every layer anew for each token
+                stack.enter_context(sharding.whole(self))
+            if self._generation is not None and not self.use_vllm:
+                stack.enter_context(rollouts.as_the_loss(self))
+            return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As BaseGRPOTrainer's; what rollouts keep in the device's memory is given back at its end."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            if self._engine is not None:
+                self._engine.close()
 
     def _generate_and_score_completions(self, inputs: Any) -> Batch:
         output = super()._generate_and_score_completions(inputs)

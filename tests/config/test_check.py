@@ -100,7 +100,7 @@ def run(monkeypatch, minutes, seconds=1.0, **own):
 def test_with_time_enough_everything_is_run(monkeypatch):
     found = run(monkeypatch, 30, versions={"vllm": "0.31.0"})
     names = {kind: [row["name"] for row in found["rows"] if row["kind"] == kind] for kind in ("packs", "generation")}
-    assert names["generation"] == ["hf", "lean", "continuous", "vllm", "compiled"]
+    assert names["generation"] == ["hf", "lean", "continuous", "vllm"]
     assert names["packs"] == ["4,096 tokens", "8,192 tokens", "16,384 tokens", "32,768 tokens"]
     assert found["not_run"] == [] and all(row.get("agrees", True) for row in found["rows"])
     first = found["rows"][0]  # without its first step
@@ -110,7 +110,7 @@ def test_with_time_enough_everything_is_run(monkeypatch):
 def test_what_was_not_reached_is_listed_and_worth_least(monkeypatch):
     found = run(monkeypatch, 1, seconds=15.0)
     assert [row["name"] for row in found["rows"]] == ["lean, bfloat16, sdpa", "stock, bfloat16, sdpa", "hf"]
-    assert len(found["not_run"]) == 6 and found["not_run"][0] == "generation, lean"
+    assert len(found["not_run"]) == 5 and found["not_run"][0] == "generation, lean"
     assert run(monkeypatch, 0.1)["rows"] == []
 
 
@@ -168,7 +168,7 @@ def test_the_fastest_rows_that_fit_are_chosen():
     assert settings(*rows[2:]) is None
 
 
-@pytest.mark.parametrize(("engine", "peak", "attention"), [("vllm", 60, "sdpa"), ("compiled", 1, "flex_attention")])
+@pytest.mark.parametrize(("engine", "peak", "attention"), [("vllm", 60, "sdpa")])
 def test_an_engine_gets_a_step_that_goes_with_it_or_is_left(engine, peak, attention):
     rows = [generation(engine, 9.0), generation("hf", 1.0), training(peak=peak * GIB, attention=attention)]
     assert settings(*rows)["generation"] == "hf"

@@ -25,9 +25,8 @@ def settings(**overrides):
         ({"generation": "lean"}, "lean", None),
         ({"generation": "vllm"}, "vllm", "use_vllm"),
         ({"use_vllm": True}, "vllm", "use_vllm"),
-        ({"use_transformers_continuous_batching": True}, "continuous", "use_transformers_continuous_batching"),
         ({"cache_implementation": "offloaded"}, "hf", None),
-        ({"generation": "compiled", "cache_implementation": "static"}, "compiled", None),
+        ({"cache_implementation": "static"}, "hf", None),
     ],
 )
 def test_a_switch_of_trl_and_the_setting_mean_each_other(given, engine, switch):
@@ -42,7 +41,7 @@ def test_a_switch_of_trl_and_the_setting_mean_each_other(given, engine, switch):
         ({"generation": "hf", "use_vllm": True}, "hf contradicts use_vllm True.*--use_vllm false"),
         ({"generation": "vllm", "use_vllm": False}, "vllm contradicts use_vllm false"),
         ({"generation": "lean", "cache_implementation": "static"}, "lean contradicts cache_implementation static"),
-        ({"use_vllm": True, "use_transformers_continuous_batching": True}, "no effect with use_vllm"),
+        ({"use_transformers_continuous_batching": True}, "for good.*use --generation continuous"),
         ({"use_vllm": True, "cache_implementation": "static"}, "no effect with use_vllm"),
     ],
 )
@@ -81,31 +80,6 @@ def on_gpu(**overrides):
         "vllm_max_model_length": None,
     }
     return {**settings(), **base, **overrides}
-
-
-def test_compiled_decoding_replaces_flash_attention():
-    notes = engines.fit_to_gpu(found := on_gpu(generation="compiled"), set())
-    assert found["attn_implementation"] == "sdpa" and "sdpa" in notes[0]
-    with pytest.raises(UserError, match="give sdpa"):
-        engines.fit_to_gpu(on_gpu(generation="compiled"), {"attn_implementation"})
-
-
-@pytest.mark.parametrize(
-    ("overrides", "refused"),
-    [
-        ({"dtype": "float32"}, True),
-        ({"use_peft": True}, True),
-        ({"bf16": False, "dtype": "float32"}, False),
-        ({}, False),
-    ],
-)
-def test_continuous_batching_keeps_float32_weights(overrides, refused):
-    found = on_gpu(generation="continuous", **overrides)
-    if not refused:
-        assert engines.fit_to_gpu(found, set()) == []
-        return
-    with pytest.raises(UserError, match=r"for good.*bfloat16"):
-        engines.fit_to_gpu(found, set())
 
 
 def test_unsloth_decodes_in_its_own_way():

@@ -29,8 +29,9 @@ def make(tmp_path_factory, tokenizer):
 
     def trainer(peft_config=None, **settings):
         config = GRPOConfig(
-            output_dir=str(tmp_path_factory.mktemp("run")), use_cpu=True, bf16=False, report_to="none",
-            per_device_train_batch_size=4, num_generations=4, **{"max_completion_length": 24, **settings},
+            output_dir=str(tmp_path_factory.mktemp("run")), use_cpu=True, report_to="none",
+            per_device_train_batch_size=4, num_generations=4,
+            **{"max_completion_length": 24, "bf16": False, **settings},
         )  # fmt: skip
         rows = Dataset.from_list([{"prompt": question} for question in QUESTIONS])
         model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
@@ -51,25 +52,30 @@ def stock(trainer, ids):
     return trainer._generate_single_turn(ids, None, {}, 4)[0]
 
 
+ENGINES = pytest.mark.parametrize("engine", ["lean", "continuous"])
+
+
+@ENGINES
 @pytest.mark.parametrize("limit", [1, 24, 60])
-def test_a_cold_policy_completes_as_trl_does(limit, make, tokenizer, ids):
+def test_a_cold_policy_completes_as_trl_does(limit, engine, make, tokenizer, ids):
     trainer = make(temperature=1e-4, max_completion_length=limit)
-    found = rollouts.choose(trainer, "lean")(trainer, ids)
+    found = rollouts.choose(trainer, engine)(trainer, ids)
     assert found == stock(trainer, ids)
     ended = [tokens[-1] == tokenizer.eos_token_id for tokens in found]
     assert all(end or len(tokens) == limit for tokens, end in zip(found, ended, strict=True))
     assert all(ended) if limit == 60 else not all(ended)
 
 
+@ENGINES
 @pytest.mark.parametrize("end", [True, False])
-def test_completions_of_the_end_token_alone_and_without_one(end, make, tokenizer, ids):
+def test_completions_of_the_end_token_alone_and_without_one(end, engine, make, tokenizer, ids):
     trainer = make(max_completion_length=5)
     eos = tokenizer.eos_token_id
     with torch.no_grad():
         trainer.model.get_output_embeddings().register_forward_hook(
             lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([eos]), 1e9 if end else -1e9)
         )
-    found = rollouts.choose(trainer, "lean")(trainer, ids)
+    found = rollouts.choose(trainer, engine)(trainer, ids)
     assert found == 12 * [[eos]] if end else all(len(tokens) == 5 and eos not in tokens for tokens in found)
     assert [len(tokens) for tokens in found] == [len(tokens) for tokens in stock(trainer, ids)]
 
@@ -81,45 +87,48 @@ SETTINGS = [
 ]
 
 
+@ENGINES
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings) or "usual")
-def test_samples_have_the_distribution_of_trls(settings, make, ids):
+def test_samples_have_the_distribution_of_trls(settings, engine, make, ids):
     """Of two tokens after one prompt: as many of a kind as the other's shares say, up to 5 standard deviations."""
     trainer, count = make(max_completion_length=2, **settings), 250
     torch.manual_seed(0)
-    lean = Counter(map(tuple, rollouts.choose(trainer, "lean")(trainer, count * [ids[1]])))
+    ours = Counter(map(tuple, rollouts.choose(trainer, engine)(trainer, count * [ids[1]])))
     trl = Counter(map(tuple, stock(trainer, count * [ids[1]])))
-    for pair in lean | trl:
-        share = (lean[pair] + trl[pair]) / (2 * count)
-        assert abs(lean[pair] - trl[pair]) <= 5 * (2 * count * share * (1 - share)) ** 0.5 + 1, pair
+    for pair in ours | trl:
+        share = (ours[pair] + trl[pair]) / (2 * count)
+        assert abs(ours[pair] - trl[pair]) <= 5 * (2 * count * share * (1 - share)) ** 0.5 + 1, pair
 
 
-def test_the_global_random_state_decides(usual, ids):
-    lean = rollouts.choose(usual, "lean")
+@ENGINES
+def test_the_global_random_state_decides(engine, usual, ids):
+    sample = rollouts.choose(usual, engine)
     torch.manual_seed(7)
-    first, state = lean(usual, ids), torch.get_rng_state()
-    second = lean(usual, ids)
-    torch.set_rng_state(state)  # as a resumed run does
-    assert lean(usual, ids) == second != first
+    first, state = sample(usual, ids), torch.get_rng_state()
+    second = sample(usual, ids)
+    torch.set_rng_state(state)  # as a resumed run does, with an engine that begins anew
+    assert rollouts.choose(usual, engine)(usual, ids) == second != first
     torch.manual_seed(8)  # as another process has
-    assert lean(usual, ids) != first
+    assert sample(usual, ids) != first
     same = [tuple(tokens) for tokens, prompt in zip(first, ids, strict=True) if prompt == ids[0]]
     assert len(set(same)) > 1
 
 
 @pytest.mark.slow
-def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
+@ENGINES
+def test_an_adapter_takes_part_and_dropout_does_not(engine, make, ids):
     torch.manual_seed(0)
     adapter = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, lora_dropout=0.5)
     trainer = make(peft_config=adapter, temperature=1e-4)
     trainer.model.train()
-    lean = rollouts.choose(trainer, "lean")
-    found = lean(trainer, ids)
-    assert found == lean(trainer, ids) and trainer.model.training
+    sample = rollouts.choose(trainer, engine)
+    found = sample(trainer, ids)
+    assert found == sample(trainer, ids) and trainer.model.training
     assert stock(trainer, ids) != found  # TRL samples from a policy with holes
     trainer.model.eval()
-    assert stock(trainer, ids) == found and not (lean(trainer, ids) != found or trainer.model.training)
+    assert stock(trainer, ids) == found and not (sample(trainer, ids) != found or trainer.model.training)
     with trainer.model.disable_adapter():
-        assert lean(trainer, ids) != found
+        assert sample(trainer, ids) != found
 
 
 def test_checkpointing_is_off_while_decoding_and_on_afterwards(make, ids, monkeypatch):
@@ -136,12 +145,12 @@ def test_checkpointing_is_off_while_decoding_and_on_afterwards(make, ids, monkey
     assert seen == [False] and trainer.model.is_gradient_checkpointing and trainer.model.training
 
 
-def test_auto_is_lean_on_a_cpu_and_trls_own_path_on_a_gpu(usual, make, monkeypatch, capsys):
-    assert isinstance(rollouts.choose(usual), rollouts.Lean)
+def test_auto_is_lean_on_a_cpu_and_continuous_on_a_gpu(usual, make, monkeypatch, capsys):
+    assert type(rollouts.choose(usual)) is rollouts.Lean
     assert rollouts.choose(usual, "hf") is None
     trainer = make()
     monkeypatch.setattr(type(trainer.args), "device", torch.device("cuda"))
-    assert rollouts.choose(trainer) is None
+    assert type(rollouts.choose(trainer)) is rollouts.Continuous
     assert capsys.readouterr().out == ""
 
 
@@ -168,10 +177,12 @@ def test_settings_of_the_models_own_count_where_trls_say_nothing(make, capsys):
     assert rollouts.choose(trainer, "lean") is None and "no_repeat_ngram_size" in capsys.readouterr().out
 
 
-def test_engines_that_trl_must_be_built_for_are_asked_for_there(usual):
-    for engine, switch in [("vllm", "use_vllm"), ("continuous", "use_transformers_continuous_batching")]:
-        with pytest.raises(UserError, match=f"needs {switch}=True"):
-            rollouts.choose(usual, engine)
+def test_vllm_needs_its_switch_and_trls_batching_is_refused(usual, monkeypatch):
+    with pytest.raises(UserError, match="needs use_vllm=True"):
+        rollouts.choose(usual, "vllm")
+    monkeypatch.setattr(usual.args, "use_transformers_continuous_batching", True)
+    with pytest.raises(UserError, match="use --generation continuous"):
+        rollouts.choose(usual, "auto")
 
 
 def test_a_cache_of_the_users_own_choice_stays(make):
@@ -181,25 +192,45 @@ def test_a_cache_of_the_users_own_choice_stays(make):
         rollouts.choose(trainer, "lean")
 
 
-def test_compiled_turns_on_what_trl_turns_off_where_it_can(make, monkeypatch, capsys):
-    trainer = make()
-    assert rollouts.choose(trainer, "compiled") is None
-    config = trainer.generation_config
-    assert config.cache_implementation == "static" and config.disable_compile is False
-    assert config.compile_config._compile_all_devices
-    trainer = make()
-    monkeypatch.setattr(type(trainer._dist), "is_zero3", True)
-    assert rollouts.choose(trainer, "compiled") is None and trainer.generation_config.disable_compile
-    assert "because the weights are sharded" in capsys.readouterr().out
-
-
-@pytest.mark.slow  # compiles for half a minute
-def test_compiled_code_completes_as_trl_does(make, ids, monkeypatch):
-    trainer = make(temperature=1e-4)
-    expected = stock(trainer, ids)
-    compiled, real = [], type(trainer.model).get_compiled_call
-    monkeypatch.setattr(
-        type(trainer.model), "get_compiled_call", lambda self, config: (compiled.append(config), real(self, config))[1]
+@pytest.mark.parametrize("sharding", ["is_fsdp", "is_zero3"])
+def test_sharded_weights_are_left_to_generate_in_one_line(sharding, usual, monkeypatch, capsys):
+    monkeypatch.setattr(type(usual._dist), sharding, True)
+    assert rollouts.choose(usual, "continuous") is None
+    assert capsys.readouterr().out == (
+        "note: rollouts are sampled by model.generate, not continuous, because the weights are sharded\n"
     )
-    rollouts.choose(trainer, "compiled")
-    assert stock(trainer, ids) == expected and compiled
+
+
+# --- What `continuous` keeps
+
+
+def test_a_cache_stays_unless_it_takes_trainings_share(make, ids, monkeypatch, capsys):
+    trainer = make(temperature=1e-4)
+    engine = rollouts.choose(trainer, "continuous")
+    first = engine(trainer, ids)
+    assert engine.decoder.bytes > 0 and engine(trainer, ids) == first
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("Rollouts: continuous batching, 12 rows of 256 tokens in 0.0") and "kept" in line
+    engine.close()
+    assert engine.decoder is None
+    monkeypatch.setattr(rollouts, "all_memory", lambda device: 8 * 2**10)
+    assert engine(trainer, ids) == first and engine.decoder.bytes == 0
+    assert "given back while training" in capsys.readouterr().out
+
+
+def test_float32_weights_stay_where_the_loss_is_bfloat16(make, ids):
+    torch.manual_seed(0)
+    adapter = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    for engine in ("lean", "continuous"):
+        trainer = make(peft_config=adapter, bf16=True, max_completion_length=6)
+        model = trainer.model
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        seen = []
+        head = model.get_base_model().lm_head
+        hook = head.register_forward_hook(lambda module, inputs, logits, seen=seen: seen.append(logits.dtype))
+        sample = rollouts.choose(trainer, engine)
+        sample(trainer, ids)
+        hook.remove()
+        assert set(seen) == {torch.bfloat16}, engine  # as in the loss
+        assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+        assert {weight.dtype for weight in before.values()} == {torch.float32}
