@@ -28,6 +28,7 @@ from grpo.core.errors import UserError
 from grpo.core.processes import say
 from grpo.data.prompts import THINK, PromptFormat
 from grpo.policy import unsloth
+from grpo.runs.record import IN_MEMORY
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     typed = [word for word in words if word.partition("=")[0] == "--dataset_name"]
-    words += [] if dataset is None else ["--dataset_name", "rows in memory"]
+    words += [] if dataset is None else ["--dataset_name", IN_MEMORY]
 
     def run() -> int:
         if typed and dataset is not None:

@@ -22,6 +22,7 @@ from grpo.runs.checkpoints import step_of, write_whole
 from grpo.runs.directory import holds_run, recorded
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "flash-attn")
+IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
 
 # What a run writes; an old adapter beside new weights would be loaded instead of them
 RUN_FILES = (
@@ -52,7 +53,7 @@ def resume_command(output: Path, argv: list[str]) -> str:
     words = [*_without(argv, "--resume_from_checkpoint"), "--resume_from_checkpoint", "auto"]
     if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
         words += ["--output_dir", str(output)]
-    return f"{processes.launch()} {command_line(words)}"
+    return _to_start(words)
 
 
 def evaluate_command(output: Path, argv: list[str]) -> str:
@@ -60,6 +61,13 @@ def evaluate_command(output: Path, argv: list[str]) -> str:
     words = _without(argv, "--resume_from_checkpoint", "--output_dir", "--overwrite_run", "--model_name_or_path")
     words = _without(words, "--save_strategy", "--save_steps", "--eval_num_samples")
     words += ["--model_name_or_path", str(output), "--eval_only", "true", "--eval_num_samples", "8"]
+    return _to_start(words)
+
+
+def _to_start(words: list[str]) -> str:
+    """The shell's command with these words; where rows were passed from Python, which no command can, the call."""
+    if IN_MEMORY in words:
+        return f"train_grpo.main({mask(_without(words, '--dataset_name'))}, dataset=...)"
     return f"{processes.launch()} {command_line(words)}"
 
 

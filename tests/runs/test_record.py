@@ -1,5 +1,6 @@
 """grpo/runs/record.py: a run's record, without secrets and without half a line."""
 
+import ast
 import json
 from pathlib import Path
 
@@ -142,3 +143,15 @@ def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
     assert records.evaluate_command(Path("mine"), argv) == (
         "python train_grpo.py --config x.yaml --seed 7 --model_name_or_path mine --eval_only true --eval_num_samples 8"
     )
+
+
+def test_rows_from_python_are_passed_again_by_a_call():
+    argv = ["--seed", "7", "--output_dir", "mine", "--dataset_name", records.IN_MEMORY]
+    start, end = "train_grpo.main(", ", dataset=...)"
+    for command, words in (
+        (records.resume_command, ["--output_dir", "mine", "--resume_from_checkpoint", "auto"]),
+        (records.evaluate_command, ["--model_name_or_path", "mine", "--eval_only", "true", "--eval_num_samples", "8"]),
+    ):
+        call = command(Path("mine"), argv)
+        assert call.startswith(start) and call.endswith(end)
+        assert ast.literal_eval(call[len(start) : -len(end)]) == ["--seed", "7", *words]
