@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import platform
+import shlex
 import sys
 import time
 import uuid
@@ -52,7 +53,7 @@ def count() -> int:
 def launch() -> str:
     """The words before `train_grpo.py` that start as many processes as there are, the same on every machine."""
     if "ACCELERATE_DYNAMO_USE_FULLGRAPH" in os.environ:  # which its launcher sets, and nobody else
-        return "accelerate launch [its options as before]"
+        return f"accelerate launch {_options_of_accelerate() or '[its options as before]'}"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     if not processes:
         return "python"
@@ -61,6 +62,17 @@ def launch() -> str:
     endpoint = f"{os.environ.get('MASTER_ADDR', 'localhost')}:{os.environ.get('MASTER_PORT', '29500')}"
     rendezvous = f"--rdzv_backend=c10d --rdzv_endpoint={endpoint}"  # --node_rank would differ on each
     return f"torchrun --nnodes={count()} --nproc_per_node={processes} {rendezvous}"
+
+
+def _options_of_accelerate() -> str:
+    """What precedes the script on the command line of the launcher, this process' parent; empty where it differs."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, AttributeError, ValueError):  # no parent any longer, or another one
+        words = psutil.Process().parent().cmdline()
+        if count() == 1:  # --machine_rank is not the same everywhere
+            return shlex.join(words[words.index("launch") + 1 : words.index(sys.argv[0])])
+    return ""
 
 
 def on_each() -> str:

@@ -125,6 +125,15 @@ def test_what_accelerate_has_started_resumes_by_its_launcher(monkeypatch):
     assert processes.launch() == "accelerate launch [its options as before]"
 
 
+def test_accelerates_own_options_are_read_from_its_command(tmp_path):
+    (tmp_path / "accelerate").write_text("import subprocess, sys; subprocess.run([sys.executable, *sys.argv[4:]])")
+    (tmp_path / "train.py").write_text("from grpo.core import processes; print(processes.launch())")
+    words = ["accelerate", "launch", "--config_file", "my file.yaml", "train.py", "--beta", "0.1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ACCELERATE_DYNAMO_USE_FULLGRAPH": "False"}
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "accelerate launch --config_file 'my file.yaml'\n"
+
+
 def test_only_the_first_machine_judges_the_directory(second, monkeypatch):
     """Before they have met, the first would wait for it in vain; a directory that differs is found afterwards."""
     assert run_directory.claim("run", "unused", "auto", False) == ("run", None, ())
