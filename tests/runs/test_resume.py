@@ -84,6 +84,7 @@ def test_data_is_identified_by_prompts_and_answers_in_order():
 def test_transformers_does_not_warn_of_what_may_change(caplog, monkeypatch):
     logger = logging.getLogger("transformers.trainer_utils")
     monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)  # the root logger has this handler, too
     compare_trainer_and_checkpoint_args(
         SimpleNamespace(logging_steps=5, per_device_train_batch_size=8, n_gpu=1),
         SimpleNamespace(logging_steps=1, train_batch_size=8),
