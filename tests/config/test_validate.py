@@ -21,7 +21,7 @@ def merged(*words):
     ("words", "needs"),
     [
         ("--config recipes/demo.yaml --save_steps 3", "save_strategy is no"),
-        ("--config recipes/demo.yaml --num_train_epochs 2", "max_steps is 60"),
+        ("--config recipes/demo.yaml --num_train_epochs 2", "max_steps is 30"),
         ("--eval_steps 5", "eval_strategy is no"),
         ("--save_strategy no --load_best_model_at_end true", "save_strategy is no"),
         ("--lr_scheduler_type constant --warmup_steps 3", "lr_scheduler_type is constant"),
