@@ -70,7 +70,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     num_generations=16,  # completions per prompt: the group that advantages are relative to
     max_completion_length=786,  # tokens; longer completions are cut off and rarely earn anything
     temperature=1.0,
-    generation="auto",  # what samples: lean on a CPU, continuous (CUDA graphs) on a GPU; or hf (model.generate), vllm
+    generation="auto",  # what samples: lean on a CPU; on a GPU vLLM if it is installed, else continuous; or hf
     beta=0.0,  # weight of the KL penalty; 0 needs no reference model (2025's default was 0.04)
     # Optimization
     per_device_train_batch_size=16,  # completions (2025's TRL counted prompts: 1 / 4 / 16 then is 16 / 4 / 16 now)

@@ -35,7 +35,7 @@ def prepare(given: argparse.Namespace, engine: str) -> Sampler:
         end_by_chance(model, eos_ids(model, tokenizer), given.mean_length)
     settings: dict[str, Any] = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
     if engine == "vllm":
-        vllm.check_installed()
+        vllm.check_installed(on_cpu=device().type == "cpu")
     with tempfile.TemporaryDirectory() as directory:
         config = trainer_config(
             device(), directory, bf16=False, per_device_train_batch_size=given.rows, gradient_checkpointing=False,

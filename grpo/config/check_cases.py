@@ -394,7 +394,7 @@ def sample(
     with tempfile.TemporaryDirectory() as directory:
         policy = load_model(model, device, dtype)
         if engine == "vllm":  # reads its weights from a directory
-            vllm.check_installed()
+            vllm.check_installed(on_cpu=device == "cpu")
             settings |= {"vllm_mode": "colocate", "vllm_max_model_length": prompt + limit}
             if model in RANDOM:
                 settings["generation_kwargs"] = {"detokenize": False}  # most of its ids have no text

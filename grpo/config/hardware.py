@@ -3,11 +3,12 @@
 import contextlib
 import importlib.util
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from grpo.core import processes
 from grpo.core.errors import UserError
-from grpo.policy import engines
+from grpo.policy import engines, vllm
 from grpo.runs import trackers
 from grpo.runs.record import command_line
 
@@ -94,10 +95,14 @@ def _use_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    if settings["use_vllm"]:
-        if "generation" in typed:
-            raise UserError("generation: vLLM needs a CUDA GPU; use --generation auto")
-        raise UserError("use_vllm: vLLM needs a CUDA GPU; add --use_vllm false")
+    if settings["use_vllm"] and not (settings["eval_only"] or settings["ask"] or settings["merge_only"]):
+        vllm.check_installed(on_cpu=True)
+        engines.fit_vllm(settings)
+        if settings["vllm_mode"] == "server":
+            raise UserError("vllm_mode: a server gets the weights by NCCL, from a GPU; use --vllm_mode colocate")
+        for key in {"vllm_gpu_memory_utilization", "vllm_enable_sleep_mode"} & typed:
+            raise UserError(f"{key}: is for GPUs; drop it (the cache: export {vllm.CPU_CACHE}=2, in GiB)")
+        settings["vllm_enable_sleep_mode"] = False
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
         if "optim" in typed:
@@ -138,6 +143,11 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
             f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
             "stable_adamw does not, nor does dtype float32"
         )
+    from grpo.training import attention
+
+    backend = settings["attn_implementation"] or "sdpa"
+    at_once = attention.budget(SimpleNamespace(**settings), backend, torch.device("cuda"))  # type: ignore[arg-type]
+    notes += engines.take_vllm(settings, at_once)
     return notes
 
 

@@ -340,7 +340,7 @@ def answer(plan: Plan, price: float) -> list[str]:
     if peak > device.memory:
         limit = "memory; --use_peft true takes less"
     elif phase == "generation" and plan.settings.generation != "vllm":
-        limit += "; vLLM samples faster (recipes/fast_80gb.yaml)"
+        limit += "; vLLM samples faster (--generation vllm)"
     many = f"each of {plan.geometry.world_size} × " if plan.geometry.world_size > 1 else ""
     return [
         f"memory  about {digits(peak)} GB of {device.memory:,.0f} GB on {many}{device.name}: "

@@ -194,8 +194,8 @@ def about_model(
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    parts = memory.memory(shape, training, model, per_device, longest, at_once)
-    free, where = _free_memory(training.device)
+    free, total, where = _free_memory(training.device)
+    parts = memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total)
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
     finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
@@ -251,14 +251,15 @@ def about_disk(config: Config, shape: memory.Shape) -> Check:
     return check_if(free < needed, "disk", finding, remedy, status)
 
 
-def _free_memory(device: "torch.device") -> tuple[float, str]:
+def _free_memory(device: "torch.device") -> tuple[float, float, str]:
+    """Bytes that are free, and in all, and where."""
     if device.type == "cuda":
         import torch
 
-        return torch.cuda.mem_get_info(device)[0], torch.cuda.get_device_name(device)
+        return *torch.cuda.mem_get_info(device), torch.cuda.get_device_name(device)
     import psutil
 
-    return psutil.virtual_memory().available, "this machine"
+    return psutil.virtual_memory().available, psutil.virtual_memory().total, "this machine"
 
 
 def about_surroundings(config: Config) -> Iterator[Check]:

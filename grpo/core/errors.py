@@ -44,6 +44,10 @@ class Gone(UserError):
     """Another process of this run has ended, or does not answer; no bug of this one, and waiting would not help."""
 
 
+class EngineFailed(RuntimeError):
+    """What samples the completions has failed, in a library of its own: vLLM, or its server."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal came while nothing was being trained, so that there was nothing to finish first.
 
@@ -130,6 +134,11 @@ TRANSLATIONS = (
         "another process of this run is gone or does not answer ({reason}); its own output, on whichever machine, "
         "says why (if it was only slow, raise ddp_timeout); {left}. {way_on}",
         Gone,
+    ),
+    Translation(
+        "the run",
+        lambda error: isinstance(error, EngineFailed),
+        "generation: vLLM failed ({reason}); {left}; repair it, or use --generation auto --use_vllm false. {way_on}",
     ),
     Translation(
         "loading",

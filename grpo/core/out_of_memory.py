@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 SAYS_SO = re.compile(
-    r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED|No available memory for the cache blocks"
+    r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED"
     r"|Free memory on device"  # vLLM's, where it starts
 )
 START, EVALUATION, GENERATION = "loading", "the evaluation", "generation"

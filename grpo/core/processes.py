@@ -11,6 +11,7 @@ import shlex
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from grpo.core.errors import UserError, readable
 
 SHARED_DIR_TIMEOUT = 10.0  # seconds after which the first process' file does not appear: network file systems are late
 MEETINGS = itertools.count()
+BEFORE_THE_END: list[Callable[[], None]] = []  # what else has to be ended before torch.distributed is
 
 
 def is_first_process() -> bool:
@@ -196,6 +198,9 @@ def end_process_group() -> None:
     gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
     with readable(left="The run had ended here, and all that it saved is complete"):
         PartialState().wait_for_everyone()
-    group = torch.distributed.group.WORLD
-    torch.distributed.destroy_process_group()
-    del group
+    while BEFORE_THE_END:
+        BEFORE_THE_END.pop()()
+    if torch.distributed.is_initialized():
+        group = torch.distributed.group.WORLD
+        torch.distributed.destroy_process_group()
+        del group

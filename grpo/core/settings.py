@@ -38,7 +38,8 @@ class ScriptArguments:
     generation: str = field(
         metadata={
             "help": "How completions are sampled: lean (a batch that shrinks as they end), continuous (CUDA graphs on "
-            "a cache of fixed size), hf (TRL's model.generate), vllm; auto: lean on a CPU, continuous on a GPU."
+            "a cache of fixed size), hf (TRL's model.generate), vllm; auto: lean on a CPU, on CUDA vLLM where it is "
+            "installed and fits in memory, otherwise continuous."
         },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})

@@ -1,12 +1,15 @@
 """Which engine samples the rollouts: the setting `generation` and TRL's own switches, which must say the same."""
 
+import os
+from types import SimpleNamespace
 from typing import Any
 
 from grpo.core.errors import UserError
-from grpo.policy.vllm import check_installed
+from grpo.policy import loading, memory, vllm
 
 SWITCH_OF = {"vllm": "use_vllm"}
 SWITCHES = (*SWITCH_OF.values(), "cache_implementation", "use_transformers_continuous_batching")
+MOST_MEMORY = 0.9  # of what is free: estimates leave out what an allocator keeps unused, and the CUDA context
 
 
 def settle(settings: dict[str, Any], given: set[str]) -> None:
@@ -55,9 +58,87 @@ def fit_to_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
     if settings["use_unsloth"] and engine not in ("auto", "hf", "vllm"):
         raise UserError(f"generation: Unsloth's models decode in a way of their own, not {engine}; give auto or vllm")
     if engine == "vllm":
-        check_installed()
-    known = engine == "vllm" and settings["max_prompt_length"] and settings["eval_strategy"] == "no"
-    if known and settings["vllm_max_model_length"] is None and not settings["use_unsloth"]:
-        # vLLM would reserve a cache for the longest sequence that the model can take
-        settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
+        vllm.check_installed(on_cpu=False)
+        fit_vllm(settings)
     return notes
+
+
+def fit_vllm(settings: dict[str, Any]) -> None:
+    """Let vLLM reserve a cache for this run's longest sequence, not for the longest that the model can take."""
+    known = settings["max_prompt_length"] and settings["eval_strategy"] == "no" and not settings["use_unsloth"]
+    if known and settings["vllm_max_model_length"] is None:
+        settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
+
+
+# --- `auto` on a GPU ----------------------------------------------------------------------------------------------
+
+
+def take_vllm(settings: dict[str, Any], pack_tokens: int | None) -> list[str]:
+    """Let vLLM sample, beside the trainer, where `generation` is auto, it is installed and fits; one line says so.
+
+    Args:
+        settings: of a run on CUDA; changed in place.
+        pack_tokens: what a training step computes at once; None: padded micro-batches.
+    """
+    unasked = settings["generation"] == "auto" and not settings["use_unsloth"]
+    rollouts = not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
+    if not (unasked and rollouts) or (version := vllm.installed()) is None:
+        return []
+    if reason := _why_not_vllm(settings, pack_tokens):
+        return [f"note: vLLM {version} does not sample, because {reason}; --generation vllm takes it all the same"]
+    settings["generation"], settings["use_vllm"] = "vllm", True
+    fit_vllm(settings)
+    share, sleeps = settings["vllm_gpu_memory_utilization"], settings["vllm_enable_sleep_mode"]
+    return [
+        f"note: vLLM {version} samples, in {share:.0%} of the GPU's memory"
+        + (" that training gets back in between" if sleeps else "")
+        + " (generation auto)"
+    ]
+
+
+def _why_not_vllm(settings: dict[str, Any], pack_tokens: int | None) -> str | None:
+    """Why `auto` leaves vLLM out; None: it takes it, if only in sleep mode, which is set then."""
+    import torch
+
+    try:
+        vllm.check_installed(on_cpu=False)
+    except UserError as error:
+        return str(error).removeprefix("generation: ").partition(f" {vllm.INSTALL}")[0].rstrip(".;")
+    for key in ("load_in_4bit", "load_in_8bit", "fsdp", "deepspeed", "generation_kwargs"):
+        if settings[key]:
+            return f"{key} is set"
+    if any(os.environ.get(f"ACCELERATE_USE_{name}", "false") == "true" for name in ("FSDP", "DEEPSPEED")):
+        return "the model is sharded"
+    free, total = torch.cuda.mem_get_info(int(os.environ.get("LOCAL_RANK", 0)))
+    shape = _shape(settings)
+    if shape is None or not shape.layers:
+        return "the model's size is not known"
+    devices = int(os.environ.get("WORLD_SIZE", 1))
+    steps = settings["steps_per_generation"] or settings["gradient_accumulation_steps"]
+    rows = (settings["generation_batch_size"] or 0) // devices or settings["per_device_train_batch_size"] * steps
+    prompt, share = settings["max_prompt_length"] or 512, settings["vllm_gpu_memory_utilization"] * total
+    if share < (needed := memory.vllm_share(shape, rows, prompt + settings["max_completion_length"])):
+        return f"its share, {share / 1e9:.0f} GB, is less than the {needed / 1e9:.0f} GB that this rollout takes"
+    for sleeps in (settings["vllm_enable_sleep_mode"], True):
+        run = SimpleNamespace(**settings | {"use_vllm": True, "vllm_enable_sleep_mode": sleeps})
+        parts = memory.memory(shape, run, run, rows, prompt, pack_tokens, devices, device_memory=total)
+        if sum(parts.values()) <= MOST_MEMORY * free:
+            settings["vllm_enable_sleep_mode"] = sleeps
+            return None
+    return f"it takes {sum(parts.values()) / 1e9:.0f} GB with this model's training, and {free / 1e9:.0f} GB are free"
+
+
+def _shape(settings: dict[str, Any]) -> memory.Shape | None:
+    """The model's sizes, before it is loaded; UserError where there is none."""
+    from trl import get_peft_config
+
+    name, revision = settings["model_name_or_path"], settings["model_revision"]
+    source = {"revision": revision, "trust_remote_code": settings["trust_remote_code"]}
+    adapter = loading.read_adapter(name, revision)
+    if adapter:
+        name, source["revision"] = str(adapter.base_model_name_or_path), adapter.revision
+    config = loading.read_model_config(name, settings["attn_implementation"], **source)
+    try:
+        return memory.shape(config, adapter or get_peft_config(SimpleNamespace(**settings)))  # type: ignore[arg-type]
+    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RuntimeError):
+        return None  # preflight says what is wrong with it

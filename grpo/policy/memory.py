@@ -5,6 +5,7 @@ with a GPU. Not included: the CUDA context, what an allocator keeps unused, eage
 """
 
 import copy
+import os
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from grpo.policy import sharding as sharded
+from grpo.policy.vllm import CPU_CACHE
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -39,6 +41,10 @@ STATE_BYTES = (
     ("sgd", lambda b: 0.0),
     ("lion", lambda b: b),
 )
+
+
+# Bytes of activations, CUDA graphs and the sampler in vLLM: an assumption, not measured
+VLLM_ROOM = 2e9
 
 
 @dataclass(frozen=True)
@@ -170,8 +176,13 @@ def memory(
         layer = (shape.parameters - shape.heads * shape.embedding) / max(shape.layers, 1)
         gathered, whole = (shape.embedding + 2 * layer) * number, float(shape.parameters * number)
     beside = {"reference model": weights / of_weights if training.beta and not shape.adapter else 0.0}
+    sleeping = 0.0  # vLLM's share, where training has it back
     if training.use_vllm and training.vllm_mode == "colocate":
-        beside["vLLM"] = training.vllm_gpu_memory_utilization * device_memory
+        share = training.vllm_gpu_memory_utilization * device_memory
+        if training.use_cpu:
+            share = float(os.environ.get(CPU_CACHE, 1)) * 2**30
+        sleeping = share if training.vllm_enable_sleep_mode else 0.0
+        beside["vLLM"] = share - sleeping
     resident = {"weights": weights / of_weights, **beside, "optimizer": state / of_state}
     buckets = gradients if devices > 1 and sharding == "none" else 0.0  # DDP reduces gradients in a copy
     trained = {**resident, "gradients": gradients / of_gradients + buckets}
@@ -183,7 +194,7 @@ def memory(
         {**beside, "weights before sharding": weights if of_weights > 1 else 0.0},
         {**trained, "training step": step},
         {**trained, "optimizer step": update},
-        {**resident, "weights gathered": whole, "generation": sampling},
+        {**resident, "weights gathered": whole, "generation": sampling + sleeping},
     ]
     return max(moments, key=lambda parts: sum(parts.values()))
 
@@ -214,6 +225,15 @@ def training_step(shape: Shape, training: "Training", model: "Model", tokens: in
     in_layer += 0.0 if shape.adapter else shape.embedding * w  # the head's gradient waits for the embedding's
     in_embedding = 0.0 if shape.adapter else shape.embedding * w * (3.0 if shape.heads == 1 else 2.0)
     return max(kept + head, kept + in_layer if checkpointing else 0.0, in_embedding)
+
+
+def vllm_share(shape: Shape, rows: int, length: int) -> float:
+    """Bytes that vLLM needs to sample so many sequences: 16-bit weights, a cache, and what it runs in.
+
+    With less than a quarter of the cache it would sample a rollout in more than four turns.
+    """
+    cache = rows * length * shape.layers * 2 * shape.key_value * 2.0
+    return 2.0 * shape.parameters + cache / 4 + VLLM_ROOM
 
 
 def _generation(shape: Shape, training: "Training", model: "Model", rows: int, prompt_length: int) -> float:

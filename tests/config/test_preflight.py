@@ -181,7 +181,7 @@ def test_the_prompt_format_is_named_with_what_replaces_its_own(table):
 
 
 def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000, total=10**10))
     found = table()["memory"]
     assert found.status == "warning" and "1.0 MB free" in found.finding
     assert "pack_tokens" in found.remedy

@@ -37,8 +37,7 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert path.read_text(encoding="utf-8").startswith("# ")
     argv = ["--config", str(path), "--use_cpu", "true", "--report_to", "none"]
-    argv += ["--use_vllm", "false"] if recipe.get("use_vllm") else []  # a CPU has neither
-    argv += ["--use_unsloth", "false"] if recipe.get("use_unsloth") else []
+    argv += ["--use_vllm", "false", "--use_unsloth", "false"] if recipe.get("use_unsloth") else []  # a CPU has none
     settings = resolve(train_grpo.HYPERPARAMETERS, argv).settings()
     for key in recipe.keys() - ON_CPU:
         assert settings[key] == recipe[key], key
@@ -66,7 +65,7 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     ],
 )
 def test_recipes_have_the_values_of_what_they_are_named_after(name, values):
-    argv = ["--config", str(ROOT / f"recipes/{name}.yaml"), "--use_cpu", "true", "--use_vllm", "false"]
+    argv = ["--config", str(ROOT / f"recipes/{name}.yaml"), "--use_cpu", "true"]
     settings = resolve(train_grpo.HYPERPARAMETERS, [*argv, "--report_to", "none"]).settings()
     assert {key: settings[key] for key in values} == values
 
@@ -81,7 +80,7 @@ def test_a_recipe_and_its_files_are_found_from_any_directory(name, tmp_path, mon
         resolve(train_grpo.HYPERPARAMETERS, ["--config", "nope"])
 
 
-NEEDS = {"fast_80gb": "vLLM", "unsloth": "Unsloth"}
+NEEDS = {"unsloth": "Unsloth"}
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
 DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl")]
 CPU_CAPABLE = [path for path in RECIPES if path.stem not in NEEDS]
@@ -110,11 +109,6 @@ def test_recipes_that_differ_most_train_a_tiny_model(name, tmp_path, monkeypatch
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 2] and lines[1]["reward"] is not None
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
-
-
-def test_vllm_on_a_cpu_says_what_to_do():
-    with pytest.raises(UserError, match="--use_vllm false"):
-        resolve(train_grpo.HYPERPARAMETERS, ["--config", str(ROOT / "recipes/fast_80gb.yaml"), "--use_cpu", "true"])
 
 
 def test_a100_x2_is_one_step_per_rollout_on_two_devices():

@@ -20,25 +20,31 @@ from grpo.policy import vllm
 from grpo.training.trainer import LeanGRPOTrainer
 
 
-@pytest.mark.parametrize(
-    ("version", "message"),
-    [
-        (None, r"vLLM is not installed; pip install -r requirements-cuda.txt, .*--use_vllm false"),
-        ("0.21.0", r"versions from 0.22.0 to 0.31.0. You have version 0.21.0 installed. pip install"),
-        ("0.30.0+cu129", None),
-    ],
-)
-def test_a_vllm_that_trl_does_not_know_is_one_line(version, message, monkeypatch):
+def installed(version, monkeypatch):
     """As if this vLLM were installed; what TRL says of it is TRL's own."""
+    monkeypatch.setattr(vllm, "installed", lambda: version)
     monkeypatch.setattr(
         importlib.import_module("trl.import_utils"),
         "_is_package_available",
         lambda name, return_version=False: (version is not None, version),
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (None, r"vLLM is not installed; pip install -r requirements-cuda.txt, .*--use_vllm false"),
+        ("0.21.0", r"versions from 0.22.0 to 0.31.0. You have version 0.21.0 installed. pip install"),
+        ("0.31.0+cu129", None),
+        ("0.31.0+cpu", "vLLM 0.31.0.cpu is its build for CPUs; pip install -r requirements-cuda.txt"),
+    ],
+)
+def test_a_vllm_that_trl_does_not_know_is_one_line(version, message, monkeypatch):
+    installed(version, monkeypatch)
     if message is None:
-        return vllm.check_installed()
+        return vllm.check_installed(on_cpu=False)
     with pytest.raises(UserError, match=message):
-        vllm.check_installed()
+        vllm.check_installed(on_cpu=False)
 
 
 def test_the_requirements_take_what_trl_supports(monkeypatch):
@@ -47,14 +53,9 @@ def test_the_requirements_take_what_trl_supports(monkeypatch):
     wanted = [Requirement(line.partition("#")[0]) for line in lines if not line.startswith("#")]
     assert [each.name for each in wanted] == ["vllm", "bitsandbytes"]
     for minor in range(20, 35):
-        version = f"0.{minor}.0"
-        monkeypatch.setattr(
-            importlib.import_module("trl.import_utils"),
-            "_is_package_available",
-            lambda name, return_version=False, version=version: (True, version),
-        )
+        installed(version := f"0.{minor}.0", monkeypatch)
         with contextlib.nullcontext() if version in wanted[0].specifier else pytest.raises(UserError):
-            vllm.check_installed()
+            vllm.check_installed(on_cpu=False)
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -168,7 +169,7 @@ def train(monkeypatch, tmp_path):
     """Trains three steps with FakeVLLM: the gap that was found in each rollout, and the trainer."""
 
     def run(syncing=True, noise=0.0, **settings):
-        monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", FakeVLLM)
+        monkeypatch.setattr("grpo.policy.vllm_engine.Engine", FakeVLLM)
         monkeypatch.setattr(FakeVLLM, "syncing", syncing)
         monkeypatch.setattr(FakeVLLM, "noise", noise)
         config = GRPOConfig(

@@ -35,7 +35,7 @@ def full(*args, **kwargs):
         (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory: you tried to "
                       "allocate 4294967296 bytes."), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"), True),
+        (ValueError("Free memory on device cuda:0 (9.1/79.2 GiB) on startup is less than desired"), True),
         (ValueError("Free memory on device (3.1/23.6 GiB) on startup is less than desired GPU memory"), True),
         (RuntimeError("CUDA error: device-side assert triggered"), False),
         (KeyError("out of memory"), False),
