@@ -19,7 +19,7 @@ difference   the largest of a parameter's gradient, relative to its norm (or to 
              where that is more); equal means below 1e-3. Rounding leaves 1e-6 to 1e-4
 padded       the same where prompts have different lengths, so that stock pads them on the left: a large value there
              means that stock trains the model at positions that count the padding
-decoding     which way completions are sampled and evaluated: `lean` (equal to generate's) or `generate`
+decoding     how completions can be sampled and evaluated: `lean`, `continuous` (equal to generate's) or `generate`
 """
 
 import argparse
@@ -263,7 +263,8 @@ def architecture(name: str) -> Result:
 
 def decoding(model: Any, trainer: Any) -> Result:
     """Whether the evaluation's way of completing prompts gives what `generate` gives."""
-    from grpo.policy import generation
+    from grpo.policy import continuous, generation
+    from grpo.policy.decoding import sampling_mode
 
     tokenizer, prompts = trainer._tokenizer, [[5, 6, 7], [8, 9, 10, 11, 12], [5, 6, 7]]
     jobs = list(enumerate(prompts))
@@ -273,10 +274,15 @@ def decoding(model: Any, trainer: Any) -> Result:
         return {"decoding": "refused", "note": one_line(error)}
     if generation.obstacle(model):
         return {"decoding": "generate"}
-    done = sorted(generation.complete_in_full_batch(model, tokenizer, jobs, [2], 5, 3))
-    if [ids for _, ids, _ in done] == stock:
-        return {"decoding": "lean"}
-    return {"decoding": "DIFFERS", "outcome": "DIFFERS", "note": "lean decoding is not generate's"}
+    engines = {"lean": generation.complete_in_full_batch}
+    if continuous.unfit(model) is None:
+        engines["continuous"] = continuous.complete_continuously
+    for name, complete in engines.items():
+        with sampling_mode(model):
+            done = sorted(complete(model, tokenizer, jobs, [2], 5, 3))
+        if [ids for _, ids, _ in done] != stock:
+            return {"decoding": "DIFFERS", "outcome": "DIFFERS", "note": f"{name} decoding is not generate's"}
+    return {"decoding": " and ".join(engines)}
 
 
 # --- Settings and adapters

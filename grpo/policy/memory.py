@@ -41,6 +41,7 @@ STATE_BYTES = (
     ("sgd", lambda b: 0.0),
     ("lion", lambda b: b),
 )
+KEPT = 1 / 8  # of a GPU's memory: what continuous batching may hold while the model trains (training/rollouts.py)
 
 
 # Bytes of activations, CUDA graphs and the sampler in vLLM: an assumption, not measured
@@ -186,6 +187,11 @@ def memory(
     resident = {"weights": weights / of_weights, **beside, "optimizer": state / of_state}
     buckets = gradients if devices > 1 and sharding == "none" else 0.0  # DDP reduces gradients in a copy
     trained = {**resident, "gradients": gradients / of_gradients + buckets}
+    if not (training.use_vllm or training.use_cpu or of_weights > 1):
+        held = _cache(shape, training, model, rollout_per_device, prompt_length)
+        merges = shape.adapter and not (model.load_in_4bit or model.load_in_8bit)
+        held += weights if merges else 0.0  # copies of the weights, with the adapter merged
+        trained["rollout cache"] = held if held <= KEPT * device_memory else 0.0
     step = training_step(shape, training, model, tokens, packed=bool(pack_tokens)) + gathered
     in_place = any(name in _optimizer(training) for name in ("8bit", "4bit", "fused", "stable_adamw"))
     update = 0.0 if in_place else gradients / of_state  # torch's foreach takes all square roots at once
@@ -241,10 +247,16 @@ def _generation(shape: Shape, training: "Training", model: "Model", rows: int, p
     if training.use_vllm:
         return 0.0
     a = _number(training, model)
-    position = shape.layers * 2 * shape.key_value * a
-    cache = rows * (prompt_length + (training.max_completion_length or 0)) * position
-    reading = rows * prompt_length * (position + a * (3 * shape.intermediate + 4 * shape.hidden))
+    cache = _cache(shape, training, model, rows, prompt_length)
+    layer = 3 * shape.intermediate + 4 * shape.hidden
+    reading = rows * prompt_length * a * (shape.layers * 2 * shape.key_value + layer)
     return max(cache + rows * shape.vocabulary * (a + 12.0), reading)
+
+
+def _cache(shape: Shape, training: "Training", model: "Model", rows: int, prompt_length: int) -> float:
+    """Bytes of the keys and values of a rollout's longest sequences."""
+    length = prompt_length + (training.max_completion_length or 0)
+    return float(rows * length * shape.layers * 2 * shape.key_value * _number(training, model))
 
 
 def disk(shape: Shape, training: "Training", model: "Model") -> tuple[float, float]:

@@ -17,8 +17,7 @@ from grpo.policy import engines, sharding
 from grpo.policy.continuous import Decoder, complete_continuously, unfit
 from grpo.policy.decoding import Copies, all_memory, on_sdpa, sampling_mode, sampling_weights
 from grpo.policy.generation import Done, Job, Sampling, complete_in_full_batch, obstacle
-
-KEEP = 1 / 8  # of a device's memory: what `continuous` may hold while training
+from grpo.policy.memory import KEPT
 
 # The generation settings that `lean` and `continuous` follow; any other is left to `generate`
 FOLLOWED = {
@@ -68,7 +67,7 @@ class Continuous(Lean):
     """The same by continuous batching on a cache of fixed size, on a GPU with CUDA graphs (policy/continuous.py).
 
     The cache, the graphs and the copies of weights that graphs read stay from one rollout to the next, unless they
-    take more than KEEP of the device's memory: then training gets it back, and each rollout captures anew.
+    take more than KEPT of the device's memory: then training gets it back, and each rollout captures anew.
     """
 
     name = "continuous"
@@ -85,7 +84,7 @@ class Continuous(Lean):
             model, tokenizer, jobs, self.ends, self.max_new_tokens, len(jobs), self.sampling, decoder
         )
         copied = sum(weight.numel() * weight.element_size() for weight in self.copies.values())
-        keeps = decoder.bytes + copied <= KEEP * all_memory(decoder.device)
+        keeps = decoder.bytes + copied <= KEPT * all_memory(decoder.device)
         if starts:
             say(
                 f"Rollouts: continuous batching, {decoder.rows} rows of {decoder.length:,} tokens in "

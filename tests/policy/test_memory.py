@@ -5,6 +5,7 @@ from helpers_models import QWEN_15B
 from helpers_runs import DEMO
 from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM
+from trl import get_peft_config
 
 import train_grpo
 from grpo.config.resolve import resolve
@@ -119,3 +120,17 @@ def test_a_run_writes_what_was_estimated(learned):
     written = sum(path.stat().st_size for path in (learned.path / "checkpoint-1").iterdir())
     assert written == pytest.approx(checkpoint, rel=0.05)
     assert (learned.path / "model.safetensors").stat().st_size == pytest.approx(final, rel=0.05)
+
+
+@pytest.mark.parametrize(("flags", "copies"), [((), 0), (("--use_peft", "true"), 1)])
+def test_a_rollouts_cache_stays_if_it_is_small_for_the_gpu(flags, copies):
+    training, model = on_a_gpu("--gradient_checkpointing", "false", *flags)
+    shape = memory.shape(QWEN_15B, get_peft_config(model))
+    cache = 64 * (256 + 786) * 28 * 2 * 256 * 2 + copies * memory.weight_bytes(shape, training, model)[0]
+
+    def kept(size):
+        return memory.memory(shape, training, model, 64, 256, 8192, device_memory=size).get("rollout cache", 0)
+
+    assert kept(8.1 * cache) == cache and kept(7.9 * cache) == 0
+    training.use_vllm = True
+    assert kept(80e9) == 0

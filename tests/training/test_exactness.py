@@ -12,11 +12,11 @@ import bench_exactness
 @pytest.mark.parametrize(
     ("name", "outcome", "decoding"),
     [
-        ("gpt2", "packed", "lean"),  # learned positions
+        ("gpt2", "packed", "lean and continuous"),  # learned positions
         ("bloom", "fell back", "lean"),  # ALiBi, which counts from the mask
-        ("doge", "packed", "lean"),  # learned attention biases
+        ("doge", "packed", "lean and continuous"),  # learned attention biases
         ("gpt_neo", "fell back", "lean"),  # local attention
-        ("roberta", "fell back", "lean"),  # positions that begin after the padding's
+        ("roberta", "fell back", "lean and continuous"),  # positions that begin after the padding's
         ("gemma3_text", "fell back", "generate"),  # sliding windows
         ("openai-gpt", "fell back", "generate"),  # no cache; packs would be longer than its positions
     ],

@@ -6,12 +6,14 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers_runs import DEMO
+from helpers_trainer import trained
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo.core.errors import UserError
 from grpo.training import rollouts
+from grpo.training.trainer import LeanGRPOTrainer
 
 QUESTIONS = ["What is 3 + 4?", "Tom has 12 apples and eats 5. How many are left?", "What is 2 * 7?"]
 
@@ -43,13 +45,30 @@ def make(tmp_path_factory, tokenizer):
     return trainer
 
 
+@pytest.fixture
+def make_lean(tmp_path, tokenizer):
+    """A LeanGRPOTrainer of the demo's model with TRL's training step, under bfloat16 autocast."""
+
+    def trainer(**options):
+        config = GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=True, report_to="none", per_device_train_batch_size=4,
+            num_generations=4, max_completion_length=4,
+        )  # fmt: skip
+        rows = Dataset.from_list([{"prompt": question} for question in QUESTIONS])
+        model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+        reward = lambda completions, **_: [0.0] * len(completions)  # noqa: E731
+        return LeanGRPOTrainer(model, reward, config, rows, processing_class=tokenizer, packed=False, **options)
+
+    return trainer
+
+
 @pytest.fixture(scope="module")
 def usual(make):
     return make()
 
 
 def stock(trainer, ids):
-    return trainer._generate_single_turn(ids, None, {}, 4)[0]
+    return GRPOTrainer._generate_single_turn(trainer, ids, None, {}, 4)[0]
 
 
 ENGINES = pytest.mark.parametrize("engine", ["lean", "continuous"])
@@ -199,6 +218,49 @@ def test_sharded_weights_are_left_to_generate_in_one_line(sharding, usual, monke
     assert capsys.readouterr().out == (
         "note: rollouts are sampled by model.generate, not continuous, because the weights are sharded\n"
     )
+
+
+# --- In training
+
+
+@ENGINES
+@pytest.mark.parametrize("adapter", [None, LoraConfig(target_modules=["q_proj", "up_proj"])], ids=["all", "adapter"])
+def test_rollouts_follow_each_optimizer_step(engine, adapter, tmp_path, tokenizer, monkeypatch):
+    """A cold policy's completions at each step are `generate`'s with the weights of that step."""
+    compared, real = [], LeanGRPOTrainer._generate_single_turn
+
+    def sample(self, prompt_ids, *rest):
+        found = real(self, prompt_ids, *rest)[0]
+        compared.append((found, stock(self, prompt_ids)))
+        return found, None
+
+    monkeypatch.setattr(LeanGRPOTrainer, "_generate_single_turn", sample)
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    _, _, trainer = trained(
+        LeanGRPOTrainer, model, tmp_path, peft=adapter, lengths="sampled", own={"generation": engine}, max_steps=3,
+        temperature=1e-4, learning_rate=0.3,
+        reward=lambda completions, **_: [float(place % 3) for place in range(len(completions))],
+    )  # fmt: skip
+    assert len(compared) == 3 and all(ours == theirs for ours, theirs in compared)
+    assert compared[0][0] != compared[2][0]
+    assert engine == "lean" or trainer._engine.decoder is None  # given back at the end
+
+
+@pytest.mark.parametrize("engine", ["lean", "continuous", "hf"])
+def test_rollouts_compute_like_the_loss(engine, make_lean):
+    """bfloat16 under autocast, also in an adapter's base model; merged, on sdpa; afterwards as it was."""
+    trainer = make_lean(generation=engine, peft_config=LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    base, seen = trainer.model.get_base_model(), set()
+    base.config._attn_implementation = "flash_attention_2"  # trains with it, where there is one
+    layer = base.model.layers[0].self_attn.q_proj
+    before = layer.base_layer.weight.detach().clone()
+    base.lm_head.register_forward_hook(
+        lambda module, inputs, logits: seen.add((logits.dtype, base.config._attn_implementation, layer.merged))
+    )
+    trainer._generate_single_turn([[5, 6, 7], [8, 9]], None, {}, 2)
+    assert seen == {(torch.bfloat16, "sdpa", True)}
+    assert base.config._attn_implementation == "flash_attention_2" and not layer.merged
+    assert torch.equal(layer.base_layer.weight, before)
 
 
 # --- What `continuous` keeps
