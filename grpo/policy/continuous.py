@@ -17,6 +17,8 @@ Why not transformers' own continuous batching (`generate_batch`, 5.17 to 5.23)? 
   it seeds torch's global generator (distributed.py, set_tp_seed): a resumed run would differ.
 
 What only a GPU shows, by the sources of torch 2.11 to 2.13 and transformers:
+- A query of one token attends without repeating the keys for each of its heads (sdpa_attention.py, pack_gqa); 5.17
+  still repeats them, which costs memory traffic.
 - Nothing in a step waits for the device or depends on its values: a 4D mask is used as it is (masking_utils.py,
   _preprocess_mask_arguments), positions are given, the draw is torch.multinomial's without its checks. Where a model
   does wait (experts by `nonzero`, "dynamic" rotary scaling), capture fails, a line says so, and steps run uncaptured.
@@ -38,7 +40,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from grpo.core import out_of_memory
 from grpo.core.processes import say
-from grpo.policy.decoding import NextToken, base_of, free_memory, in_autocast
+from grpo.policy.decoding import NextToken, base_of, free_memory, in_autocast, is_sharded
 
 if TYPE_CHECKING:
     from grpo.policy.generation import Done, Job, Sampling
@@ -52,6 +54,8 @@ SHARE = 0.5  # of the free memory, for the cache at most
 def unfit(model: Any) -> str | None:
     """Why a model that `generation.obstacle` passes cannot be decoded here, as the end of `because …`."""
     base = base_of(model)
+    if is_sharded(model):  # gathered anew each time, elsewhere
+        return "its weights are sharded"
     if not base._supports_attention_backend or getattr(base.config, "alibi", False):
         return "its attention takes no mask of another's making"
     if base.config._attn_implementation in (None, "sdpa", "eager") or base._supports_sdpa:
@@ -159,11 +163,6 @@ class Decoder:
         for tensor in (*(tensor for layer in self.layers for tensor in layer), self.tokens, self.lengths):
             tensor[target] = tensor[source]
 
-    def sizes(self) -> list[int]:
-        """How many of the first rows a step may have."""
-        powers = [2**power for power in range(20) if FEWEST <= 2**power < self.rows]
-        return [*powers, self.rows]
-
     def advance(self, count: int, rows: int, length: int) -> list[list[int]]:
         """`count` more tokens of the first rows, which have fewer than `length` positions after it: (count, rows)."""
         length = min(-(-length // LENGTHS) * LENGTHS, self.length)
@@ -242,10 +241,10 @@ def complete_continuously(
     longest = max(len(prompt) for _, prompt in jobs) + max_new_tokens
     decoder = decoder or Decoder(model, tokenizer, sampling)
     count = min(decoder.reserve(min(batch_size, len(jobs)), longest, jobs[0][1]), batch_size)
-    slots: list[_Row | None] = [None] * decoder.rows
+    slots: list[_Row | None] = [None] * count
     waiting, last = deque(jobs), set(ends)
     while waiting or any(slots):
-        free = [place for place, row in enumerate(slots) if row is None][: count - sum(map(bool, slots))]
+        free = [place for place, row in enumerate(slots) if row is None]
         if waiting and 4 * len(free) >= count:  # several at once: a forward of one prompt wastes the machine
             new = [waiting.popleft() for _ in range(min(len(free), len(waiting)))]
             places = free[: len(new)]
@@ -272,7 +271,10 @@ def complete_continuously(
 def _close_ranks(decoder: Decoder, slots: list[_Row | None]) -> int:
     """Move rows to the front where a smaller step then holds them all: how many rows the step has."""
     taken = [place for place, row in enumerate(slots) if row]
-    size = next(size for size in decoder.sizes() if size >= len(taken))
+    size = FEWEST  # powers of two up to all rows: few shapes, and the same ones whatever an earlier call asked for
+    while size < len(taken):
+        size *= 2
+    size = min(size, len(slots))
     outside = [place for place in taken if place >= size]
     holes = [place for place in range(size) if slots[place] is None][: len(outside)]
     if outside:

@@ -126,9 +126,11 @@ def _use_copy(module: Module, layer: Any, copies: Copies) -> None:
 
 
 def _why_not_merged(model: Any, layers: Sequence[Any]) -> str | None:
-    if layers and _is_sharded(model):
+    if layers and is_sharded(model):
         return "its weights are sharded"
-    if any(type(layer) not in (lora.Linear, lora.Embedding) for layer in layers):
+    weights = [layer.get_base_layer().weight for layer in layers if type(layer) in (lora.Linear, lora.Embedding)]
+    exact = [type(weight) is Parameter and weight.element_size() > 1 for weight in weights]  # 1: float8
+    if len(weights) < len(layers) or not all(exact):
         return "its base is quantized, or it changes more than linear layers and embeddings"
     return None
 
@@ -136,7 +138,7 @@ def _why_not_merged(model: Any, layers: Sequence[Any]) -> str | None:
 def _cast_anew(model: Any, layers: Sequence[Any]) -> list[Module]:
     """The modules whose float32 weights autocast turns into 16-bit ones in each forward."""
     own = {child for layer in layers for child in layer.modules()} - {layer.get_base_layer() for layer in layers}
-    found = [] if _is_sharded(model) else [module for module in model.modules() if module not in own]
+    found = [] if is_sharded(model) else [module for module in model.modules() if module not in own]
     device = model.device.type
     return [
         module
@@ -154,7 +156,8 @@ def in_autocast(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.get_autocast_dtype(device)) if cast else tensor
 
 
-def _is_sharded(model: Any) -> bool:
+def is_sharded(model: Any) -> bool:
+    """Whether FSDP2 or ZeRO-3 has divided its weights over devices."""
     return any(isinstance(module, FSDPModule) for module in model.modules()) or any(
         hasattr(weight, "ds_id") for weight in model.parameters()
     )

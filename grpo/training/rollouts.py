@@ -161,6 +161,6 @@ def _why_not_lean(trainer: GRPOTrainer) -> str | None:
 
 
 def _why_not_continuous(trainer: GRPOTrainer) -> str | None:
-    if trainer._dist.is_fsdp or trainer._dist.is_zero3:  # gathered anew for each rollout, elsewhere
+    if trainer._dist.is_fsdp or trainer._dist.is_zero3:  # from the first step on
         return "the weights are sharded"
     return unfit(trainer.accelerator.unwrap_model(trainer.model))

@@ -142,15 +142,22 @@ def test_a_disabled_adapter_is_not_merged():
 
 @pytest.mark.parametrize(
     ("why", "line"),
-    [("quantized", "its base is quantized"), ("sharded", "its weights are sharded"), ("memory", "too much memory")],
+    [
+        ("quantized", "its base is quantized"),
+        ("float8", "its base is quantized"),
+        ("sharded", "its weights are sharded"),
+        ("memory", "too much memory"),
+    ],
 )
 def test_what_cannot_be_merged_samples_unmerged_with_a_line(why, line, monkeypatch, capsys):
     model = adapted()
     layer = model.get_base_model().model.layers[0].self_attn.q_proj
     if why == "quantized":  # bitsandbytes' layers have classes of their own
         monkeypatch.setattr(decoding.lora, "Linear", type("Another", (), {}))
+    elif why == "float8":
+        layer.base_layer.weight.data = layer.base_layer.weight.data.to(torch.float8_e4m3fn)
     elif why == "sharded":
-        monkeypatch.setattr(decoding, "_is_sharded", lambda model: True)
+        monkeypatch.setattr(decoding, "is_sharded", lambda model: True)
     else:
         monkeypatch.setattr(decoding, "free_memory", lambda device: 1000)
     decoding._note.cache_clear()
