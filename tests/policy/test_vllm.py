@@ -199,19 +199,6 @@ def test_synchronised_weights_pass_in_every_rollout(train):
     assert len(found) == trainer.vllm_generation.syncs == 3 and max(found) < 1e-4
 
 
-@pytest.mark.slow
-def test_without_trls_correction_two_rollouts_are_compared(train):
-    found, _ = train(vllm_importance_sampling_correction=False)
-    assert max(found[:2]) < 1e-4 and found[2:] == [None]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("correction", [True, False])
-def test_weights_that_stay_behind_end_the_run_after_a_step(correction, train):
-    with pytest.raises(UserError, match="does not hold the policy's weights: after optimizer step 1 "):
-        train(syncing=False, vllm_importance_sampling_correction=correction)
-
-
 def test_another_model_ends_the_run_in_the_first_rollout(train):
     with pytest.raises(UserError, match="weights: in the first rollout"):
         train(syncing=False, noise=1.0)
