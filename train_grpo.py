@@ -41,7 +41,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     # Model
     model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # a Hub id, a local directory, or a saved run to train further
     dtype="bfloat16",  # of the weights; float32 takes twice the memory and any optimizer
-    attn_implementation="flash_attention_2",  # sdpa where flash-attn is not installed (a line says so)
+    attn_implementation="sdpa",  # packs: torch's own FlashAttention; or flash_attention_2, flex_attention, eager
     use_peft=False,  # true trains a LoRA adapter of the size below instead of all weights
     lora_r=16,
     lora_alpha=64,
@@ -81,7 +81,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     warmup_steps=0.1,  # below 1: a share of all steps
     adam_beta1=0.9,
     adam_beta2=0.99,
-    weight_decay=0.1,
+    weight_decay=0.1,  # of float32 weights and adapters; times 5e-6 it is below what a bf16 weight can show
     max_grad_norm=0.1,
     # A step of 5e-6 is below half the spacing of bf16 weights of usual size, so AdamW's updates round to nothing:
     # after 200 steps the weights have moved 4 % of what float32 weights move (benchmarks/bf16_updates.py). This AdamW

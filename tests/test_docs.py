@@ -37,7 +37,6 @@ from grpo.policy import memory
 from grpo.training import attention
 from grpo.training.alarms import ALARMS
 
-FLASH = "flash_attention_2", torch.device("cuda")  # what the default run computes attention with
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
     "python -m pytest": "is what runs this",
@@ -328,7 +327,9 @@ def test_the_memory_table_is_what_preflight_estimates():
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
         shape = memory.shape(QWEN_15B, adapter if settings.use_peft else None)
         steps = settings.steps_per_generation or settings.gradient_accumulation_steps
-        rollout, at_once = settings.per_device_train_batch_size * steps, attention.budget(settings, *FLASH)
+        rollout = settings.per_device_train_batch_size * steps
+        backend = attention.of_settings(vars(settings), torch.device("cuda"))
+        at_once = (settings.pack_tokens or backend.pack_tokens) if backend else None
         parts = memory.memory(shape, settings, settings, rollout, settings.max_prompt_length, at_once)
         assert f"{sum(parts.values()) / 1e9:.1f}" == gigabytes, flags
 

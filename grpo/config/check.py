@@ -134,9 +134,9 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
         step |= {"max_completion_length": 120, "prompt_words": (10, 40)}
         rollout |= {"rows": 32, "mean_length": 20.0, "limit": 48, "prompt": 32}
 
-    def train(trainer: str, attention: str = "sdpa", checkpointing: bool = False) -> Case:
-        options = step | {"trainer": trainer, "attention": attention, "checkpointing": checkpointing}
-        name = f"{trainer}, {dtype}, {attention}" + ", checkpointing" * checkpointing
+    def train(trainer: str, attention: str = "sdpa", checkpointing: bool = False, cudnn: bool = False) -> Case:
+        options = step | {"trainer": trainer, "attention": attention, "checkpointing": checkpointing, "cudnn": cudnn}
+        name = f"{trainer}, {dtype}, {attention}" + ", checkpointing" * checkpointing + ", cuDNN" * cudnn
         return Case("training", name, "train_and_compare", options)
 
     def sample(engine: str, alone: bool = False) -> Case:
@@ -160,6 +160,8 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
             break
         tokens *= 2
     yield train("lean", checkpointing=True)
+    if not toy:
+        yield train("stock", cudnn=True)  # which a run keeps off
 
 
 def run(found: dict[str, Any], worker: Worker, deadline: float, show: Callable[[str], None]) -> None:
@@ -190,10 +192,10 @@ def run(found: dict[str, Any], worker: Worker, deadline: float, show: Callable[[
 
 
 def judge_gradients(rows: list[Row]) -> None:
-    """Say of each lean row whether its gradient is as near to float32's as stock's is."""
+    """Say of each row besides stock's whether its gradient is as near to float32's as stock's is."""
     times, absolute = MAX_DISTANCE
-    for stock in succeeded(rows, "training", trainer="stock"):
-        for row in succeeded(rows, "training", trainer="lean"):
+    for stock in succeeded(rows, "training", trainer="stock", cudnn=False):
+        for row in (row for row in succeeded(rows, "training") if row is not stock):
             row["agrees"] = row["distance"] <= max(times * stock["distance"], absolute)
 
 

@@ -34,6 +34,7 @@ from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_availa
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo.config.plan import SPREAD
+from grpo.core import gpu
 from grpo.core.errors import UserError
 from grpo.policy import engines, memory, vllm
 from grpo.policy.generation import eos_ids
@@ -62,6 +63,7 @@ def machine(model: str | None = None) -> dict[str, Any]:
         and number of parameters), and `limits`: bytes a second of a copy (read plus written), operations a second of
         a matrix product by number format.
     """
+    gpu.prepare()
     attention = ["sdpa"]
     if torch.cuda.is_available():
         about = torch.cuda.get_device_properties(0)
@@ -183,7 +185,8 @@ class Run:
     """A training run on made-up rollouts of `batch_size` × `accumulation` completions, one optimizer step each.
 
     `trainer` is stock (TRL's GRPOTrainer) or lean, `model` a local directory or a name in RANDOM, `group` the rows of
-    a prompt, `dead` the share of groups whose rewards are all the same. Weights in bfloat16 imply autocast.
+    a prompt, `dead` the share of groups whose rewards are all the same, `cudnn` whether sdpa may use cuDNN, which
+    runs keep off. Weights in bfloat16 imply autocast.
     """
 
     trainer: str
@@ -204,6 +207,7 @@ class Run:
     max_completion_length: int = 786
     prompt_words: tuple[int, int] = (20, 120)
     dead: float = 0.0
+    cudnn: bool = False
     seed: int = 0
 
 
@@ -287,6 +291,7 @@ def train(run: Run, model: Any = None, on_gradients: Callable[[Gradients], None]
             callbacks=[FirstGradients()],
             **({"pack_tokens": run.pack_tokens} if run.trainer == "lean" else {}),
         )  # fmt: skip
+        torch.backends.cuda.enable_cudnn_sdp(run.cudnn)
         model.register_forward_pre_hook(count, with_kwargs=True)
         trainer._generate_single_turn = sample
         trainer._generate_and_score_completions = timed(trainer._generate_and_score_completions, scoring)
@@ -311,8 +316,11 @@ def train_and_compare(compare: bool = True, **options: Any) -> dict[str, Any]:
     if not compare:
         return train(run)
     exact = _exact_gradients(
-        replace(run, trainer="stock", attention="sdpa", checkpointing=True, steps=1, optim="sgd", pack_tokens=None)
-    )
+        replace(
+            run, trainer="stock", attention="sdpa", checkpointing=True, steps=1, optim="sgd", pack_tokens=None,
+            cudnn=False,
+        )
+    )  # fmt: skip
     squares = [0.0, 0.0]
 
     def measure(found: Gradients) -> None:
@@ -388,6 +396,7 @@ def sample(
     Raises:
         UserError: this engine does not run with this model here.
     """
+    gpu.prepare()
     settings: dict[str, Any] = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
     clean(device)
     before, tokenizer, dice = peak(device), load_tokenizer(model), random.Random(0)

@@ -3,10 +3,9 @@
 import contextlib
 import importlib.util
 import os
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from grpo.core import processes
+from grpo.core import gpu, processes
 from grpo.core.errors import UserError
 from grpo.policy import engines, vllm
 from grpo.runs import trackers
@@ -19,12 +18,6 @@ NO_GPU = """\
 no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
 machine in under a minute, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own \
 on the CPU, ask for it: --use_cpu true."""
-
-NO_FLASH_ATTENTION = (
-    "note: flash-attn is not installed, so attention runs on sdpa; for FlashAttention-2 compile it (pip "
-    "install wheel ninja packaging psutil && pip install flash-attn --no-build-isolation), or let transformers "
-    "download a kernel (--attn_implementation kernels-community/flash-attn2)"
-)
 
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
 ON_CPU: dict[str, Any] = {
@@ -49,14 +42,16 @@ def world_size() -> int:
 def claim_devices(settings: dict[str, Any], argv: list[str]) -> None:
     """What has to be done to this process before CUDA starts and before TRL constructs its configuration.
 
-    Several visible GPUs and no launcher: the first one is used, and the line to start all of them is printed, because
-    GRPOTrainer refuses several GPUs in one process. Several processes on CPUs: they form their group.
+    torch's switches for a GPU are set. Several visible GPUs and no launcher: the first one is used, and the line to
+    start all of them is printed, because GRPOTrainer refuses several GPUs in one process. Several processes on CPUs:
+    they form their group.
     """
     if settings["use_cpu"]:
         processes.meet_on_cpu(settings)
         return
     import torch
 
+    gpu.prepare(tf32=settings["tf32"] is not False)  # on GPUs without TF32 it changes nothing
     # Counting asks the driver's library; is_available() would start CUDA, which reads this variable once and for all
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
@@ -115,19 +110,13 @@ def _use_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
 
 def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     import torch
-    from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
+    from transformers.utils import is_torch_tf32_available
 
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
-    notes = engines.fit_to_gpu(settings, typed)
-    if settings["attn_implementation"] == "flash_attention_2":
-        if settings["dtype"] == "float32":
-            settings["attn_implementation"] = "sdpa"
-            notes.append("note: FlashAttention-2 needs 16-bit weights; on float32 weights attention runs on sdpa")
-        elif not is_flash_attn_2_available():
-            settings["attn_implementation"] = "sdpa"
-            notes.append(NO_FLASH_ATTENTION)
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
+    notes = _fit_number_formats(settings, typed, quantized) + engines.fit_to_gpu(settings, typed)
+    notes += _fit_flash_attention(settings, typed)
     if quantized and importlib.util.find_spec("bitsandbytes") is None:
         key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
         raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
@@ -145,10 +134,61 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
         )
     from grpo.training import attention
 
-    backend = settings["attn_implementation"] or "sdpa"
-    at_once = attention.budget(SimpleNamespace(**settings), backend, torch.device("cuda"))  # type: ignore[arg-type]
+    backend = attention.of_settings(settings, torch.device("cuda"))
+    at_once = (settings["pack_tokens"] or backend.pack_tokens) if backend else None
     notes += engines.take_vllm(settings, at_once)
     return notes
+
+
+def _fit_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool) -> list[str]:
+    """Real bf16 or none, and for fp16 weights whose gradients its loss scaling can handle."""
+    import torch
+
+    notes: list[str] = []
+    wants_bf16 = settings["bf16"] or settings["dtype"] == "bfloat16"
+    if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        name = torch.cuda.get_device_name()
+        kept = sorted(typed & {"bf16", "dtype", "fp16"})
+        if kept or quantized:  # TRL makes the adapter of quantized weights bfloat16, which fp16 cannot train
+            why = f"{', '.join(kept)} as given" if kept else "quantized weights need it"
+            notes.append(f"note: {name} only emulates bfloat16, which is slow ({why})")
+        else:
+            settings.update(bf16=False, fp16=True, dtype="float32")
+            notes.append(f"note: {name} has no bfloat16, so weights are float32 and computed in fp16")
+    trains = not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
+    if settings["fp16"] and trains and settings["dtype"] in ("bfloat16", "float16"):
+        if quantized:
+            raise UserError(
+                "fp16: the adapter of quantized weights is bfloat16, and fp16's loss scaling takes float32 gradients; "
+                "use --bf16 true --fp16 false"
+            )
+        if not settings["use_peft"]:  # an adapter is float32 whatever the weights are
+            if "dtype" in typed:
+                raise UserError(
+                    f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes "
+                    "float32 gradients; use --dtype float32, or --bf16 true --fp16 false"
+                )
+            notes.append(f"note: fp16 trains float32 weights, so dtype is float32 and not {settings['dtype']}")
+            settings["dtype"] = "float32"
+    return notes
+
+
+def _fit_flash_attention(settings: dict[str, Any], typed: set[str]) -> list[str]:
+    """sdpa where the package flash-attn is missing, or weights have no 16 bits."""
+    from transformers.utils import is_flash_attn_2_available
+
+    if settings["attn_implementation"] != "flash_attention_2":
+        return []
+    reason = "is not installed" if not is_flash_attn_2_available() else ""
+    reason = "needs 16-bit weights" if settings["dtype"] == "float32" else reason
+    if reason and "attn_implementation" in typed:
+        raise UserError(
+            f"attn_implementation: flash-attn {reason}; use sdpa, which has torch's own FlashAttention for packs"
+        )
+    if reason:
+        settings["attn_implementation"] = "sdpa"
+        return [f"note: flash-attn {reason}, so attention runs on sdpa, with torch's own FlashAttention for packs"]
+    return []
 
 
 def _check_unsloth(settings: dict[str, Any]) -> None:

@@ -119,7 +119,7 @@ class Plan:
     device: Device
     sharding: str
     pack_tokens: int | None  # None: padded micro-batches
-    shares_prompts: bool
+    dense: bool  # packs are computed under a block mask
     questions: int  # of an epoch
     completion: float  # mean tokens
 
@@ -142,8 +142,7 @@ class Plan:
         s, completions = self.settings, self.geometry.per_step / self.geometry.world_size
         if not self.pack_tokens:
             return completions * (1.4 * PROMPT + self.longest(s.per_device_train_batch_size))
-        prompts = completions / s.num_generations if self.shares_prompts else completions
-        return prompts * (PROMPT - 1) + completions * self.completion
+        return completions / s.num_generations * (PROMPT - 1) + completions * self.completion
 
     def training_operations(self) -> float:
         """Floating-point operations of forward and backward for a token: of the weights, and of attention."""
@@ -193,6 +192,7 @@ class Plan:
             self.rows,
             s.max_prompt_length or round(2.5 * PROMPT),
             self.pack_tokens,
+            dense=self.dense,
             devices=self.geometry.world_size,
             sharding=self.sharding,
             device_memory=self.device.memory * 1e9,
@@ -237,28 +237,32 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     if settings.use_cpu:
         raise UserError("use_cpu: a run on a CPU is not planned; add --use_cpu false for its plan on a GPU")
     settings.generation = "continuous" if settings.generation == "auto" else settings.generation
-    backend = attention.choose(settings.attn_implementation, torch.device("cuda")) if settings.packed else None
     name, adapter = settings.model_name_or_path, None
     if settings.use_peft:
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
     with readable("loading", name=name):
-        shape = memory.shape(model_config(name), adapter)
+        architecture = model_config(name)
+        shape = memory.shape(architecture, adapter)
+    backend = attention.of_settings(vars(settings), torch.device("cuda"), architecture)
     questions = ROWS
     if Path(settings.dataset_name).exists():  # others are taken for GSM8K
         questions = len(sources.take_split(sources.load_source(settings.dataset_name), settings.dataset_split))
     if not shape.layers:
         raise UserError(f"model_name_or_path: the config.json of {name!r} lacks its layers' sizes; use another model")
-    return given, Plan(
+    planned = Plan(
         settings=settings,
         geometry=merged.geometry,
         shape=shape,
         device=_device(given, settings),
         sharding=given.sharding,
         pack_tokens=(settings.pack_tokens or backend.pack_tokens) if backend else None,
-        shares_prompts=bool(backend and backend.shares_prompts),
+        dense=bool(backend and backend.dense),
         questions=min(settings.max_samples or questions, questions),
         completion=min(given.mean_completion_length, settings.max_completion_length),
     )
+    if merged.frees_checkpointing and given.sharding == "none" and not settings.use_unsloth:
+        memory.choose_checkpointing(settings, planned.memory, planned.device.memory * 1e9)
+    return given, planned
 
 
 def _device(given: argparse.Namespace, settings: SimpleNamespace) -> Device:
@@ -298,14 +302,9 @@ def between(best: float, worst: float) -> str:
 
 def duration(config: Config, shape: memory.Shape, questions: int, pack_tokens: int | None, gpu: str) -> str:
     """How long this run takes on this GPU, for preflight; UserError where the table has no rate for it."""
-    import torch
-
-    from grpo.training import attention
-
     settings = SimpleNamespace(**config.settings())
     if settings.dtype not in ("bfloat16", "float16") and not (settings.bf16 or settings.fp16):
         raise UserError("the table has 16-bit rates")
-    backend = attention.choose(settings.attn_implementation or "sdpa", torch.device("cuda"))
     completion = min(200.0, settings.max_completion_length)
     run = Plan(
         settings=settings,
@@ -314,7 +313,7 @@ def duration(config: Config, shape: memory.Shape, questions: int, pack_tokens: i
         device=find_gpu(gpu),
         sharding="none",
         pack_tokens=pack_tokens,
-        shares_prompts=bool(pack_tokens and backend and backend.shares_prompts),
+        dense=False,  # of its memory, which is not asked for
         questions=questions,
         completion=completion,
     )

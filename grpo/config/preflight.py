@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import re
 import shutil
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -184,18 +185,29 @@ def about_model(
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
     if config.script.eval_only:
         return
-    at_once = attention.budget(config.script, model.attn_implementation or "sdpa", training.device)
+    backend = attention.of_settings(config.settings(), training.device, model_config)
+    at_once = (config.script.pack_tokens or backend.pack_tokens) if backend else None
+    dense = bool(backend and backend.dense)
+    per_device = config.geometry.rollout // config.geometry.world_size
+    free, total, where = _free_memory(training.device)
+
+    def peak() -> dict[str, float]:
+        return memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total, dense=dense)
+
+    if shape.layers and can_choose_checkpointing(config):
+        without = memory.choose_checkpointing(training, peak, free)
+        chosen = "on" if training.gradient_checkpointing else "off"
+        finding = f"gradient_checkpointing {chosen}: about {in_words(without)} at the peak without it, "
+        yield Check("ok", "checkpointing", f"{finding}{in_words(free)} free on {where}")
     yield about_time(config, data, shape, at_once, time_on_cpu)
     steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
     if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
         finding = f"the learning rate rises for {training.warmup_steps:g} steps, and the run has {steps:,}"
         yield Check("warning", "warm-up", finding, "lower warmup_steps, or write a share of the run: 0.1")
-    per_device = config.geometry.rollout // config.geometry.world_size
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    free, total, where = _free_memory(training.device)
-    parts = memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total)
+    parts = peak()
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
     finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
@@ -208,6 +220,19 @@ def count_steps(config: Config, data: Data) -> int:
     if config.training.max_steps > 0:
         return config.training.max_steps
     return math.ceil(config.geometry.steps_per_epoch(len(data.train)) * config.training.num_train_epochs)
+
+
+def can_choose_checkpointing(config: Config) -> bool:
+    """Whether gradient_checkpointing was left open, and the estimate knows what it would take without it.
+
+    Sharded weights are gathered by all processes at the same moment, so none may choose by itself, and Unsloth has
+    checkpointing of its own; eager attention's scores are not in the estimate.
+    """
+    training = config.training
+    launched = any(os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED"))
+    sharded = launched or training.fsdp or training.deepspeed
+    other = config.script.use_unsloth or config.model.attn_implementation == "eager"
+    return config.frees_checkpointing and not sharded and not other
 
 
 def about_time(

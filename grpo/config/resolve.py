@@ -53,6 +53,7 @@ class Merged:
     geometry: Geometry
     stages: list[Stage]
     notes: list[str]
+    frees_checkpointing: bool  # neither HYPERPARAMETERS, recipe nor command line says whether layers are checkpointed
 
 
 def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> Merged:
@@ -82,7 +83,8 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     dropped = below.get("eval_dataset_name")
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         notes.append(f"note: {dropped!r} does not belong to your data, so it is not evaluated on")
-    return Merged(settings, typed, geometry, in_stages, notes + validate.doubts(settings, below))
+    named = {"gradient_checkpointing", "activation_checkpointing"} & {*typed, *below}
+    return Merged(settings, typed, geometry, in_stages, notes + validate.doubts(settings, below), not named)
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:
@@ -134,6 +136,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
         argv=argv,
         stages=merged.stages,
         typed=merged.typed,
+        frees_checkpointing=merged.frees_checkpointing,
         claimed=run_directory.last_written(Path(claim.output_dir)),
     )
     if claim.checkpoint:

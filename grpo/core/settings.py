@@ -112,7 +112,7 @@ class ScriptArguments:
     pack_tokens: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens a training step computes at once, at most; unset: 2048 on a CPU, 4096 to 8192 on a GPU"
+            "help": "Tokens a training step computes at once, at most; unset: 2048 on a CPU, mostly 8192 on a GPU"
         },
     )
     # The run
@@ -223,6 +223,7 @@ class Config:
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
+    frees_checkpointing: bool = False  # preflight chooses gradient_checkpointing, by the memory
     claimed: int | None = None  # when the directory's run.json was last written, as it was chosen (last_written)
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 

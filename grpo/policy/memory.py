@@ -6,6 +6,7 @@ with a GPU. Not included: the CUDA context, what an allocator keeps unused, eage
 
 import copy
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -42,8 +43,8 @@ STATE_BYTES = (
     ("lion", lambda b: b),
 )
 KEPT = 1 / 8  # of a GPU's memory: what continuous batching may hold while the model trains (training/rollouts.py)
-
-
+# Share of the free memory that the estimate without checkpointing may take: its own error, fragments, longer prompts
+ROOM = 0.7
 # Bytes of activations, CUDA graphs and the sampler in vLLM: an assumption, not measured
 VLLM_ROOM = 2e9
 
@@ -152,6 +153,7 @@ def memory(
     devices: int = 1,
     sharding: str = "none",
     device_memory: float = 0.0,
+    dense: bool = False,
 ) -> dict[str, float]:
     """Bytes of live tensors on a device at the peak of a run, by what takes them at that moment.
 
@@ -163,6 +165,7 @@ def memory(
         pack_tokens: what a training step computes at once, at most; None: a padded micro-batch.
         sharding: a key of SHARED.
         device_memory: bytes of the device, of which vLLM beside the trainer reserves its share.
+        dense: whether packs are computed under a block mask (attention.Backend).
     """
     half = training.bf16 or training.fp16
     sharding = sharding if devices > 1 else "none"
@@ -192,7 +195,7 @@ def memory(
         merges = shape.adapter and not (model.load_in_4bit or model.load_in_8bit)
         held += weights if merges else 0.0  # copies of the weights, with the adapter merged
         trained["rollout cache"] = held if held <= KEPT * device_memory else 0.0
-    step = training_step(shape, training, model, tokens, packed=bool(pack_tokens)) + gathered
+    step = training_step(shape, training, model, tokens, bool(pack_tokens), dense) + gathered
     in_place = any(name in _optimizer(training) for name in ("8bit", "4bit", "fused", "stable_adamw"))
     update = 0.0 if in_place else gradients / of_state  # torch's foreach takes all square roots at once
     sampling = _generation(shape, training, model, rollout_per_device, prompt_length)
@@ -205,7 +208,27 @@ def memory(
     return max(moments, key=lambda parts: sum(parts.values()))
 
 
-def training_step(shape: Shape, training: "Training", model: "Model", tokens: int, packed: bool = True) -> float:
+def choose_checkpointing(training: "Training", peak: Callable[[], dict[str, float]], free: float) -> float:
+    """Set gradient_checkpointing: off where the peak is then well within the free memory, for a quarter of the time.
+
+    Args:
+        peak: what `memory` returns for `training` as it is by then.
+        free: bytes.
+
+    Returns:
+        Bytes of the peak without checkpointing.
+    """
+    training.gradient_checkpointing = False
+    without = sum(peak().values())
+    training.gradient_checkpointing = without > ROOM * free
+    if hasattr(training, "activation_checkpointing"):  # what transformers 5.23 calls it, and reads
+        training.activation_checkpointing = training.gradient_checkpointing
+    return without
+
+
+def training_step(
+    shape: Shape, training: "Training", model: "Model", tokens: int, packed: bool = True, dense: bool = False
+) -> float:
     """Bytes of forward and backward over `tokens` at once, beside weights, gradients and optimizer.
 
     A position of a layer keeps for the backward: the inputs and outputs of both norms, queries, keys, values,
@@ -221,8 +244,10 @@ def training_step(shape: Shape, training: "Training", model: "Model", tokens: in
     checkpointing = training.gradient_checkpointing
     kept: float = shape.layers * (tokens * shape.hidden * w if checkpointing else layer)
     kept += tokens * shape.hidden * (10 if w == 2 else 20)  # the embedding and the last norm
-    if not training.use_cpu and packed and model.attn_implementation == "sdpa":  # the block mask, also as numbers
-        kept += tokens**2 * (3 + a * (1 if checkpointing else shape.layers))
+    if packed and model.attn_implementation == "sdpa":
+        kept += 3 * tokens**2  # the block mask, and what it is made of
+    if packed and dense and not training.use_cpu:  # the mask as numbers
+        kept += tokens**2 * a * (1 if checkpointing else shape.layers)
     # TRL's tiles of the head: a CPU folds them in five float32 copies, Triton in place
     head: float = min(tokens, 4096) * min(shape.vocabulary, 32768) * (a + 20 if training.use_cpu else a)
     head += 0.0 if shape.adapter else shape.embedding * (4.0 if w == 4 else 4.0 + w)

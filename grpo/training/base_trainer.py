@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from grpo.core import out_of_memory
+from grpo.core import gpu, out_of_memory
 from grpo.core.errors import UserError
 from grpo.core.out_of_memory import phase
 from grpo.policy import sharding, vllm_engine
@@ -54,6 +54,8 @@ class BaseGRPOTrainer(GRPOTrainer):
         self._resumed_from: Path | None = None
         with phase(out_of_memory.START), vllm_engine.used_by_trl():
             super().__init__(*args, **kwargs)
+        if self.accelerator.device.type == "cuda":
+            gpu.prepare(self.args.tf32)  # what vLLM has just undone, and for those who use no train_grpo.py
         self.output_dir = Path(self.args.output_dir or "")  # TrainingArguments has set it
         self.guard = RewardGuard(self.output_dir, max_faulty_rewards)
         self.losses_finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)

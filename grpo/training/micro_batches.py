@@ -39,16 +39,13 @@ class Plan:
     entropies: torch.Tensor
 
 
-def plan(
-    batches: list[Batch], loss_type: str, drops: bool, budget: int, share: bool, most: Callable[[int], int]
-) -> Plan:
+def plan(batches: list[Batch], loss_type: str, drops: bool, budget: int, most: Callable[[int], int]) -> Plan:
     """Spread the completions that can move the policy over the micro-steps.
 
     Args:
         batches: TRL's micro-batches.
         drops: whether completions without an advantage have no gradient.
         budget: tokens of a pack, at most.
-        share: whether a pack holds a prompt once.
         most: the largest of all processes' numbers of packs, at least 1, from this one's.
     """
     rows = {
@@ -63,9 +60,7 @@ def plan(
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])
     live = computed.nonzero().flatten().tolist()
-    packs = [
-        [live[number] for number in pack] for pack in packing.divide([laid_out[row] for row in live], budget, share)
-    ]
+    packs = [[live[number] for number in pack] for pack in packing.divide([laid_out[row] for row in live], budget)]
     packs += [[]] * (most(len(packs)) - len(packs))
     factors = [1.0] * len(packs)
     if loss_type in MEANS:

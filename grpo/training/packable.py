@@ -27,7 +27,7 @@ def why_not(trainer: GRPOTrainer) -> str | None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    implementation, parallel = base.config._attn_implementation, trainer.accelerator.parallelism_config
+    parallel = trainer.accelerator.parallelism_config
     if trainer._is_vlm:
         return "the model takes images"
     if trainer.tools or trainer.environment_factories is not None or trainer.rollout_func is not None:
@@ -55,9 +55,17 @@ def why_not(trainer: GRPOTrainer) -> str | None:
         return "the model is spread over several devices"
     if "position_ids" not in inspect.signature(type(base).forward).parameters or generation.forgets(base):
         return f"{type(base).__name__} has layers that do not know where a completion begins"
-    if attention.choose(implementation, trainer.accelerator.device) is None:
-        return f"attn_implementation {implementation} is not one that packs are known to work with"
+    if not candidates(trainer):
+        return f"attn_implementation {base.config._attn_implementation} is not one that packs are known to work with"
     return None
+
+
+def candidates(trainer: GRPOTrainer) -> list[attention.Backend]:
+    """The ways of computing packs that this run's model, device and number format allow, the best first."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    dtype = attention.computing_dtype(str(trainer.accelerator.mixed_precision), base.dtype)
+    return attention.candidates(base.config._attn_implementation, trainer.accelerator.device, dtype, base.config)
 
 
 @torch.no_grad()
@@ -85,7 +93,7 @@ def misfit(trainer: "LeanGRPOTrainer") -> str | None:
     mask[1, 9:] = 0  # no padding on the left: TRL would count it as positions where those are learned
     # copies of the first row lie between the prompt of the second and its completion
     room = min(trainer.pack_tokens, TRIAL) - 36
-    rows = [*[0] * (1 + max(0, room) // (7 if trainer.backend.shares_prompts else 11)), 1, 2]
+    rows = [*[0] * (1 + max(0, room) // 7), 1, 2]
 
     def padded(tokens: torch.Tensor) -> torch.Tensor:
         scored = mask.bool() & (torch.arange(12, device=device) >= 5)

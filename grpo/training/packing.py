@@ -5,6 +5,7 @@ its last token, which predicts nothing that is asked for. It sees the rest of it
 computed for every completion token and for every prompt token but the last, and for nothing else.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,14 +32,14 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_kee
     ]
 
 
-def cost(rows: Sequence[Row], share: bool = True) -> int:
+def cost(rows: Sequence[Row]) -> int:
     """How many positions the rows take in one pack, empty completions none."""
     rows = [row for row in rows if row[1]]
-    prompts = {prompt for prompt, _ in rows} if share else [prompt for prompt, _ in rows]
+    prompts = {prompt for prompt, _ in rows}
     return sum(len(prompt) - 1 for prompt in prompts) + sum(len(completion) for _, completion in rows)
 
 
-def divide(rows: Sequence[Row], budget: int, share: bool = True) -> list[list[int]]:
+def divide(rows: Sequence[Row], budget: int) -> list[list[int]]:
     """Which rows go into which pack: their numbers, for each pack.
 
     Rows with the same prompt stay together as far as the budget allows, the largest packs come first, and empty
@@ -46,20 +47,19 @@ def divide(rows: Sequence[Row], budget: int, share: bool = True) -> list[list[in
 
     Args:
         budget: positions of a pack, at most.
-        share: whether a pack holds a prompt once for all its completions.
     """
-    groups: dict[object, list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     packs: list[list[int]] = []
     for number, (prompt, completion) in enumerate(rows):
         if len(prompt) - 1 + len(completion) > budget:
             packs += [[number]] if completion else []
         elif completion:
-            groups.setdefault(prompt if share else number, []).append(number)
+            groups.setdefault(prompt, []).append(number)
     alone = len(packs)
     parts = [part for group in groups.values() for part in _parts(rows, group, budget)]
 
     def size(numbers: list[int]) -> int:
-        return cost([rows[number] for number in numbers], share)
+        return cost([rows[number] for number in numbers])
 
     for part in sorted(parts, key=size, reverse=True):  # first fit, the largest first
         fitting = (index for index in range(alone, len(packs)) if size(packs[index] + part) <= budget)
@@ -107,7 +107,7 @@ class Pack:
 
 
 def lay_out(
-    rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu", share: bool = True
+    rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu", multiple: int = 1
 ) -> Pack:
     """The pack of the chosen rows.
 
@@ -117,7 +117,7 @@ def lay_out(
     Args:
         chosen: numbers of rows, each with a completion.
         width: C, the length of a row of the result.
-        share: whether completions of the same prompt share it, or each row is one segment.
+        multiple: T is a multiple of it; a last segment, of which nothing is scored, fills the pack up.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -137,17 +137,14 @@ def lay_out(
     for number in sorted(chosen, key=lambda number: rows[number][0]):
         prompt, completion = rows[number]
         cells.extend(range(number * width, number * width + len(completion)))
-        if not share:
-            unscored = [IGNORED] * (len(prompt) - 1)
-            add([*prompt, *completion[:-1]], [*unscored, *completion], 0)
-            continue
         if prompt not in holder:
             holder[prompt] = len(sizes) if len(prompt) > 1 else None
             if len(prompt) > 1:
                 add(prompt[:-1], [IGNORED] * (len(prompt) - 1), 0)
         add([prompt[-1], *completion[:-1]], completion, len(prompt) - 1, holder[prompt])
-    if not ids:
-        add([0], [IGNORED], 0)
+    if missing := -len(ids) % multiple if ids else multiple:
+        add([0] * missing, [IGNORED] * missing, 0)
+        positions[-missing:] = [0] * missing  # so that none is beyond those that a model has learned
     input_ids, position_ids, targets = (torch.tensor([values], device=device) for values in (ids, positions, labels))
     return Pack(input_ids, position_ids, targets, sizes, parents, torch.tensor(cells, dtype=torch.long, device=device))
 
@@ -162,4 +159,44 @@ def segments(pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
 def visible(pack: Pack) -> torch.Tensor:
     """Which positions (columns) each position (rows) sees: (T, T), true where it does."""
     own, parent = segments(pack)
-    return ((own == own[:, None]) | (own == parent[:, None])).tril()
+    return (own == own[:, None]).logical_or_(own == parent[:, None]).tril_()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What the segments of a pack see, as variable-length attention takes it: the parent's positions, then their own.
+
+    A segment's last query sees all of its keys, the one before it all but the last, and so on: a causal mask that is
+    aligned to the bottom right, as FlashAttention has it since 2.1.
+
+    Attributes:
+        index: (K,) positions of the pack, segment by segment.
+        ends_q, ends_k: (segments + 1,) int32, 0 and where the queries and the keys of each segment end.
+        longest_q, longest_k: the most queries and keys of a segment; the first is at least 2.
+    """
+
+    index: torch.Tensor
+    ends_q: torch.Tensor
+    ends_k: torch.Tensor
+    longest_q: int
+    longest_k: int
+
+
+def keys(pack: Pack) -> Keys:
+    """The keys of each segment, on the pack's device."""
+    device = pack.input_ids.device
+    starts = [0, *itertools.accumulate(pack.sizes)]
+    index: list[int] = []
+    ends = [0]
+    for segment, parent in enumerate(pack.parents):
+        for seen in dict.fromkeys((parent, segment)):
+            index.extend(range(starts[seen], starts[seen + 1]))
+        ends.append(len(index))
+    return Keys(
+        torch.tensor(index, device=device),
+        torch.tensor(starts, dtype=torch.int32, device=device),
+        torch.tensor(ends, dtype=torch.int32, device=device),
+        # kernels take a single query per segment for decoding, which has no backward to speak of
+        max(2, *pack.sizes),
+        max(end - start for start, end in itertools.pairwise(ends)),
+    )

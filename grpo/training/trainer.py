@@ -84,16 +84,13 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
             keep_freed_memory()
         if not packed:
             return
-        implementation = self.accelerator.unwrap_model(self.model).config._attn_implementation
-        backend = attention.choose(implementation, self.accelerator.device)
-        reason = packable.why_not(self)
-        if reason is None and backend is not None:
-            self.backend, self.pack_tokens = backend, pack_tokens or backend.pack_tokens
-            reason = packable.misfit(self)
-        if reason is not None or backend is None:
+        backend, reason = self._choose_backend(pack_tokens)
+        if backend is None:
             self.backend = self.pack_tokens = None
             say(f"note: the training step is TRL's own, with its padding: {reason}")
             return
+        if backend.note:
+            say(f"note: {backend.note}")
         known = self.loss_type in micro_batches.KNOWN and not self._overrides(LOSS_METHODS)
         known = known and self.top_entropy_quantile == 1 and not self._entropy_bonus_enabled
         # DeepSpeed's engine steps in the backward of an optimizer step's last micro-batch: there may be but one
@@ -105,6 +102,17 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         self._drops = self.beta == 0 and self.loss_type != "vespo"  # vespo logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
         say(f"Training step: packs of {self.pack_tokens:,} tokens, {backend.name}{whole}")
+
+    def _choose_backend(self, pack_tokens: int | None) -> tuple[attention.Backend | None, str | None]:
+        """Take the first way of computing packs that fits this model (packable.misfit); why none does, if so."""
+        reason = packable.why_not(self)
+        for backend in [] if reason else packable.candidates(self):
+            if self.backend is not None:
+                say(f"note: {self.backend.name} is not used: {reason}")
+            self.backend, self.pack_tokens = backend, pack_tokens or backend.pack_tokens
+            if (reason := packable.misfit(self)) is None:
+                return backend, None
+        return None, reason
 
     def _overrides(self, names: tuple[str, ...]) -> bool:
         return any(getattr(type(self), name) is not getattr(LeanGRPOTrainer, name) for name in names)
@@ -160,10 +168,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
             batches: list[Batch] = (self._buffered_inputs or [])[place : place + self._block]
             self._plan = None
             if batches and inputs is batches[0]:
-                share = self.backend.shares_prompts
-                self._plan = micro_batches.plan(
-                    batches, self.loss_type, self._drops, self.pack_tokens, share, self._most
-                )
+                self._plan = micro_batches.plan(batches, self.loss_type, self._drops, self.pack_tokens, self._most)
         ours = self._plan is not None and inputs is self._plan.batches[turn]
         return self._plan if ours else None, turn
 
@@ -227,7 +232,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
             )
         rows = packing.rows_of(input_ids, attention_mask, logits_to_keep)
-        packs = packing.divide(rows, self.pack_tokens, self.backend.shares_prompts)
+        packs = packing.divide(rows, self.pack_tokens)
         packs += [[]] * (self._most(len(packs)) - len(packs))
         with self.accelerator.autocast():
             log_probs, entropies = attention.score(model, self.backend, rows, packs, logits_to_keep, input_ids.device)

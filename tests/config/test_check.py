@@ -33,7 +33,13 @@ def machine(*rows, **own):
 
 def training(speed=1000.0, peak=20 * GIB, **own):
     row = {"kind": "training", "name": "a row", "trainer": "lean", "dtype": "bfloat16", "attention": "sdpa"}
-    row |= {"checkpointing": False, "pack_tokens": 4096, "tokens_per_second": speed, "peak_bytes": peak}
+    row |= {
+        "checkpointing": False,
+        "cudnn": False,
+        "pack_tokens": 4096,
+        "tokens_per_second": speed,
+        "peak_bytes": peak,
+    }
     return row | {"error": None} | own
 
 
@@ -110,7 +116,7 @@ def test_with_time_enough_everything_is_run(monkeypatch):
 def test_what_was_not_reached_is_listed_and_worth_least(monkeypatch):
     found = run(monkeypatch, 1, seconds=15.0)
     assert [row["name"] for row in found["rows"]] == ["lean, bfloat16, sdpa", "stock, bfloat16, sdpa", "hf"]
-    assert len(found["not_run"]) == 5 and found["not_run"][0] == "generation, lean"
+    assert len(found["not_run"]) == 6 and found["not_run"][0] == "generation, lean"
     assert run(monkeypatch, 0.1)["rows"] == []
 
 

@@ -11,6 +11,7 @@ import transformers.utils
 import train_grpo
 from grpo.config import hardware
 from grpo.config.resolve import merge, resolve
+from grpo.core import gpu
 from grpo.core.errors import UserError
 
 
@@ -21,7 +22,7 @@ def settings(**overrides):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    def visible(count, flash=True, tf32=False, bitsandbytes=True):
+    def visible(count, flash=True, tf32=False, bitsandbytes=True, bf16=True):
         def is_available():
             # starting CUDA fixes what is visible, so one GPU must have been chosen by now
             assert count < 2 or "LOCAL_RANK" in os.environ or "," not in os.environ["CUDA_VISIBLE_DEVICES"]
@@ -29,6 +30,12 @@ def gpus(monkeypatch):
 
         monkeypatch.setattr(torch.cuda, "is_available", is_available)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *device: "Tesla T4")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (8, 0) if bf16 else (7, 5))
+        # what torch says of a T4, too, is true unless emulation is excluded
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16 or including_emulation
+        )
         monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
         monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: tf32)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
@@ -61,16 +68,113 @@ def test_use_cpu_overrides_the_inline_block_and_recipes():
     ("installed", "dtype", "used", "said"),
     [
         (True, "bfloat16", "flash_attention_2", None),
-        (False, "bfloat16", "sdpa", "pip install wheel ninja packaging psutil && pip install flash-attn"),
-        (True, "float32", "sdpa", "float32"),
+        (False, "bfloat16", "sdpa", "not installed"),
+        (True, "float32", "sdpa", "16-bit weights"),
     ],
 )
 def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus, installed, dtype, used, said):
     gpus(1, flash=installed)
-    values = settings(dtype=dtype)
+    values = settings(dtype=dtype, attn_implementation="flash_attention_2")
     notes = hardware.fit_to_machine(values, typed=set())
     assert values["attn_implementation"] == used
     assert len(notes) == (said is not None) and all(said in note and "\n" not in note for note in notes)
+    if said:
+        values = settings(dtype=dtype, attn_implementation="flash_attention_2")
+        with pytest.raises(UserError, match=r"attn_implementation: flash-attn .*use sdpa"):
+            hardware.fit_to_machine(values, typed={"attn_implementation"})
+
+
+def test_the_default_run_needs_no_attention_package(gpus):
+    gpus(1, flash=False)
+    assert hardware.fit_to_machine(values := settings(), typed=set()) == []
+    assert values["attn_implementation"] == "sdpa"
+
+
+HALF = {"bf16": False, "fp16": True}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "typed", "expected", "said"),
+    [
+        ({**HALF}, {"bf16", "fp16"}, "float32", "note: fp16 trains float32 weights, so dtype is float32"),
+        ({**HALF, "dtype": "float16"}, {"fp16"}, "float32", "not float16"),
+        ({**HALF, "dtype": "float16"}, {"dtype"}, None, "dtype: float16 weights cannot be trained with fp16"),
+        ({**HALF, "use_peft": True}, {"fp16"}, "bfloat16", None),  # its adapter is float32
+        ({**HALF, "use_peft": True, "load_in_4bit": True}, {"fp16"}, None, "fp16: the adapter of quantized weights"),
+        ({**HALF, "dtype": "float32"}, {"fp16", "dtype"}, "float32", None),
+        ({**HALF, "dtype": "float16", "eval_only": True}, {"dtype"}, "float16", None),
+        ({}, set(), "bfloat16", None),
+    ],
+)
+def test_fp16_trains_float32_weights(gpus, overrides, typed, expected, said):
+    """On 16-bit gradients its loss scaling raises, after an evaluation and a rollout."""
+    gpus(1)
+    values = settings(**overrides)
+    if expected is None:
+        with pytest.raises(UserError, match=said):
+            hardware.fit_to_machine(values, typed)
+        return
+    notes = hardware.fit_to_machine(values, typed)
+    assert values["dtype"] == expected and values["fp16"] is bool(overrides.get("fp16"))
+    assert len(notes) == bool(said) and all(said in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "typed", "expected", "said"),
+    [
+        (
+            {},
+            set(),
+            (False, True, "float32"),
+            "note: Tesla T4 has no bfloat16, so weights are float32 and computed in",
+        ),
+        ({}, {"bf16"}, (True, False, "bfloat16"), "note: Tesla T4 only emulates bfloat16, which is slow (bf16 as"),
+        ({}, {"dtype"}, (True, False, "bfloat16"), "(dtype as given)"),
+        ({"use_peft": True, "load_in_4bit": True}, set(), (True, False, "bfloat16"), "quantized weights need it"),
+        ({**HALF, "dtype": "float32"}, set(), (False, True, "float32"), None),
+    ],
+)
+def test_a_gpu_that_emulates_bf16_is_named_and_computes_in_fp16(gpus, overrides, typed, expected, said):
+    gpus(1, bf16=False)
+    values = settings(**overrides)
+    notes = hardware.fit_to_machine(values, typed)
+    assert (values["bf16"], values["fp16"], values["dtype"]) == expected
+    notes = [note for note in notes if "optim" not in note]
+    assert len(notes) == bool(said) and all(said in note for note in notes)
+
+
+@pytest.fixture
+def switches(monkeypatch):
+    """cuDNN's attention on, as torch has it, and the precision as it was, afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("tf32", "precision"), [(None, "high"), (True, "high"), (False, "highest")])
+def test_torch_is_prepared_for_a_gpu_before_its_configuration(gpus, switches, tf32, precision):
+    gpus(1)
+    hardware.claim_devices(settings(tf32=tf32), [])
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch.get_float32_matmul_precision() == precision
+
+
+def test_tf32_can_be_read_by_either_interface_and_set_again(switches):
+    """As in a run beside vLLM: ours, transformers' `tf32`, vLLM's worker, ours again."""
+    before = torch.backends.fp32_precision
+    try:
+        gpu.prepare(tf32=True)
+        torch.backends.fp32_precision = "tf32"
+        assert torch.get_float32_matmul_precision() == "high" and torch.backends.cuda.matmul.allow_tf32
+        torch.set_float32_matmul_precision("highest")
+        gpu.prepare(tf32=True)
+        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+        gpu.prepare()
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.backends.fp32_precision = before
 
 
 def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):

@@ -48,9 +48,9 @@ def test_a_gpu_is_found_by_any_of_its_names(name, known):
 
 def test_the_arithmetic_of_the_default_run():
     run = planned()
-    assert run.steps == 1868 and run.training_tokens() == 64 * (104 + 200)
-    assert run.training_operations() == 8 * run.shape.parameters + 4 * 28 * 1536 * 205 * 4
-    operations = 1868 * 19456 * run.training_operations()
+    assert run.steps == 1868 and run.training_tokens() == 4 * 104 + 64 * 200
+    assert run.training_operations() == 6 * run.shape.parameters + 4 * 28 * 1536 * 205 * 3
+    operations = 1868 * 13216 * run.training_operations()
     assert run.seconds(0)["training"] == pytest.approx(operations / (798e12 * 0.45))
     assert run.seconds(1)["training"] == pytest.approx(operations / (798e12 * 0.30))
 
@@ -60,11 +60,11 @@ def test_more_work_takes_longer():
         flags: seconds(*flags.split())["training"]
         for flags in (
             "", "--mean_completion_length 300", "--packed false", "--num_iterations 2",
-            "--use_peft true", "--gradient_checkpointing false", "--attn_implementation sdpa",
+            "--gradient_checkpointing true", "--use_peft true", "--attn_implementation flash_attention_2",
         )
     }  # fmt: skip
     more = [flags for flags, found in training.items() if found > training[""]]
-    assert more == ["--mean_completion_length 300", "--packed false", "--num_iterations 2"]
+    assert more == [*list(training)[1:5]]
     assert seconds("--eval_num_samples", 4)["evaluation"] > 2.5 * seconds()["evaluation"]
     assert seconds("--num_iterations", 2)["generation"] == pytest.approx(seconds()["generation"])
 
@@ -118,9 +118,17 @@ def test_local_data_are_counted(rows_file):
 
 def test_what_limits_a_run_is_named():
     assert "generation" in shown()["limit"] and "--generation vllm" in shown()["limit"]
-    assert "training" in shown("--generation", "vllm", "--mean_completion_length", 20)["limit"]
+    padded = ["--generation", "vllm", "--mean_completion_length", 20, "--beta", 0.1, "--packed", "false"]
+    assert "training" in shown(*padded)["limit"]
     large = shown("--model_name_or_path", "Qwen/Qwen2.5-7B-Instruct")
     assert "memory" in large["limit"] and "does not fit" in large["memory"]
+
+
+def test_layers_are_computed_again_where_the_memory_is_short():
+    chosen = {gpu: planned("--gpu", gpu).settings.gradient_checkpointing for gpu in ("4090", "A40", "A100", "B200")}
+    assert chosen == {"4090": True, "A40": True, "A100": False, "B200": False}
+    assert planned("--gradient_checkpointing", "true").settings.gradient_checkpointing is True
+    assert planned("--gpu", "4090", "--gradient_checkpointing", "false").settings.gradient_checkpointing is False
 
 
 def test_several_devices_divide_what_they_share():

@@ -1,11 +1,14 @@
 """Packs through models give the log-probabilities of the padded batch, whatever computes the attention."""
 
+import dataclasses
 import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AttentionInterface, AutoModelForCausalLM
+import transformers.modeling_flash_attention_utils as flash_attention
+from helpers_attention import variable_length
+from transformers import AttentionInterface, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from grpo.training import attention, packing
@@ -17,7 +20,12 @@ ROWS = [
     ((61,), (71, 72)),
     ((11, 12, 13, 14), ()),
 ]
-WIDTH, CPU = 5, torch.device("cpu")
+WIDTH, CPU, CUDA = 5, torch.device("cpu"), torch.device("cuda")
+BF16 = torch.bfloat16
+
+
+def backend_of(implementation):
+    return attention.candidates(implementation, CPU, torch.float32)[0]
 
 
 def loaded(directory, implementation="sdpa"):
@@ -48,7 +56,7 @@ def gradients(model, values):
 @pytest.mark.parametrize("budget", [4, 12, 100])
 def test_packs_give_what_rows_give_alone(tiny_model, implementation, budget):
     model = loaded(tiny_model, implementation)
-    backend = attention.choose(implementation, CPU)
+    backend = backend_of(implementation)
     packs = packing.divide(ROWS, budget)
     expected = one_by_one(model)
     expected_gradients = gradients(model, expected)
@@ -61,10 +69,9 @@ def test_packs_give_what_rows_give_alone(tiny_model, implementation, budget):
 def test_a_block_mask_gives_the_same_as_segments(tiny_model):
     model, packs = loaded(tiny_model), packing.divide(ROWS, 100)
     found = [
-        attention.score(model, attention.Backend("", True, arguments, 100), ROWS, packs, WIDTH, CPU)[0]
-        for arguments in (attention._block_mask, attention._block_mask_and_spans)
+        attention.score(model, attention.Backend("", "sdpa", arguments, 100), ROWS, packs, WIDTH, CPU)[0]
+        for arguments in (attention._block_mask, attention._by_segment)
     ]
-    attention.choose("sdpa", CPU)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
@@ -73,7 +80,7 @@ def test_a_block_mask_gives_the_same_as_segments(tiny_model):
 def test_flex_attention_gives_what_rows_give_alone(tiny_model):
     """The forward only: FlexAttention has no backward on a CPU."""
     model, expected = loaded(tiny_model, "flex_attention"), one_by_one(loaded(tiny_model))
-    backend = attention.choose("flex_attention", CPU)
+    backend = backend_of("flex_attention")
     with torch.no_grad():
         found = attention.score(model, backend, ROWS, packing.divide(ROWS, 100), WIDTH, CPU)
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-5, atol=1e-5)
@@ -90,46 +97,200 @@ def test_flex_attention_is_told_what_a_block_mask_says(tiny_model):
     assert mask.shape == (1, 1, length, length)
 
 
-def variable_length(module, query, key, value, attention_mask, scaling=None, cu_seq_lens_q=None, **kwargs):
-    """What FlashAttention computes from the boundaries that it is given, in plain sdpa."""
-    if cu_seq_lens_q is None:
-        raise AssertionError("FlashAttention would have treated the pack as one sequence")
-    assert attention_mask is None and torch.equal(cu_seq_lens_q, kwargs["cu_seq_lens_k"])
-    sizes = cu_seq_lens_q.diff().tolist()
-    assert kwargs["max_length_q"] == kwargs["max_length_k"] == max(sizes)
-    groups = query.shape[1] // key.shape[1]
-    parts = zip(*(tensor.split(sizes, 2) for tensor in (query, key, value)), strict=True)
-    outputs = [
-        torch.nn.functional.scaled_dot_product_attention(
-            q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), is_causal=True, scale=scaling
+# --- Variable-length attention ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The reference in the place of torch's kernel, which a CPU does not have; the list counts its calls."""
+    found = []
+
+    def counted(*args, **kwargs):
+        found.append(args[0].dtype)
+        return variable_length(*args, **kwargs)
+
+    monkeypatch.setattr(attention, "varlen_attn", counted)
+    monkeypatch.setattr(attention, "SIXTEEN_BITS", (*attention.SIXTEEN_BITS, torch.float64))
+    return found
+
+
+def heads_of_eight(dtype="float32"):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=512, num_hidden_layers=2, initializer_range=0.3, **sizes))
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    return model.to(getattr(torch, dtype)).eval()
+
+
+def on_a_gpu(config=None, dtype=BF16):
+    return attention.candidates("sdpa", CUDA, dtype, config)
+
+
+def test_gathered_keys_give_what_a_block_mask_gives(calls):
+    """The whole model in float64: exact to rounding, with prompts of several completions and heads that share keys."""
+    model, packs = heads_of_eight("float64"), packing.divide(ROWS, 100)
+    varlen, mask = on_a_gpu()
+    expected = torch.stack(attention.score(model, mask, ROWS, packs, WIDTH, CPU))
+    expected_gradients = gradients(model, expected)
+    assert not calls
+    found = torch.stack(attention.score(model, varlen, ROWS, packs, WIDTH, CPU))
+    assert len(calls) == model.config.num_hidden_layers * len(packs)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)  # the fused head computes in float32
+    for one, other in zip(gradients(model, found), expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_a_layers_gradients_are_those_of_a_block_mask(heads, calls):
+    torch.manual_seed(0)
+    pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
+    length, results = pack.input_ids.shape[1], []
+    for arguments in (attention._block_mask(pack), attention._varlen(pack)):
+        torch.manual_seed(0)
+        query, key, value = (
+            torch.randn(1, count, length, 8, dtype=torch.float64, requires_grad=True) for count in (4, heads, heads)
         )
-        for q, k, v in parts
-    ]
-    return torch.cat(outputs, 2).transpose(1, 2), None
+        module = SimpleNamespace(num_key_value_groups=4 // heads)
+        given = arguments["attention_mask"]
+        output, _ = attention._sdpa_of_packs(module, query, key, value, given, pack=arguments.get("pack"))
+        (output * torch.linspace(1, 2, output.numel()).view(output.shape)).sum().backward()
+        results.append([output, query.grad, key.grad, value.grad])
+    assert len(calls) == 1
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_variable_length_attention_is_told_where_each_row_ends(tiny_model):
-    """FlashAttention needs a GPU; a stand-in takes the arguments that transformers hands to it."""
-    AttentionInterface.register("variable_length_stand_in", variable_length)
+def test_gradients_of_a_shared_prompt_are_added_up_in_float32():
+    tensor = torch.zeros(1, 1, 8, dtype=BF16, requires_grad=True)
+    attention._Gather.apply(tensor, torch.zeros(1000, dtype=torch.long)).sum().backward()
+    assert (tensor.grad == 1000).all()  # in 16 bits, one by one, it would end at 256
+
+
+def test_under_autocast_all_of_it_is_computed_in_16_bits(calls):
+    """Rotary positions leave float32 queries and keys, and 16-bit values, where weights are float32."""
+    model, packs = heads_of_eight(), packing.divide(ROWS, 100)
+    with torch.autocast("cpu", BF16):
+        found, _ = attention.score(model, on_a_gpu()[0], ROWS, packs, WIDTH, CPU)
+    assert calls == [BF16] * model.config.num_hidden_layers
+    torch.testing.assert_close(found, one_by_one(model)[0], rtol=0.05, atol=0.2)
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [{"dropout": 0.5}, {"width": 12}, {"dtype": torch.float32}, {"own": True}, {"position_bias": torch.zeros(1)}],
+    ids=["dropout", "odd heads", "float32", "a mask of its own", "biases"],
+)
+def test_a_layer_it_cannot_take_is_computed_under_the_mask(altered, calls, monkeypatch):
+    pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
+    given = attention._varlen(pack)
+    query = torch.randn(1, 2, pack.input_ids.shape[1], altered.pop("width", 8)).to(altered.pop("dtype", BF16))
+    mask = given["attention_mask"].clone() if altered.pop("own", False) else given["attention_mask"]
+    monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *args, **kwargs: (args[4], kwargs))
+    passed, _ = attention._sdpa_of_packs(SimpleNamespace(), query, query, query, mask, pack=given["pack"], **altered)
+    assert passed is mask and not calls
+
+
+def test_torch_takes_the_arguments_and_has_a_gradient():
+    """On meta tensors: its signature differs between versions, and its kernel needs a GPU."""
+    pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH, "meta")
+    keys = packing.keys(packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH))
+    keys = packing.Keys(*(part.to("meta") if torch.is_tensor(part) else part for part in vars(keys).values()))
+    query, key = (torch.randn(1, heads, pack.input_ids.shape[1], 8, device="meta", dtype=BF16) for heads in (4, 2))
+    for tensor in (query, key):
+        tensor.requires_grad_()
+    output = attention._all_at_once(query, key, key, 0.3, keys)
+    output.sum().backward()
+    assert output.shape == (1, pack.input_ids.shape[1], 4, 8) and key.grad.shape == key.shape == key.grad.shape
+
+
+def flash(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=0, max_seqlen_k=0, softmax_scale=None,
+          causal=False, dropout_p=0.0):  # fmt: skip
+    """The package's flash_attn_varlen_func."""
+    assert causal and not dropout_p
+    window = (-1, 0)
+    return variable_length(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale=softmax_scale, window_size=window
+    )
+
+
+def test_flash_attention_shares_prompts_inside_transformers(tiny_model, monkeypatch):
+    """The package needs a GPU: its one function is the reference, and transformers hands the pack to it."""
+    ours = {"_loaded_implementation": "flash_attention_2", "_flash_varlen_fn": flash, "_flash_fn": None}
+    ours["_process_flash_kwargs_fn"] = flash_attention._lazy_define_process_function(flash)
+    for name in ("_pad_fn", "_unpad_fn", "_flash_with_kvcache_fn", "_process_with_kvcache_kwargs_fn"):
+        ours[name] = None
+    for name, value in ours.items():
+        monkeypatch.setattr(flash_attention, name, value, raising=False)
     model = loaded(tiny_model)
     expected = one_by_one(model)
-    backend = attention.choose("flash_attention_2", torch.device("cuda"))
-    assert not backend.shares_prompts
-    model.set_attn_implementation("variable_length_stand_in")
-    packs = packing.divide(ROWS, 12, share=False)
-    found = attention.score(model, backend, ROWS, packs, WIDTH, CPU)
-    torch.testing.assert_close(torch.stack(found), expected, rtol=1e-5, atol=1e-5)
+    expected_gradients = gradients(model, expected)
+    (backend,) = attention.candidates("flash_attention_2", CUDA, BF16)
+    model.config._attn_implementation = "flash_attention_2"
+    found = torch.stack(attention.score(model, backend, ROWS, packing.divide(ROWS, 12), WIDTH, CPU))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for one, other in zip(gradients(model, found), expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    once = AttentionInterface()["flash_attention_2"]
+    backend.arguments(packing.lay_out(ROWS, [0], WIDTH))
+    assert AttentionInterface()["flash_attention_2"] is once  # it is not wrapped again
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "gpu", "reason"),
+    [
+        (BF16, {}, (9, 0), None),
+        (torch.float16, {}, (8, 0), None),
+        (torch.float32, {}, (9, 0), "this run in float32"),
+        (BF16, {"head_dim": 512}, (9, 0), "heads of at most 256, by eights, and not of 512"),
+        (BF16, {"hidden_size": 40, "num_attention_heads": 4, "head_dim": None}, (9, 0), "not of 10"),
+        (BF16, {"attention_dropout": 0.1}, (9, 0), "no dropout"),
+        (torch.float16, {}, (7, 5), "Ampere"),
+    ],
+)
+def test_what_varlen_cannot_take_is_named_and_gets_a_mask(dtype, sizes, gpu, reason, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: gpu)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    found = on_a_gpu(Qwen2Config(**sizes), dtype)
+    assert [backend.name for backend in found] == ["variable-length attention"] * (not reason) + [
+        "sdpa with a block mask"
+    ]
+    assert found[-1].multiple == 256 and found[-1].pack_tokens == 2048
+    assert (reason in found[0].note) if reason else (found[0].note is None)
+
+
+def test_a_torch_without_flash_attention_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+    assert "built without FlashAttention" in on_a_gpu()[0].note
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert "NVIDIA" in on_a_gpu()[0].note
+
+
+# --- The rest -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_a_pack_that_is_filled_up_gives_the_same(tiny_model, implementation):
+    model, packs = loaded(tiny_model, implementation), packing.divide(ROWS, 12)
+    one = backend_of(implementation)
+    filled = dataclasses.replace(
+        one, multiple=64, arguments=on_a_gpu()[1].arguments if implementation == "sdpa" else one.arguments
+    )
+    expected, found = (torch.stack(attention.score(model, each, ROWS, packs, WIDTH, CPU)) for each in (one, filled))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_nothing_to_score_is_a_zero_that_all_weights_are_part_of(tiny_model):
     model = loaded(tiny_model)
-    log_probs, entropies = attention.score(model, attention.choose("sdpa", CPU), ROWS, [[]], WIDTH, CPU)
+    log_probs, entropies = attention.score(model, backend_of("sdpa"), ROWS, [[]], WIDTH, CPU)
     assert not log_probs.any() and not entropies.any() and log_probs.shape == (len(ROWS), WIDTH)
     assert all(grad is not None and not grad.any() for grad in gradients(model, log_probs))
 
 
 def test_sdpa_without_a_pack_is_transformers_own(tiny_model):
-    attention.choose("sdpa", CPU)
+    backend_of("sdpa").arguments(packing.lay_out(ROWS, [0], WIDTH))  # which registers ours
     model, ids = loaded(tiny_model), torch.tensor([[5, 6, 7, 8]])
     ours = model(ids).logits
     AttentionInterface.register("sdpa", attention.sdpa_attention_forward)
@@ -137,25 +298,39 @@ def test_sdpa_without_a_pack_is_transformers_own(tiny_model):
 
 
 @pytest.mark.parametrize(
-    ("implementation", "device", "name"),
+    ("implementation", "device", "names"),
     [
-        ("sdpa", "cpu", "sdpa, segment by segment"),
-        ("sdpa", "cuda", "sdpa with a block mask"),
-        ("eager", "cuda", "eager with a block mask"),
-        ("flex_attention", "cuda", "FlexAttention"),
-        ("flash_attention_3", "cuda", "variable-length FlashAttention, prompts not shared"),
-        ("kernels-community/flash-attn2", "cuda", "variable-length FlashAttention, prompts not shared"),
+        ("sdpa", CPU, ["sdpa, segment by segment"]),
+        ("sdpa", CUDA, ["variable-length attention", "sdpa with a block mask"]),
+        ("eager", CUDA, ["eager with a block mask"]),
+        ("flex_attention", CUDA, ["FlexAttention"]),
+        ("flash_attention_3", CUDA, ["variable-length FlashAttention"]),
+        ("kernels-community/flash-attn2", CUDA, ["variable-length FlashAttention"]),
+        ("my_attention", CUDA, []),
     ],
 )
-def test_the_backend_follows_what_the_model_runs_with(implementation, device, name):
-    assert attention.choose(implementation, torch.device(device)).name == name
+def test_backends_follow_what_the_model_runs_with(implementation, device, names):
+    found = attention.candidates(implementation, device, BF16)
+    assert [backend.name for backend in found] == names
+    assert all(backend.implementation == implementation for backend in found)
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
-    [({}, 2048), ({"pack_tokens": 512}, 512), ({"packed": False}, None), ({"use_unsloth": True}, None)],
+    ("changed", "device", "name"),
+    [
+        ({}, CPU, "sdpa, segment by segment"),
+        ({}, CUDA, "variable-length attention"),
+        ({"bf16": False}, CUDA, "variable-length attention"),
+        ({"bf16": False, "dtype": "float32"}, CUDA, "sdpa with a block mask"),
+        ({"dtype": "float32"}, CUDA, "variable-length attention"),
+        ({"bf16": False, "dtype": "auto"}, CUDA, "sdpa with a block mask"),
+        ({"attn_implementation": None}, CUDA, "variable-length attention"),
+        ({"packed": False}, CUDA, None),
+        ({"use_unsloth": True}, CUDA, None),
+        ({"attn_implementation": "my_attention"}, CUDA, None),
+    ],
 )
-def test_the_budget_is_the_users_or_suits_the_attention(settings, expected):
-    script = SimpleNamespace(**{"packed": True, "pack_tokens": None, "use_unsloth": False, **settings})
-    assert attention.budget(script, "sdpa", CPU) == expected
-    assert attention.budget(script, "my_attention", CPU) is None
+def test_settings_say_how_packs_will_be_computed(changed, device, name):
+    settings = {"packed": True, "use_unsloth": False, "bf16": True, "fp16": False, "dtype": "bfloat16"}
+    found = attention.of_settings({**settings, "attn_implementation": "sdpa", **changed}, device)
+    assert (found and found.name) == name

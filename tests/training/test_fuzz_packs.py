@@ -41,18 +41,19 @@ def seen_by(pack, place):
 
 
 @examples(100)
-@given(batches(), st.integers(4, 16) | st.integers(1, 40), st.booleans())
-def test_packs_hold_each_token_once_after_what_precedes_it(batch, budget, share):
+@given(batches(), st.integers(4, 16) | st.integers(1, 40), st.sampled_from([1, 1, 8]))
+def test_packs_hold_each_token_once_after_what_precedes_it(batch, budget, multiple):
     rows, ids, mask, width = batch
     assert packing.rows_of(ids, mask, width) == rows
     result = torch.full((len(rows), max(width, 1)), -1)
-    packs = packing.divide(rows, budget, share)
-    costs = [packing.cost([rows[row] for row in chosen], share) for chosen in packs]
+    packs = packing.divide(rows, budget)
+    costs = [packing.cost([rows[row] for row in chosen]) for chosen in packs]
     assert costs == sorted(costs, reverse=True)
     for chosen, cost in zip(packs, costs, strict=True):
-        pack = packing.lay_out(rows, chosen, max(width, 1), share=share)
+        pack = packing.lay_out(rows, chosen, max(width, 1), multiple=multiple)
         size = pack.input_ids.shape[1]
-        assert size == cost == sum(pack.sizes) and (size <= budget or len(chosen) == 1)
+        assert size == sum(pack.sizes) and size % multiple == 0 and size - cost < multiple
+        assert cost <= budget or len(chosen) == 1
         own, parent = packing.segments(pack)
         assert own.shape == parent.shape == (size,) and (parent <= own).all()
         labels = pack.labels[0]
@@ -64,8 +65,8 @@ def test_packs_hold_each_token_once_after_what_precedes_it(batch, budget, share)
         assert (result.view(-1)[pack.cells] == -1).all(), "a cell is written twice"
         result.view(-1)[pack.cells] = labels[scored]
         prompts = {rows[row][0] for row in chosen}
-        if share:  # each prompt but its last token once, and only for identical ones
-            assert size == sum(len(prompt) - 1 for prompt in prompts) + sum(len(rows[row][1]) for row in chosen)
+        # each prompt but its last token once, and only for identical ones
+        assert cost == sum(len(prompt) - 1 for prompt in prompts) + sum(len(rows[row][1]) for row in chosen)
     for row, (_, completion) in enumerate(rows):
         assert result[row].tolist() == [*completion, *[-1] * (result.shape[1] - len(completion))]
 
@@ -92,12 +93,12 @@ def micro_batches(draw, most=3):
 @pytest.mark.slow
 @examples(200)
 @given(micro_batches(), st.sampled_from(["grpo", "dr_grpo", "sapo", "luspo", "dapo", "cispo", "vespo", "bnpo"]),
-       st.booleans(), st.integers(1, 30), st.booleans(), st.integers(0, 3))  # fmt: skip
-def test_a_plan_adds_up_to_what_trl_adds_up(given_batches, loss_type, drops, budget, share, more):
+       st.booleans(), st.integers(1, 30), st.integers(0, 3))  # fmt: skip
+def test_a_plan_adds_up_to_what_trl_adds_up(given_batches, loss_type, drops, budget, more):
     """Each completion has a value, which is 0 without an advantage; TRL's sum of micro-batches is the packs' sum."""
     if loss_type in schedule.TOKEN_MEANS:
         given_batches = given_batches[:1]
-    plan = schedule.plan(given_batches, loss_type, drops, budget, share, lambda count: max(count, 1) + more)
+    plan = schedule.plan(given_batches, loss_type, drops, budget, lambda count: max(count, 1) + more)
     mask, advantages = (
         torch.cat([batch[key] for batch in given_batches]) for key in ("completion_mask", "advantages")
     )

@@ -24,7 +24,7 @@ BATCHES = [micro_batch([4, 2, 4], [1.0, 0.0, -1.0]), micro_batch([4, 3, 1], [0.5
 
 
 def planned(batches=BATCHES, loss_type="dapo", drops=True, budget=8, most=lambda count: max(count, 1)):
-    return micro_batches.plan(batches, loss_type, drops, budget, True, most)
+    return micro_batches.plan(batches, loss_type, drops, budget, most)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from helpers_attention import variable_length
 from helpers_trainer import largest_difference, no_group_lives, rewards_by_sum, trained
 from peft import LilyConfig, LoraConfig, PromptTuningConfig
 from transformers import (
@@ -23,7 +24,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo.training import packable
+from grpo.training import attention, packable
 from grpo.training.trainer import LeanGRPOTrainer
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -37,7 +38,7 @@ def deaf():
     layer = model.model.layers[0].self_attn
     forward = layer.forward
 
-    def alone(*args, attention_mask=None, pack_sizes=None, pack_parents=None, **kwargs):
+    def alone(*args, attention_mask=None, pack=None, **kwargs):
         return forward(*args, attention_mask=None, **kwargs)
 
     layer.forward = alone
@@ -135,7 +136,7 @@ class Known:
     def __init__(self, **changed):
         self.model = Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_hidden_layers=1, **SMALL))
         self.accelerator = SimpleNamespace(
-            unwrap_model=lambda model: model, parallelism_config=None, device=torch.device("cpu")
+            unwrap_model=lambda model: model, parallelism_config=None, device=torch.device("cpu"), mixed_precision="no"
         )
         self.args = SimpleNamespace(torch_compile=False, optim="adamw_torch")
         self._is_vlm = self.aux_loss_enabled = False
@@ -173,3 +174,58 @@ def test_a_window_longer_than_the_trials_rows_is_found(tiny_model, tmp_path, mon
     made.tokenizer_of = tiny_model
     _, _, trainer = trained(LeanGRPOTrainer, made, tmp_path)
     assert trainer.backend is None and "packs" in capsys.readouterr().out
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Candidates as on a GPU in 16 bits, here in float32; returns a function that sets the kernel."""
+    found = attention.candidates("sdpa", torch.device("cuda"), torch.bfloat16)
+    monkeypatch.setattr(attention, "candidates", lambda *args: found)
+    monkeypatch.setattr(attention, "SIXTEEN_BITS", (torch.float32,))
+    return lambda kernel: monkeypatch.setattr(attention, "varlen_attn", kernel)
+
+
+def broken(*args, **kwargs):
+    raise RuntimeError("no kernel image is available")
+
+
+def wrong(*args, **kwargs):
+    return variable_length(*args, **kwargs) * 1.1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "used", "said"),
+    [
+        (variable_length, "variable-length attention", []),
+        (broken, "sdpa with a block mask", ["note: variable-length attention is not used: ", "no kernel image"]),
+        (wrong, "sdpa with a block mask", ["note: variable-length attention is not used: ", "log-probabilities"]),
+    ],
+)
+def test_attention_that_fails_its_trial_becomes_a_block_mask(
+    tiny_model, tmp_path, capsys, as_on_a_gpu, kernel, used, said
+):
+    as_on_a_gpu(kernel)
+
+    def model():
+        torch.manual_seed(0)
+        sizes = {**SMALL, "num_attention_heads": 4}
+        made = Qwen2ForCausalLM(Qwen2Config(vocab_size=512, num_hidden_layers=2, initializer_range=0.3, **sizes))
+        made.tokenizer_of = tiny_model
+        return made
+
+    found, _, trainer = trained(LeanGRPOTrainer, model(), tmp_path, reward=rewards_by_sum)
+    lines = capsys.readouterr().out
+    assert trainer.backend.name == used and all(part in lines for part in said)
+    assert f"{used}\n" in lines and lines.count("note: variable-length") == bool(said)
+    stock, _, _ = trained(GRPOTrainer, model(), tmp_path, reward=rewards_by_sum)
+    assert largest_difference(stock, found) < 1e-4
+
+
+def test_why_packs_need_a_block_mask_is_said_once(tiny_model, tmp_path, capsys, monkeypatch):
+    made = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
+    made.tokenizer_of = tiny_model
+    found = attention.candidates("sdpa", torch.device("cuda"), torch.float32)
+    monkeypatch.setattr(attention, "candidates", lambda *args: found)
+    _, _, trainer = trained(LeanGRPOTrainer, made, tmp_path)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "note: packs" in line]
+    assert "computes in 16 bits, and this run in float32" in line and trainer.pack_tokens == 2048

@@ -1,6 +1,7 @@
 """How rows are divided into packs; that a pack is right for any rows is test_fuzz_packs.py's."""
 
 import pytest
+import torch
 
 from grpo.training import packing
 
@@ -9,7 +10,6 @@ def test_a_group_stays_together_where_the_budget_allows():
     rows = [((1, 2, 3), (5,) * 4), ((7,), (5,) * 8), ((1, 2, 3), (5,) * 2), ((7,), (5,) * 1)]
     assert [sorted(pack) for pack in packing.divide(rows, 9)] == [[1, 3], [0, 2]]
     assert packing.cost(rows) == (2 + 6) + (0 + 9)
-    assert packing.cost(rows, share=False) == (2 + 4) + 8 + (2 + 2) + 1
 
 
 def test_a_group_beyond_the_budget_is_divided_evenly():
@@ -23,8 +23,23 @@ def test_a_completion_over_budget_does_not_scatter_its_group():
     assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [2499, 1299]
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_without_rows_there_is_one_position_that_is_not_scored(share):
-    pack = packing.lay_out([((1, 2), ())], [], 4, share=share)
-    assert pack.input_ids.shape == (1, 1) and pack.labels.tolist() == [[packing.IGNORED]] and not len(pack.cells)
-    assert packing.divide([((1, 2), ())], 10, share) == []
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_without_rows_there_are_positions_that_are_not_scored(multiple):
+    pack = packing.lay_out([((1, 2), ())], [], 4, multiple=multiple)
+    assert pack.labels.tolist() == [[packing.IGNORED] * multiple] and pack.sizes == [multiple] and not len(pack.cells)
+    assert packing.divide([((1, 2), ())], 10) == []
+
+
+def test_the_keys_of_a_segment_are_what_its_last_query_sees():
+    pack = packing.lay_out([((1, 2, 3), (5, 6)), ((7,), (8,)), ((1, 2, 3), (9,))], [0, 1, 2], 4)
+    keys, seen = packing.keys(pack), packing.visible(pack)
+    assert pack.sizes == [2, 2, 1, 1] and keys.ends_q.tolist() == [0, 2, 4, 5, 6]
+    spans = keys.index.split(keys.ends_k.diff().tolist())
+    assert [span.tolist() for span in spans] == [[0, 1], [0, 1, 2, 3], [0, 1, 4], [5]]
+    assert (keys.longest_q, keys.longest_k) == (2, 4) and keys.ends_q.dtype == keys.ends_k.dtype == torch.int32
+    for span, last in zip(spans, keys.ends_q[1:] - 1, strict=True):
+        assert torch.equal(span, seen[last].nonzero().flatten())
+
+
+def test_a_pack_of_single_positions_does_not_look_like_decoding():
+    assert packing.keys(packing.lay_out([((7,), (8,))], [0], 4)).longest_q == 2
