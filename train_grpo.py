@@ -190,7 +190,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
             eval_dataset=data.held_out,
             processing_class=tokenizer,
         )
-        run.begin(**data.facts())
+        run.begin(**data.facts(), self_check=trainer.self_check)
         before = before_after.measure_before(config, trainer, tokenizer, data)
         # 3. Training. One optimizer step:
         #      sample num_generations completions of each prompt    grpo/policy/generation.py

@@ -115,6 +115,13 @@ class ScriptArguments:
             "help": "Tokens a training step computes at once, at most; unset: 2048 on a CPU, mostly 8192 on a GPU"
         },
     )
+    self_check: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Try what samples and what computes packs before the run (half a minute), leave what is wrong, "
+            "take the fastest; unset: on a GPU"
+        },
+    )
     # The run
     overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
     stop_on_alarm: bool = field(

@@ -65,7 +65,7 @@ def candidates(
         why = why_no_varlen(device, dtype, config)
         note = f"packs are computed under a block mask: {why}" if why else None
         # lengths are rounded up, as each new shape costs a GPU a plan, and odd ones have slower kernels
-        mask = Backend("sdpa with a block mask", "sdpa", _block_mask, 2048, multiple=256, dense=True, note=note)
+        mask = Backend("sdpa with a block mask", "sdpa", block_mask, 2048, multiple=256, dense=True, note=note)
         return [mask] if why else [Backend("variable-length attention", "sdpa", _varlen, 8192), mask]
     if implementation == "sdpa":
         return [Backend("sdpa, segment by segment", "sdpa", _by_segment, 2048)]
@@ -184,7 +184,7 @@ class Segments:
     keys: packing.Keys | None  # None: computed segment by segment
 
 
-def _block_mask(pack: Pack) -> dict[str, Any]:
+def block_mask(pack: Pack) -> dict[str, Any]:
     return {"attention_mask": packing.visible(pack)[None, None]}
 
 
@@ -208,7 +208,7 @@ def _flex(pack: Pack) -> dict[str, Any]:
 def _by_segment(pack: Pack, keys: packing.Keys | None = None) -> dict[str, Any]:
     AttentionInterface.register("sdpa", _sdpa_of_packs)  # transformers' own where there is no pack
     # a model whose layers do not pass the segments on to the attention still has the mask
-    given = _block_mask(pack)
+    given = block_mask(pack)
     return {**given, "pack": Segments(given["attention_mask"], pack.sizes, pack.parents, keys)}
 
 

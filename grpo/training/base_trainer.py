@@ -42,6 +42,7 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     Attributes:
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
+        self_check: what was tried before the run, a dictionary each (selfcheck.py).
         losses_finite: whether all losses of this process were finite since a callback last set it.
     """
 
@@ -51,6 +52,7 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         self.checkpoint_facts: dict[str, Any] = {}
+        self.self_check: list[dict[str, Any]] = []
         self._resumed_from: Path | None = None
         with phase(out_of_memory.START), vllm_engine.used_by_trl():
             super().__init__(*args, **kwargs)

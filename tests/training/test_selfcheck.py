@@ -1,0 +1,201 @@
+"""grpo/training/selfcheck.py: what is wrong on this machine is not used, and the fastest of the rest is."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from datasets import Dataset
+from helpers_runs import DEMO, LEARNS
+from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from trl import GRPOConfig
+
+import train_grpo
+from grpo.core.errors import UserError
+from grpo.training import attention, packable, packing, rollouts, selfcheck
+from grpo.training.selfcheck import Gradients, Trial, fastest, trial_rows, try_engine
+from grpo.training.trainer import LeanGRPOTrainer
+
+
+@pytest.fixture
+def trainer(tmp_path, tokenizer):
+    """A trainer of the demo's model, with its prompts."""
+    lines = (DEMO / "train.jsonl").read_text().splitlines()[:64]
+    prompts = [[{"role": "user", "content": json.loads(line)["question"]}] for line in lines]
+    config = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", per_device_train_batch_size=8,
+        num_generations=8, max_completion_length=48,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    return LeanGRPOTrainer(
+        model, lambda completions, **_: [0.0] * len(completions), config, Dataset.from_dict({"prompt": prompts}),
+        processing_class=tokenizer, generation="lean",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def gradients(trainer):
+    return Gradients(trainer, trial_rows(selfcheck._prompts(trainer)[:8], 256))
+
+
+def without_prompts(pack):
+    own, _ = packing.segments(pack)
+    return {"attention_mask": attention.block_mask(pack)["attention_mask"] & (own == own[:, None])}
+
+
+def sdpa(name, arguments=attention.block_mask, implementation="sdpa"):
+    return attention.Backend(name, implementation, arguments, 2048)
+
+
+@pytest.mark.parametrize("limit", [96, 256, 1024])
+def test_the_trials_pack_has_the_length_that_cudnn_failed_at(limit, trainer):
+    rows = trial_rows(selfcheck._prompts(trainer), limit)
+    assert packing.cost(rows) <= limit and all(completion for _, completion in rows)
+    assert packing.cost(rows) % 128 == 64 or limit < 192
+    assert limit < 256 or len({prompt for prompt, _ in rows}) < len(rows)  # prompts are shared
+
+
+def test_right_gradients_pass_and_wrong_ones_do_not(gradients):
+    right = [gradients.try_out(backend) for backend in (sdpa("mask"), *packable.candidates(gradients.trainer))]
+    assert all(trial.off < 1e-4 and not trial.fault and trial.seconds > 0 for trial in right)
+    wrong = gradients.try_out(sdpa("without prompts", without_prompts))
+    assert wrong.off > 0.1 and "away from float32's" in wrong.fault
+
+
+def test_a_gradient_with_nan_is_named(gradients):
+    def broken(module, query, *args, **kwargs):
+        return sdpa_attention_forward(module, query + 0 * (query - query.detach()).abs().sqrt(), *args, **kwargs)
+
+    AttentionInterface.register("broken", broken)
+    assert "NaN" in gradients.try_out(sdpa("broken", implementation="broken")).fault
+
+
+def test_a_trial_leaves_the_model_as_it_was(gradients):
+    model, state = gradients.trainer.model.train(), torch.get_rng_state()
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    gradients.try_out(sdpa("mask"))
+    assert model.config._attn_implementation == "sdpa" and model.training
+    assert all(weight.grad is None and torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+    assert torch.equal(state, torch.get_rng_state())
+
+
+class Wrong(rollouts.Lean):
+    """Draws as if the logits were divided by another temperature."""
+
+    name = "wrong"
+
+    def __init__(self, trainer, temperature):
+        super().__init__(trainer)
+        self.sampling = replace(self.sampling, temperature=temperature)
+
+
+@pytest.mark.parametrize("engine", ["lean", "hf", "continuous"])
+def test_an_engine_that_draws_from_the_policy_passes(engine, trainer):
+    trainer._engine = rollouts.choose(trainer, engine)
+    trial = try_engine(trainer, selfcheck._prompts(trainer))
+    assert (trial.name, trial.fault) == (engine, "") and abs(trial.off) < 0.03 and trial.seconds > 0
+
+
+@pytest.mark.parametrize("temperature", [0.2, 2.0])
+def test_an_engine_with_another_temperature_does_not(temperature, trainer):
+    trainer._engine = Wrong(trainer, temperature)
+    assert "nats from the policy's distribution" in try_engine(trainer, selfcheck._prompts(trainer)).fault
+
+
+def test_tokens_of_a_truncated_distribution_may_surprise_less(trainer):
+    trainer.args.top_k = 2
+    trainer._engine = Wrong(trainer, 0.2)
+    assert not try_engine(trainer, selfcheck._prompts(trainer)).fault
+
+
+def test_an_engine_with_other_weights_does_not_pass(trainer):
+    stale, prompts = rollouts.choose(trainer, "lean"), selfcheck._prompts(trainer)
+
+    def old(trainer, prompt_ids):
+        weights = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for weight in trainer.model.parameters():
+                weight += 0.6 * weight.std() * torch.randn_like(weight)
+        completions = stale(trainer, prompt_ids)
+        trainer.model.load_state_dict(weights)
+        return completions
+
+    old.name = "old"
+    trainer._engine = old
+    assert "nats from" in try_engine(trainer, prompts).fault
+
+
+WRONG_ENDS = {"late": lambda ids: [*ids, 7], "early": lambda ids: ids[:-1] or [7, 7], "twice": lambda ids: ids * 60}
+
+
+@pytest.mark.parametrize("change", WRONG_ENDS.values(), ids=WRONG_ENDS)
+def test_completions_that_end_wrongly_are_seen(change, trainer):
+    lean = rollouts.choose(trainer, "lean")
+
+    def engine(trainer, prompt_ids):
+        return [change(ids) for ids in lean(trainer, prompt_ids)]
+
+    engine.name = "changed"
+    trainer._engine = engine
+    assert "do not end" in try_engine(trainer, selfcheck._prompts(trainer)).fault
+
+
+def test_the_fastest_right_one_is_taken_and_others_named(trainer, monkeypatch, capsys):
+    mask, wrong, slow = sdpa("mask"), sdpa("wrong", without_prompts), sdpa("slow", implementation="slow")
+
+    def sleepy(*args, **kwargs):
+        time.sleep(0.2)
+        return sdpa_attention_forward(*args, **kwargs)
+
+    def fails(pack):
+        raise RuntimeError("no kernel\nfor this GPU")
+
+    AttentionInterface.register("slow", sleepy)
+    monkeypatch.setattr(packable, "candidates", lambda trainer: [slow, sdpa("fails", fails), wrong, mask])
+    monkeypatch.setattr(selfcheck, "PACK", 256)
+    state = torch.get_rng_state()
+    trials = selfcheck.run(trainer, race=False, pack_tokens=None)
+    assert torch.equal(state, torch.get_rng_state())
+    assert [trial["name"] for trial in trials if trial["chosen"]] == ["mask", "lean"]
+    assert trainer.backend is mask and trainer.pack_tokens == 2048
+    shown = capsys.readouterr().out
+    assert "note: attention by fails is not used: RuntimeError: no kernel for this GPU" in shown
+    assert "note: attention by wrong is not used: its gradient" in shown
+    assert "Self-check: attention by mask" in shown and "(slow " in shown
+
+
+def test_nothing_right_ends_the_run_with_a_remedy():
+    trials = [Trial("generation", "vllm", 1.0, 0.9, "its tokens are off"), Trial("attention", "mask", 1.0)]
+    assert fastest(trials, "attention", "").name == "mask"
+    with pytest.raises(UserError, match=r"no generation gives right results .*vllm: its tokens are off.*hf"):
+        fastest(trials, "generation", "--generation hf")
+
+
+def test_what_comes_after_the_budget_is_not_tried(capsys):
+    def attempt(name):
+        return Trial("generation", name, 1.0)
+
+    trials = selfcheck._each("generation", ["first", "second"], attempt, deadline=time.monotonic() - 1)
+    assert [trial.name for trial in trials] == ["first"]
+    assert "note: second is not tried" in capsys.readouterr().out
+
+
+def test_it_is_for_gpus_unless_asked_for(trainer, monkeypatch):
+    assert not selfcheck.wanted(trainer, None) and selfcheck.wanted(trainer, True)
+    monkeypatch.setattr(trainer.accelerator.state, "device", torch.device("cuda"))
+    assert selfcheck.wanted(trainer, None) and not selfcheck.wanted(trainer, False)
+
+
+@pytest.mark.slow
+def test_a_run_records_and_reports_its_self_check(tiny_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = {"max_steps": "1", "eval_samples": "4", "save_strategy": "no"}
+    assert train_grpo.main(tiny_run(**{**LEARNS, **few}, self_check="true")) == 0
+    trials = json.loads((tmp_path / "run/run.json").read_text())["self_check"]
+    assert {(trial["kind"], trial["chosen"]) for trial in trials} >= {("attention", True), ("generation", True)}
+    assert {trial["name"] for trial in trials} >= {"lean", "hf"}  # generation is auto: a race
+    assert "Self-check: attention by sdpa, segment by segment" in capsys.readouterr().out
+    assert "What was tried on this machine" in (tmp_path / "run/report.html").read_text()
