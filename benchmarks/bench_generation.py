@@ -20,10 +20,11 @@ from bench_common import clock, device, load, print_table, prompt_ids
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from grpo.config.check_cases import end_by_chance, end_vllm_by_chance, rollout_function, trainer_config
+from grpo.config.check_cases import end_by_chance, end_vllm_by_chance, trainer_config
 from grpo.core.errors import UserError
 from grpo.policy import engines, vllm
 from grpo.policy.generation import eos_ids
+from grpo.training import rollouts
 
 Sampler = Callable[[list[list[int]]], list[list[int]]]
 
@@ -47,7 +48,12 @@ def prepare(given: argparse.Namespace, engine: str) -> Sampler:
         )
     if engine == "vllm" and given.mean_length:
         end_vllm_by_chance(trainer)
-    return rollout_function(trainer, engine, given.num_generations)
+    chosen = rollouts.choose(trainer, engine)
+    if chosen is not None:
+        return lambda ids: chosen(trainer, ids)
+    if engine in ("lean", "continuous"):
+        raise UserError(f"generation: {engine} does not run with this model; see the note above")
+    return lambda ids: trainer._generate_single_turn(ids, None, {}, given.num_generations)[0]
 
 
 def main() -> None:

@@ -7,9 +7,10 @@ Without a GPU it runs the same at toy size, in two minutes. Cases run in the ord
 over; those that were not reached are listed. Beside the JSON are the recipe (.yaml) and what was printed (.log).
 
 tokens/s   training: completion tokens, and each distinct prompt once, a second of forward and backward: the same count
-           for stock TRL and lean. Generation: completion tokens a second of the rollout
-gradient   distance of the first step's gradient from stock TRL's in float32, relative. bfloat16 is off by a percent
-           with any implementation: lean may be 1.5 times as far as stock, a mistake would be a multiple of that
+           for stock TRL and lean. Attention: tokens of one pack. Generation: completion tokens a second of the rollout
+off by     training: distance of the first step's gradient from stock TRL's in float32, relative. bfloat16 is off by a
+           percent with any implementation: lean may be 1.5 times as far as stock, a mistake would be a multiple of
+           that. Attention and generation: as a run's own self-check judges them (training/selfcheck.py)
 """
 
 import argparse
@@ -40,6 +41,7 @@ ROOM = 0.8  # share of the memory for the peak: longer completions, fragments an
 VLLM_SHARE = 0.3  # of the memory, TRL's default, where vLLM samples on the same device
 
 CASES = "grpo.config.check_cases"  # imported by the process that measures; it takes seconds
+KINDS = ("attention", "training", "packs", "generation")
 Row = dict[str, Any]  # a case's kind, name, options and figures; `error` is None where it succeeded
 
 
@@ -50,7 +52,7 @@ class Case:
     `alone`: it keeps memory as long as its process lives, so it gets one of its own.
     """
 
-    kind: str  # training, packs or generation
+    kind: str  # attention, generation, training or packs
     name: str
     function: str
     options: dict[str, Any]
@@ -142,24 +144,27 @@ def cases(found: dict[str, Any]) -> Iterator[Case]:
     def sample(engine: str, alone: bool = False) -> Case:
         return Case("generation", engine, "sample", rollout | {"engine": engine}, alone)
 
-    yield from (train("lean"), train("stock"), sample("hf"), sample("lean"), sample("continuous"))
-    yield from (train("lean", attention) for attention in found["attention"] if attention != "sdpa")
+    for attention, backend in found["attention"]:
+        options = base | {"attention": attention, "backend": backend, "prompt": rollout["prompt"]}
+        name = backend if attention in backend else f"{attention}, {backend}"
+        yield Case("attention", name, "attend", options)
+    best = max(succeeded(rows, "attention"), key=speed, default={"attention": "sdpa"})["attention"]
+    yield from (sample("continuous"), train("lean", best), train("stock"), sample("hf"), sample("lean"))
     if not toy and "vllm" in found["versions"]:
         yield sample("vllm", alone=True)
-    # Packs of twice the tokens until the device is full, with the fastest attention
-    best = max(sound(rows, "training"), key=speed, default={"attention": "sdpa"})
+    # Packs of twice the tokens until the device is full
     tokens, last = (1024, 2048) if toy else (4096, 2**19)
     while tokens <= last:
         # a rollout of about two packs, so that the first is nearly full
         groups = max(1, round(2 * tokens / (8 * 1.3 * step.get("median_length", 200.0))))
-        options = step | {"trainer": "lean", "attention": best["attention"], "checkpointing": False}
+        options = step | {"trainer": "lean", "attention": best, "checkpointing": False}
         options |= {"accumulation": 1, "steps": 2, "pack_tokens": tokens, "batch_size": 8 * groups, "compare": False}
         name = f"{tokens:,} tokens"
         yield Case("packs", name, "train_and_compare", options)
         if not any(row["name"] == name for row in succeeded(rows, "packs")):
             break
         tokens *= 2
-    yield train("lean", checkpointing=True)
+    yield train("lean", best, checkpointing=True)
     if not toy:
         yield train("stock", cudnn=True)  # which a run keeps off
 
@@ -184,7 +189,7 @@ def run(found: dict[str, Any], worker: Worker, deadline: float, show: Callable[[
         if case.alone:
             worker.stop()
         row = {"kind": case.kind, "name": case.name, **case.options, "error": None, **answer}
-        if row["error"] is None:  # the first step or rollout warms up
+        if row["error"] is None and "tokens" in row:  # the first step or rollout warms up
             seconds, tokens = row["seconds"][1:], row["tokens"][1:]
             row |= {"tokens_per_second": sum(tokens) / sum(seconds), "seconds": sum(seconds) / len(seconds)}
         found["rows"].append(row)
@@ -276,18 +281,16 @@ def table(found: dict[str, Any]) -> Any:
     from rich.table import Table
 
     shown = Table(title="Toy size, on a CPU" if found["toy"] else None)
-    for heading in ("run", "tokens/s", "seconds", "peak, GiB", "gradient"):
+    for heading in ("run", "tokens/s", "seconds", "peak, GiB", "off by"):
         shown.add_column(heading, justify="left" if heading == "run" else "right")
-    for row in sorted(found["rows"], key=lambda row: ("training", "packs", "generation").index(row["kind"])):
+    for row in sorted(found["rows"], key=lambda row: KINDS.index(row["kind"])):
         name = f"{row['kind']}: {row['name']}"
         if row["error"]:
             shown.add_row(f"{name}\n  failed: {escape(row['error'])}")
             continue
-        gradient = f"{row['distance']:.1e}" if "distance" in row else ""
-        gradient += "" if row.get("agrees", True) else " OFF"
-        shown.add_row(
-            name, f"{speed(row):,.0f}", f"{row['seconds']:.2f}", f"{row['peak_bytes'] / 2**30:.2f}", gradient
-        )
+        off = row.get("distance", row.get("off"))
+        off = ("" if off is None else f"{off:.1e}") + ("" if row.get("agrees", True) else " WRONG")
+        shown.add_row(name, f"{speed(row):,.0f}", f"{row['seconds']:.2f}", f"{row['peak_bytes'] / 2**30:.2f}", off)
     return shown
 
 

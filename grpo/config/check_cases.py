@@ -39,7 +39,8 @@ from grpo.core.errors import UserError
 from grpo.policy import engines, memory, vllm
 from grpo.policy.generation import eos_ids
 from grpo.runs.record import versions
-from grpo.training import rollouts
+from grpo.training import attention as packs
+from grpo.training import packable, packing, selfcheck
 from grpo.training.trainer import LeanGRPOTrainer
 
 TOKENIZER = Path(__file__).resolve().parents[2] / "assets" / "demo" / "model"
@@ -59,16 +60,18 @@ def machine(model: str | None = None) -> dict[str, Any]:
         model: a directory or a name in RANDOM; None: one that fits the device.
 
     Returns:
-        `device` (type, name, bytes of memory), `versions`, `attention` that can be tried, `model` (as given, its name
+        `device` (type, name, bytes of memory), `versions`, `attention` that can be tried, each with a way to compute
+        packs, `model` (as given, its name
         and number of parameters), and `limits`: bytes a second of a copy (read plus written), operations a second of
         a matrix product by number format.
     """
     gpu.prepare()
-    attention = ["sdpa"]
+    attention, dtype = ["sdpa"], torch.float32
     if torch.cuda.is_available():
         about = torch.cuda.get_device_properties(0)
         kind, name, total = "cuda", about.name, about.total_memory
         flash = {"flash_attention_2": is_flash_attn_2_available(), "flash_attention_3": is_flash_attn_3_available()}
+        dtype = torch.bfloat16
         attention += ["flex_attention", *(each for each, available in flash.items() if available)]
     else:
         kind, name, total = "cpu", f"CPU, {torch.get_num_threads()} thread(s)", psutil.virtual_memory().total
@@ -78,7 +81,11 @@ def machine(model: str | None = None) -> dict[str, Any]:
     return {
         "device": {"type": kind, "name": name, "memory": total},
         "versions": versions(),
-        "attention": attention,
+        "attention": [
+            (name, way.name)
+            for name in attention
+            for way in packs.candidates(name, torch.device(kind), dtype, model_config(model))
+        ],
         "model": {"given": model, "name": called, "parameters": memory.shape(model_config(model)).parameters},
         "limits": {"copy_bytes_per_second": copy_rate(kind), "matrix_flops_per_second": rates},
     }
@@ -410,38 +417,79 @@ def sample(
                 policy.save_pretrained(directory)
                 tokenizer.save_pretrained(directory)
                 policy = load_model(directory, device, dtype)
-        end_by_chance(policy, eos_ids(policy, tokenizer), 2)
-        reward: Any = lambda completions, **_: [0.0] * len(completions)  # noqa: E731
-        trainer = GRPOTrainer(
+        trainer = LeanGRPOTrainer(
             policy,
-            reward,
+            _no_reward,
             trainer_config(
                 device, directory, per_device_train_batch_size=rows, num_generations=8, max_completion_length=limit,
                 gradient_checkpointing=False, bf16=dtype == "bfloat16", **settings,
             ),
             Dataset.from_list([{"prompt": "1 + 1"}] * rows),
-            processing_class=tokenizer,
+            processing_class=tokenizer, generation=engine,
         )  # fmt: skip
+        if selfcheck.engine_of(trainer) != engine:
+            raise UserError(f"generation: {engine} does not run with this model; see the note above")
+        ids = [[dice.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(rows // 8)]
+        torch.manual_seed(0)
+        trial = selfcheck.try_engine(trainer, ids)
+        if trial.fault:
+            raise UserError(trial.fault)
+        end_by_chance(policy, eos_ids(policy, tokenizer), 2)
         if engine == "vllm":
             end_vllm_by_chance(trainer)
-        complete = rollout_function(trainer, engine, 8)
-        ids = [[dice.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(rows // 8)]
         prompts = [one for one in ids for _ in range(8)]
-        torch.manual_seed(0)
         seconds, tokens = [], []
         for mean in (2, mean_length):
             end_by_chance(policy, [], mean)
             start = clock(device)
-            tokens.append(sum(len(one) for one in complete(prompts)))
+            tokens.append(sum(map(len, trainer._generate_single_turn(prompts, None, {}, 8)[0])))
             seconds.append(clock(device) - start)
-    return {"seconds": seconds, "tokens": tokens, "peak_bytes": peak(device) - before}
+    return {"seconds": seconds, "tokens": tokens, "peak_bytes": peak(device) - before, "off": trial.off}
 
 
-def rollout_function(trainer: Any, engine: str, group: int) -> Callable[[list[list[int]]], list[list[int]]]:
-    """A function from prompt ids to completion ids by this engine; UserError where the trainer would fall back."""
-    chosen = rollouts.choose(trainer, engine)
-    if chosen is not None:
-        return lambda prompt_ids: chosen(trainer, prompt_ids)
-    if engine in ("lean", "continuous"):
-        raise UserError(f"generation: {engine} does not run with this model; see the note above")
-    return lambda prompt_ids: trainer._generate_single_turn(prompt_ids, None, {}, group)[0]
+def _no_reward(completions: list[Any], **columns: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
+# --- One pack -----------------------------------------------------------------------------------------------------
+
+
+def attend(attention: str, backend: str, model: str, device: str, dtype: str, prompt: int) -> dict[str, Any]:
+    """Forward and backward of one pack, as the self-check of a run computes it (training/selfcheck.py).
+
+    Args:
+        attention: what the model runs with, and `backend`, the name of the way to compute packs with it.
+        prompt: tokens of a prompt.
+
+    Returns:
+        `tokens_per_second`, `seconds` for the pack, `off` from float32's gradient, and `peak_bytes`.
+
+    Raises:
+        UserError: its gradient is wrong, or the model cannot be computed so.
+    """
+    gpu.prepare()
+    clean(device)
+    before, tokenizer, dice = peak(device), load_tokenizer(model), random.Random(0)
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = LeanGRPOTrainer(
+            load_model(model, device, dtype, attention),
+            _no_reward,
+            trainer_config(device, directory, num_generations=8, bf16=dtype == "bfloat16"),
+            Dataset.from_list([{"prompt": "1 + 1"}] * 8),
+            processing_class=tokenizer,
+        )
+        ways = {way.name: way for way in packable.candidates(trainer)}
+        if trainer.backend is None or backend not in ways:
+            raise UserError(f"attn_implementation: {backend} does not run with this model; see the note above")
+        ids = [[dice.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(8)]
+        rows = selfcheck.trial_rows(ids, selfcheck.PACK)
+        trial = selfcheck.Gradients(trainer, rows).try_out(ways[backend])
+    if trial.fault or not trial.seconds:
+        raise UserError(trial.fault)
+    seconds = trial.seconds * packing.cost(rows)
+    return {
+        "seconds": seconds,
+        "tokens_per_second": 1 / trial.seconds,
+        "off": trial.off,
+        "peak_bytes": peak(device) - before,
+    }

@@ -24,7 +24,8 @@ TINY |= {"max_completion_length": 8, "prompt_words": (2, 4), "optim": "sgd"}
 def machine(*rows, **own):
     """What the worker says of an imagined GPU of 80 GiB, and these rows."""
     found = {
-        "date": "2026-11-22", "toy": False, "versions": {}, "attention": ["sdpa", "flex_attention"],
+        "date": "2026-11-22", "toy": False, "versions": {},
+        "attention": [("sdpa", "sdpa with a mask"), ("flex_attention", "flex")],
         "device": {"name": "Imagined GPU", "type": "cuda", "memory": 80 * GIB},
         "model": {"given": "1.5B", "name": "a model", "parameters": 10**9}, "rows": list(rows), "not_run": [],
     }  # fmt: skip
@@ -94,6 +95,8 @@ def run(monkeypatch, minutes, seconds=1.0, **own):
         size = options.get("pack_tokens") or 4096
         if size > 16384:
             return {"error": "out of memory"}
+        if "backend" in options:
+            return {"seconds": 0.1, "tokens_per_second": len(options["backend"]), "off": 0.01, "peak_bytes": GIB}
         figures = {"seconds": [9.0, 1.0, 3.0], "tokens": [7, 10_000, 30_000], "pack_tokens": size}
         return figures | {"peak_bytes": size * 10**6, "distance": 0.01}
 
@@ -106,24 +109,27 @@ def run(monkeypatch, minutes, seconds=1.0, **own):
 def test_with_time_enough_everything_is_run(monkeypatch):
     found = run(monkeypatch, 30, versions={"vllm": "0.31.0"})
     names = {kind: [row["name"] for row in found["rows"] if row["kind"] == kind] for kind in ("packs", "generation")}
-    assert names["generation"] == ["hf", "lean", "continuous", "vllm"]
+    assert names["generation"] == ["continuous", "hf", "lean", "vllm"]
     assert names["packs"] == ["4,096 tokens", "8,192 tokens", "16,384 tokens", "32,768 tokens"]
     assert found["not_run"] == [] and all(row.get("agrees", True) for row in found["rows"])
-    first = found["rows"][0]  # without its first step
+    first = next(row for row in found["rows"] if row["kind"] == "training")  # without its first step
     assert (first["tokens_per_second"], first["seconds"]) == (10_000, 2)
 
 
 def test_what_was_not_reached_is_listed_and_worth_least(monkeypatch):
     found = run(monkeypatch, 1, seconds=15.0)
-    assert [row["name"] for row in found["rows"]] == ["lean, bfloat16, sdpa", "stock, bfloat16, sdpa", "hf"]
-    assert len(found["not_run"]) == 6 and found["not_run"][0] == "generation, lean"
+    names = ["sdpa with a mask", "flex_attention, flex", "continuous"]
+    assert [row["name"] for row in found["rows"]] == names
+    assert len(found["not_run"]) == 7 and found["not_run"][0] == "training, lean, bfloat16, sdpa"
     assert run(monkeypatch, 0.1)["rows"] == []
 
 
-def test_packs_are_tried_with_an_attention_that_agrees(monkeypatch):
-    found = machine(training(9000.0, attention="flex_attention", agrees=False), training(1.0), toy=True)
-    (pack,) = [case for case in check.cases(found) if case.kind == "packs"]
-    assert pack.options["attention"] == "sdpa"
+def test_steps_are_tried_with_the_fastest_right_attention():
+    wrong = training(9000.0, kind="attention", attention="eager", error="its gradient holds NaN or infinity")
+    rows = [wrong, training(20.0, kind="attention", attention="flex_attention"), training(10.0, kind="attention")]
+    cases = list(check.cases(machine(*rows, toy=True)))
+    lean = [case for case in cases if case.kind in ("training", "packs") and case.options["trainer"] == "lean"]
+    assert len(lean) == 3 and {case.options["attention"] for case in lean} == {"flex_attention"}
 
 
 @pytest.mark.parametrize(("distance", "agrees"), [(0.014, True), (0.016, False), (float("nan"), False)])
@@ -203,15 +209,16 @@ def test_a_mistake_is_one_line(argv, key, capsys):
 
 @pytest.mark.slow
 def test_without_a_gpu_it_runs_at_toy_size(monkeypatch, capsys):
-    """In this process, its first four cases: the others are the same functions with other options."""
+    """In this process, its first five cases: the others are the same functions with other options."""
     every = check.cases
-    monkeypatch.setattr(check, "cases", lambda found: itertools.islice(every(found), 4))
+    monkeypatch.setattr(check, "cases", lambda found: itertools.islice(every(found), 5))
     monkeypatch.setattr(check.Worker, "ask", lambda self, function, options, seconds: check.attempt(function, options))
     monkeypatch.setattr(check.signal, "signal", lambda *handler: None)
     assert check.main(["--output", "found/check.json"]) == 0
     assert "No GPU: this is a toy-size run on a CPU, and says nothing of a GPU." in capsys.readouterr().out
     found = json.loads(Path("found/check.json").read_text(encoding="utf-8"))
-    assert [row["kind"] for row in found["rows"]] == ["training", "training", "generation", "generation"]
+    kinds = ["attention", "generation", "training", "training", "generation"]
+    assert [row["kind"] for row in found["rows"]] == kinds
     assert all(row["tokens_per_second"] > 0 and row["error"] is None for row in found["rows"])
     assert found["recipe"] == Path("found/check.yaml").read_text()
     argv = ["--config", "found/check.yaml", "--report_to", "none", "--model_name_or_path", str(DEMO / "model")]
