@@ -149,15 +149,14 @@ class Gradients:
 # --- Generation ---------------------------------------------------------------------------------------------------
 
 
-def try_engine(trainer: "LeanGRPOTrainer", prompts: Sequence[Sequence[int]], tokens: int = TOKENS) -> Trial:
+def try_engine(trainer: "LeanGRPOTrainer", prompts: Sequence[Sequence[int]]) -> Trial:
     """Let the trainer's engine complete the prompts, and the policy's forward judge what it drew.
 
     Args:
         prompts: token ids, each completed num_generations times.
-        tokens: where completions are cut off.
     """
     device, name, group = trainer.accelerator.device, engine_of(trainer), trainer.num_generations or 1
-    tokens = min(tokens, trainer.max_completion_length or tokens)
+    tokens = min(TOKENS, trainer.max_completion_length or TOKENS)
     asked = [list(prompt) for prompt in prompts for _ in range(group)][: max(1, ROWS // group) * group]
     with _limited(trainer, tokens):
         trainer._generate_single_turn(asked, None, {}, group)  # compiles, captures, starts what there is to start

@@ -19,14 +19,13 @@ from grpo.training.selfcheck import Gradients, Trial, fastest, trial_rows, try_e
 from grpo.training.trainer import LeanGRPOTrainer
 
 
-@pytest.fixture
-def trainer(tmp_path, tokenizer):
-    """A trainer of the demo's model, with its prompts."""
+@pytest.fixture(scope="module")
+def one(tmp_path_factory, tokenizer):
     lines = (DEMO / "train.jsonl").read_text().splitlines()[:64]
     prompts = [[{"role": "user", "content": json.loads(line)["question"]}] for line in lines]
     config = GRPOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", per_device_train_batch_size=8,
-        num_generations=8, max_completion_length=48,
+        output_dir=str(tmp_path_factory.mktemp("run")), use_cpu=True, bf16=False, report_to="none",
+        per_device_train_batch_size=8, num_generations=8, max_completion_length=48,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
     return LeanGRPOTrainer(
@@ -36,8 +35,17 @@ def trainer(tmp_path, tokenizer):
 
 
 @pytest.fixture
-def gradients(trainer):
-    return Gradients(trainer, trial_rows(selfcheck._prompts(trainer)[:8], 256))
+def trainer(one, monkeypatch):
+    """A trainer of the demo's model, with its prompts; what a test changes of it is as before afterwards."""
+    for name in ("_engine", "backend", "pack_tokens"):
+        monkeypatch.setattr(one, name, getattr(one, name))
+    monkeypatch.setattr(selfcheck, "TOKENS", 24)
+    return one
+
+
+@pytest.fixture(scope="module")
+def gradients(one):
+    return Gradients(one, trial_rows(selfcheck._prompts(one)[:8], 256))
 
 
 def without_prompts(pack):
@@ -104,28 +112,31 @@ def test_an_engine_with_another_temperature_does_not(temperature, trainer):
     assert "nats from the policy's distribution" in try_engine(trainer, selfcheck._prompts(trainer)).fault
 
 
-def test_tokens_of_a_truncated_distribution_may_surprise_less(trainer):
-    trainer.args.top_k = 2
+def test_tokens_of_a_truncated_distribution_may_surprise_less(trainer, monkeypatch):
+    monkeypatch.setattr(trainer.args, "top_k", 2)
     trainer._engine = Wrong(trainer, 0.2)
     assert not try_engine(trainer, selfcheck._prompts(trainer)).fault
 
 
-def test_an_engine_with_other_weights_does_not_pass(trainer):
-    stale, prompts = rollouts.choose(trainer, "lean"), selfcheck._prompts(trainer)
+class Stale(rollouts.Lean):
+    """Draws from other weights than the policy's."""
 
-    def old(trainer, prompt_ids):
+    name = "stale"
+
+    def __call__(self, trainer, prompt_ids):
         weights = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
         torch.manual_seed(0)
         with torch.no_grad():
             for weight in trainer.model.parameters():
                 weight += 0.6 * weight.std() * torch.randn_like(weight)
-        completions = stale(trainer, prompt_ids)
+        completions = super().__call__(trainer, prompt_ids)
         trainer.model.load_state_dict(weights)
         return completions
 
-    old.name = "old"
-    trainer._engine = old
-    assert "nats from" in try_engine(trainer, prompts).fault
+
+def test_an_engine_with_other_weights_does_not_pass(trainer):
+    trainer._engine = Stale(trainer)
+    assert "nats from the policy's" in try_engine(trainer, selfcheck._prompts(trainer)).fault
 
 
 WRONG_ENDS = {"late": lambda ids: [*ids, 7], "early": lambda ids: ids[:-1] or [7, 7], "twice": lambda ids: ids * 60}
@@ -133,13 +144,11 @@ WRONG_ENDS = {"late": lambda ids: [*ids, 7], "early": lambda ids: ids[:-1] or [7
 
 @pytest.mark.parametrize("change", WRONG_ENDS.values(), ids=WRONG_ENDS)
 def test_completions_that_end_wrongly_are_seen(change, trainer):
-    lean = rollouts.choose(trainer, "lean")
+    class Changed(rollouts.Lean):
+        def __call__(self, trainer, prompt_ids):
+            return [change(ids) for ids in super().__call__(trainer, prompt_ids)]
 
-    def engine(trainer, prompt_ids):
-        return [change(ids) for ids in lean(trainer, prompt_ids)]
-
-    engine.name = "changed"
-    trainer._engine = engine
+    trainer._engine = Changed(trainer)
     assert "do not end" in try_engine(trainer, selfcheck._prompts(trainer)).fault
 
 
