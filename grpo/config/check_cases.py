@@ -482,11 +482,11 @@ def attend(attention: str, backend: str, model: str, device: str, dtype: str, pr
         if trainer.backend is None or backend not in ways:
             raise UserError(f"attn_implementation: {backend} does not run with this model; see the note above")
         ids = [[dice.randrange(5, len(tokenizer)) for _ in range(prompt)] for _ in range(8)]
-        rows = selfcheck.trial_rows(ids, selfcheck.PACK)
-        trial = selfcheck.Gradients(trainer, rows).try_out(ways[backend])
+        gradients = selfcheck.Gradients(trainer, ids)
+        trial = gradients.try_out(ways[backend])
     if trial.fault or not trial.seconds:
         raise UserError(trial.fault)
-    seconds = trial.seconds * packing.cost(rows)
+    seconds = trial.seconds * packing.cost(gradients.timed)
     return {
         "seconds": seconds,
         "tokens_per_second": 1 / trial.seconds,

@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     from grpo.training.trainer import LeanGRPOTrainer
 
 BUDGET = 30.0  # seconds; what has not begun by then is not tried
-PACK = 1024  # positions of the pack, at most; one of cuDNN's faults needs a length that is 64 above a multiple of 128
+# Positions of the pack that is compared with the reference, which takes the square of it, and of the one that is timed
+COMPARED, TIMED = 512, 2048
 TOKENS, ROWS = 48, 64  # of a trial rollout
 AT_ONCE = 8  # completions that the policy scores at once
 # Of a gradient's distance from the reference, relative. In 16 bits rounding alone gives 0.01 to 0.03 (SmolLM2-135M and
 # the demo's model on a CPU); a completion that misses its prompt gives 0.3 and more.
 MAX_DISTANCE = {torch.bfloat16: 0.1, torch.float16: 0.1, torch.float32: 0.01}
 MAX_SURPRISE = 0.01  # nats above the entropy, beside five standard errors
+FULL = "it needs more memory than there is"
 SAMPLED = 4096  # values of each parameter's gradient that are compared
 
 
@@ -70,7 +72,7 @@ def trial_rows(prompts: Sequence[Sequence[int]], limit: int) -> list[packing.Row
     """Rows whose pack has at most `limit` positions: four completions a prompt, of lengths between 1 and 150 tokens.
 
     Their tokens are other prompts'. The last one is cut so that the pack's length is 64 above a multiple of 128, where
-    that leaves any.
+    that leaves any: one of cuDNN's faults needs that.
     """
     text = [token for prompt in prompts for token in prompt]
     text *= math.ceil((limit + 200) / len(text))
@@ -106,43 +108,50 @@ def _in_float32(
 class Gradients:
     """The gradients of one pack by different ways of computing it, compared with the reference's."""
 
-    def __init__(self, trainer: "LeanGRPOTrainer", rows: list[packing.Row]) -> None:
-        self.trainer, self.rows = trainer, rows
+    def __init__(self, trainer: "LeanGRPOTrainer", prompts: Sequence[Sequence[int]], most: int | None = None) -> None:
+        self.trainer = trainer
+        self.rows, self.timed = (trial_rows(prompts, min(size, most or size)) for size in (COMPARED, TIMED))
         AttentionInterface.register("in_float32", _in_float32)
-        self.exact, _, _ = self._backward(attention.Backend("float32", "in_float32", attention.block_mask, PACK))
+        reference = attention.Backend("float32", "in_float32", attention.block_mask, COMPARED)
+        self.exact, _, _ = self._backward(reference, self.rows)
         args = trainer.args
         number = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else trainer.model.dtype
         self.limit = MAX_DISTANCE[number]
 
     def try_out(self, backend: attention.Backend) -> Trial:
-        """One candidate, twice: the first pass may compile."""
-        self._backward(backend)
-        found, seconds, finite = self._backward(backend)
+        """One candidate; only a right one is timed, in a second pass, since the first may compile."""
+        found, _, finite = self._backward(backend, self.rows)
         if not finite:
-            return Trial("attention", backend.name, seconds, None, "its gradient holds NaN or infinity")
+            return Trial("attention", backend.name, fault="its gradient holds NaN or infinity")
         apart = sum((found[name] - exact).square().sum().item() for name, exact in self.exact.items())
         norm = sum(exact.square().sum().item() for exact in self.exact.values())
         off = math.sqrt(apart / norm) if norm else math.inf
-        fault = f"its gradient is {off:.2g} of its length away from float32's, where rounding explains {self.limit:g}"
-        return Trial("attention", backend.name, seconds, off, "" if off <= self.limit else fault)
+        if not off <= self.limit:
+            fault = f"its gradient is {off:.2g} of its length away from float32's; rounding explains {self.limit:g}"
+            return Trial("attention", backend.name, None, off, fault)
+        self._backward(backend, self.timed)
+        return Trial("attention", backend.name, self._backward(backend, self.timed)[1], off)
 
-    def _backward(self, backend: attention.Backend) -> tuple[dict[str, torch.Tensor], float, bool]:
-        """Some values of each parameter's gradient, seconds, and whether all of the gradient is finite."""
+    def _backward(
+        self, backend: attention.Backend, rows: list[packing.Row]
+    ) -> tuple[dict[str, torch.Tensor], float, bool]:
+        """Some values of each parameter's gradient, seconds for a token, and whether all of the gradient is finite."""
         trainer = self.trainer
         model, device = trainer.model, trainer.accelerator.device
-        width = max(len(completion) for _, completion in self.rows)
-        signs = torch.tensor([(-1.0) ** number for number in range(len(self.rows))], device=device)[:, None]
-        with _attending(model, backend.implementation), _evaluating(model):
-            start = _clock(device)
-            with trainer.accelerator.autocast():
-                rows = range(len(self.rows))
-                scores, _ = attention.score(model, backend, self.rows, [list(rows)], width, device)
-            (scores * signs).sum().backward()
-            seconds = (_clock(device) - start) / packing.cost(self.rows)
-        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-        finite = bool(torch.nn.utils.get_total_norm(list(gradients.values())).isfinite())
-        some = {name: part.flatten()[:: max(1, part.numel() // SAMPLED)].float() for name, part in gradients.items()}
-        model.zero_grad(set_to_none=True)
+        width = max(len(completion) for _, completion in rows)
+        signs = torch.tensor([(-1.0) ** number for number in range(len(rows))], device=device)[:, None]
+        try:
+            with _attending(model, backend.implementation), _evaluating(model):
+                start = _clock(device)
+                with trainer.accelerator.autocast():
+                    scores, _ = attention.score(model, backend, rows, [list(range(len(rows)))], width, device)
+                (scores * signs).sum().backward()
+                seconds = (_clock(device) - start) / packing.cost(rows)
+            found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+            finite = bool(torch.nn.utils.get_total_norm(list(found.values())).isfinite())
+            some = {name: part.flatten()[:: max(1, part.numel() // SAMPLED)].float() for name, part in found.items()}
+        finally:
+            model.zero_grad(set_to_none=True)
         return some, seconds, finite
 
 
@@ -243,12 +252,19 @@ def run(trainer: "LeanGRPOTrainer", race: bool, pack_tokens: int | None) -> list
         prompts = _prompts(trainer)
         if trainer.backend is not None:
             backends = {backend.name: backend for backend in packable.candidates(trainer)}
-            rows = trial_rows(prompts, min(PACK, trainer.pack_tokens or PACK))
-            gradients = Gradients(trainer, rows)
-            trials += _each("attention", backends, lambda name: gradients.try_out(backends[name]), deadline)
-            chosen.append(fastest(trials, "attention", "--attn_implementation eager"))
-            trainer.backend = backends[chosen[0].name]
-            trainer.pack_tokens = pack_tokens or trainer.backend.pack_tokens
+            made: list[Gradients] = []
+
+            def compute(name: str) -> Trial:
+                made[:] = made or [Gradients(trainer, prompts, trainer.pack_tokens)]
+                return made[0].try_out(backends[name])
+
+            trials += _each("attention", backends, compute, deadline)
+            if all(trial.fault == FULL for trial in trials):  # the run may need less: it may checkpoint
+                say("note: attention is not tried: that takes more memory than there is")
+            else:
+                chosen.append(fastest(trials, "attention", "--attn_implementation eager"))
+                trainer.backend = backends[chosen[0].name]
+                trainer.pack_tokens = pack_tokens or trainer.backend.pack_tokens
         engines = {engine_of(trainer): trainer._engine}
         if race and trainer._engine is not None:
             engines = {**engines, "lean": rollouts.Lean(trainer), "hf": None, **engines}
@@ -315,9 +331,8 @@ def _each(kind: str, names: Iterable[str], attempt: Callable[[str], Trial], dead
         try:
             trial = attempt(name)
         except Exception as error:  # a candidate may fail in any way
-            full = out_of_memory.is_one(error)
-            reason = "it needs more memory than there is" if full else f"{type(error).__name__}: {error}"
-            trial = Trial(kind, name, fault=" ".join(reason.split())[:300])
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            trial = Trial(kind, name, fault=FULL if out_of_memory.is_one(error) else reason)
         trials.append(trial := _worst(trial))
         if trial.fault:
             say(f"note: {kind} by {name} is not used: {trial.fault}")

@@ -45,7 +45,7 @@ def trainer(one, monkeypatch):
 
 @pytest.fixture(scope="module")
 def gradients(one):
-    return Gradients(one, trial_rows(selfcheck._prompts(one)[:8], 256))
+    return Gradients(one, selfcheck._prompts(one)[:8], 256)
 
 
 def without_prompts(pack):
@@ -155,8 +155,14 @@ def test_completions_that_end_wrongly_are_seen(change, trainer):
 def test_the_fastest_right_one_is_taken_and_others_named(trainer, monkeypatch, capsys):
     mask, wrong, slow = sdpa("mask"), sdpa("wrong", without_prompts), sdpa("slow", implementation="slow")
 
+    now = [0.0]
+
+    def tick(device):
+        now[0] += 0.001
+        return now[0]
+
     def sleepy(*args, **kwargs):
-        time.sleep(0.2)
+        now[0] += 1
         return sdpa_attention_forward(*args, **kwargs)
 
     def fails(pack):
@@ -164,7 +170,8 @@ def test_the_fastest_right_one_is_taken_and_others_named(trainer, monkeypatch, c
 
     AttentionInterface.register("slow", sleepy)
     monkeypatch.setattr(packable, "candidates", lambda trainer: [slow, sdpa("fails", fails), wrong, mask])
-    monkeypatch.setattr(selfcheck, "PACK", 256)
+    monkeypatch.setattr(selfcheck, "TIMED", 256)
+    monkeypatch.setattr(selfcheck, "_clock", tick)
     state = torch.get_rng_state()
     trials = selfcheck.run(trainer, race=False, pack_tokens=None)
     assert torch.equal(state, torch.get_rng_state())
@@ -174,6 +181,17 @@ def test_the_fastest_right_one_is_taken_and_others_named(trainer, monkeypatch, c
     assert "note: attention by fails is not used: RuntimeError: no kernel for this GPU" in shown
     assert "note: attention by wrong is not used: its gradient" in shown
     assert "Self-check: attention by mask" in shown and "(slow " in shown
+
+
+def test_a_full_device_leaves_attention_as_it_is(trainer, monkeypatch, capsys):
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Gradients, "_backward", full)
+    before = trainer.backend
+    trials = selfcheck.run(trainer, race=False, pack_tokens=None)
+    assert trainer.backend is before and [trial["name"] for trial in trials if trial["chosen"]] == ["lean"]
+    assert "note: attention is not tried: that takes more memory" in capsys.readouterr().out
 
 
 def test_nothing_right_ends_the_run_with_a_remedy():
