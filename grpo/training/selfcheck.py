@@ -39,9 +39,9 @@ BUDGET = 30.0  # seconds; what has not begun by then is not tried
 COMPARED, TIMED = 512, 2048
 TOKENS, ROWS = 48, 64  # of a trial rollout
 AT_ONCE = 8  # completions that the policy scores at once
-# Of a gradient's distance from the reference, relative. In 16 bits rounding alone gives 0.01 to 0.03 (SmolLM2-135M and
-# the demo's model on a CPU); a completion that misses its prompt gives 0.3 and more.
-MAX_DISTANCE = {torch.bfloat16: 0.1, torch.float16: 0.1, torch.float32: 0.01}
+# Of a gradient's distance from the reference, relative. In 16 bits rounding alone gives 0.01 with the demo's model and
+# up to 0.05 with SmolLM2's 30 layers (on a CPU); completions that do not see their prompt give 0.5.
+MAX_DISTANCE = {torch.bfloat16: 0.15, torch.float16: 0.15, torch.float32: 0.01}
 MAX_SURPRISE = 0.01  # nats above the entropy, beside five standard errors
 FULL = "it needs more memory than there is"
 SAMPLED = 4096  # values of each parameter's gradient that are compared
