@@ -29,6 +29,7 @@ NAMES = {
     "_globalstep_last_logged": TRAINER,
     "_group_actions": "argparse",
     "_hf_deepspeed_config_weak_ref": "transformers.integrations.deepspeed",
+    "_init_vllm": "trl.generation.vllm_generation",
     "_is_stateful": "transformers.generation.utils",
     "_is_vlm": GRPO,
     "_issue_warnings_after_load": TRAINER,
@@ -69,7 +70,7 @@ def used():
                 defined.add(node.name)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in theirs:
                 seen.add(node.value)  # for getattr, or in a table of names
-        of_trainer = path.name in ("trainer.py", "base_trainer.py")  # what it defines may override TRL's
+        of_trainer = path.name in ("trainer.py", "base_trainer.py", "vllm_engine.py")  # what it defines may override TRL's
         found |= seen - (defined - theirs if of_trainer else defined)
         own |= defined - theirs
     return {name for name in found - own if private(name)}
