@@ -70,8 +70,8 @@ def used():
                 defined.add(node.name)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in theirs:
                 seen.add(node.value)  # for getattr, or in a table of names
-        of_trainer = path.name in ("trainer.py", "base_trainer.py", "vllm_engine.py")  # what it defines may override TRL's
-        found |= seen - (defined - theirs if of_trainer else defined)
+        overrides = path.name in ("trainer.py", "base_trainer.py", "vllm_engine.py")  # TRL's methods
+        found |= seen - (defined - theirs if overrides else defined)
         own |= defined - theirs
     return {name for name in found - own if private(name)}
 
