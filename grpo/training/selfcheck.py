@@ -43,7 +43,6 @@ AT_ONCE = 8  # completions that the policy scores at once
 # up to 0.05 with SmolLM2's 30 layers (on a CPU); completions that do not see their prompt give 0.5.
 MAX_DISTANCE = {torch.bfloat16: 0.15, torch.float16: 0.15, torch.float32: 0.01}
 MAX_SURPRISE = 0.01  # nats above the entropy, beside five standard errors
-FULL = "it needs more memory than there is"
 SAMPLED = 4096  # values of each parameter's gradient that are compared
 
 
@@ -56,6 +55,7 @@ class Trial:
         seconds: for a token (of a pack, or sampled) in a second pass, when all is warm; None where it failed.
         off: the gradient's relative distance from the reference, or nats of surprise above the entropy.
         fault: why it cannot be used; empty where it can.
+        raised: whether the fault is an error; nothing is known of its results then.
     """
 
     kind: str
@@ -63,6 +63,7 @@ class Trial:
     seconds: float | None = None
     off: float | None = None
     fault: str = ""
+    raised: bool = False
 
 
 # --- Attention ----------------------------------------------------------------------------------------------------
@@ -259,13 +260,12 @@ def run(trainer: "LeanGRPOTrainer", race: bool, pack_tokens: int | None) -> list
                 return made[0].try_out(backends[name])
 
             trials += _each("attention", backends, compute, deadline)
-            if all(trial.fault == FULL for trial in trials):  # the run may need less: it may checkpoint
-                say("note: attention is not tried: that takes more memory than there is")
-            else:
-                chosen.append(fastest(trials, "attention", "--attn_implementation eager"))
-                trainer.backend = backends[chosen[0].name]
+            if best := fastest(trials, "attention", "--attn_implementation eager"):
+                chosen.append(best)
+                trainer.backend = backends[best.name]
                 trainer.pack_tokens = pack_tokens or trainer.backend.pack_tokens
-        engines = {engine_of(trainer): trainer._engine}
+        before = trainer._engine
+        engines = {engine_of(trainer): before}
         if race and trainer._engine is not None:
             engines = {**engines, "lean": rollouts.Lean(trainer), "hf": None, **engines}
 
@@ -274,8 +274,9 @@ def run(trainer: "LeanGRPOTrainer", race: bool, pack_tokens: int | None) -> list
             return try_engine(trainer, prompts)
 
         trials += _each("generation", engines, sample, deadline)
-        chosen.append(fastest(trials, "generation", "--generation hf"))
-        trainer._engine = engines[chosen[-1].name]
+        best = fastest(trials, "generation", "--generation hf")
+        chosen += [best] if best else []
+        trainer._engine = engines[best.name] if best else before
         for engine in engines.values():
             if engine is not None and engine is not trainer._engine:
                 engine.close()
@@ -311,14 +312,20 @@ def engine_of(trainer: "LeanGRPOTrainer") -> str:
     return trainer._engine.name if trainer._engine else "vllm" if trainer.use_vllm else "hf"
 
 
-def fastest(trials: Sequence[Trial], kind: str, otherwise: str) -> Trial:
-    """The fastest right one of a kind; UserError where there is none."""
+def fastest(trials: Sequence[Trial], kind: str, otherwise: str) -> Trial | None:
+    """The fastest right one of a kind; None where all of them raised errors, as the run itself may not.
+
+    Raises:
+        UserError: there is none, and a wrong one.
+    """
     tried = [trial for trial in trials if trial.kind == kind]
     right = [trial for trial in tried if not trial.fault and trial.seconds is not None]
-    if not right:
-        faults = "; ".join(f"{trial.name}: {trial.fault}" for trial in tried)
-        raise UserError(f"self_check: no {kind} gives right results on this machine ({faults}); use {otherwise}")
-    return min(right, key=lambda trial: trial.seconds or 0.0)
+    if right:
+        return min(right, key=lambda trial: trial.seconds or 0.0)
+    if wrong := "; ".join(f"{trial.name}: {trial.fault}" for trial in tried if not trial.raised):
+        raise UserError(f"self_check: no {kind} gives right results on this machine ({wrong}); use {otherwise}")
+    say(f"note: {kind} is not checked, and stays as it is")
+    return None
 
 
 def _each(kind: str, names: Iterable[str], attempt: Callable[[str], Trial], deadline: float) -> list[Trial]:
@@ -331,8 +338,9 @@ def _each(kind: str, names: Iterable[str], attempt: Callable[[str], Trial], dead
         try:
             trial = attempt(name)
         except Exception as error:  # a candidate may fail in any way
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            trial = Trial(kind, name, fault=FULL if out_of_memory.is_one(error) else reason)
+            full = out_of_memory.is_one(error)
+            reason = "it needs more memory than there is" if full else f"{type(error).__name__}: {error}"
+            trial = Trial(kind, name, fault=" ".join(reason.split())[:300], raised=True)
         trials.append(trial := _worst(trial))
         if trial.fault:
             say(f"note: {kind} by {name} is not used: {trial.fault}")
@@ -382,9 +390,9 @@ def _evaluating(model: Any) -> Iterator[None]:
 @contextmanager
 def _limited(trainer: "LeanGRPOTrainer", tokens: int) -> Iterator[None]:
     """Completions of so many tokens at most, whatever the engine."""
-    holders: list[tuple[Any, str]] = [(it, "max_new_tokens") for it in (trainer.generation_config, trainer._engine)]
-    if trainer.use_vllm:
-        holders = [(trainer.vllm_generation, "max_completion_length")]
+    owners = {"generation_config": "max_new_tokens", "_engine": "max_new_tokens"}
+    owners |= {"vllm_generation": "max_completion_length"} if trainer.use_vllm else {}
+    holders = [(getattr(trainer, name, None), key) for name, key in owners.items()]
     kept = [(holder, key, getattr(holder, key)) for holder, key in holders if hasattr(holder, key)]
     for holder, key, _ in kept:
         setattr(holder, key, tokens)
