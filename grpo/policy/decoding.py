@@ -89,7 +89,7 @@ def sampling_weights(model: Any, copies: Copies | None = None) -> Iterator[None]
         _note(f"note: the adapter is not merged to sample, because {why_not}")
         merging = []
     modules = dict.fromkeys(_cast_anew(model, layers)) | {layer.get_base_layer(): layer for layer in merging}
-    if sum(_bytes(module) for module in modules) > free_memory(model.device) / 2 and not copies:
+    if sum(_bytes_of_copy(module) for module in modules) > free_memory(model.device) / 2 and not copies:
         if merging:
             _note("note: the adapter is not merged to sample, because copies of its weights take too much memory")
         merging, modules = [], {}
@@ -163,8 +163,10 @@ def is_sharded(model: Any) -> bool:
     )
 
 
-def _bytes(module: Module) -> int:
-    return sum(weight.numel() * weight.element_size() for weight in module.parameters(recurse=False))
+def _bytes_of_copy(module: Module) -> int:
+    held = list(module.parameters(recurse=False))
+    formats = [in_autocast(weight[:0]) if type(module) is torch.nn.Linear else weight for weight in held]
+    return sum(weight.numel() * kept.element_size() for weight, kept in zip(held, formats, strict=True))
 
 
 def free_memory(device: torch.device) -> int:

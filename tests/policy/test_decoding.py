@@ -187,6 +187,18 @@ def test_under_autocast_float32_weights_get_16_bit_copies(make):
     assert_untouched(model, before)
 
 
+def test_the_room_that_16_bit_copies_need_is_that_of_copies(monkeypatch):
+    """Not that of the float32 weights: a GPU that is half full of these has no room for as many again."""
+    model = load()
+    layers = [module for module in model.modules() if type(module) is torch.nn.Linear]
+    needed = sum(2 * weight.numel() for layer in layers for weight in layer.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        for free, expected in ((2 * needed, torch.bfloat16), (2 * needed - 2, torch.float32)):
+            monkeypatch.setattr(decoding, "free_memory", lambda device, free=free: free)
+            with sampling_weights(model):
+                assert layers[0].weight.dtype == expected
+
+
 def _by_autocast(model):
     """With float32 weights that autocast itself turns into 16-bit ones."""
     heads = [module for module in model.modules() if type(module) is torch.nn.Linear]
