@@ -76,6 +76,7 @@ class Continuous(Lean):
         super().__init__(trainer)
         self.copies: Copies = {}
         self.decoder: Decoder | None = None
+        self.quiet = False  # while it is tried
 
     def complete(self, model: Any, tokenizer: Any, jobs: Sequence[Job]) -> Iterator[Done]:
         starts = self.decoder is None
@@ -85,7 +86,7 @@ class Continuous(Lean):
         )
         copied = sum(weight.numel() * weight.element_size() for weight in self.copies.values())
         keeps = decoder.bytes + copied <= KEPT * all_memory(decoder.device)
-        if starts:
+        if starts and not self.quiet:
             say(
                 f"Rollouts: continuous batching, {decoder.rows} rows of {decoder.length:,} tokens in "
                 f"{(decoder.bytes + copied) / 2**30:.2f} GiB, {'kept' if keeps else 'given back'} while training"

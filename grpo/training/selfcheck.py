@@ -278,7 +278,7 @@ def run(trainer: "LeanGRPOTrainer", race: bool, pack_tokens: int | None) -> list
         chosen += [best] if best else []
         trainer._engine = engines[best.name] if best else before
         for engine in engines.values():
-            if engine is not None and engine is not trainer._engine:
+            if engine is not None:  # the one that stays begins anew, at the run's own size
                 engine.close()
     say(describe(trials, chosen))
     return [asdict(trial) | {"chosen": trial in chosen} for trial in trials]
@@ -390,12 +390,14 @@ def _evaluating(model: Any) -> Iterator[None]:
 @contextmanager
 def _limited(trainer: "LeanGRPOTrainer", tokens: int) -> Iterator[None]:
     """Completions of so many tokens at most, whatever the engine."""
-    owners = {"generation_config": "max_new_tokens", "_engine": "max_new_tokens"}
-    owners |= {"vllm_generation": "max_completion_length"} if trainer.use_vllm else {}
-    holders = [(getattr(trainer, name, None), key) for name, key in owners.items()]
-    kept = [(holder, key, getattr(holder, key)) for holder, key in holders if hasattr(holder, key)]
-    for holder, key, _ in kept:
-        setattr(holder, key, tokens)
+    changes = [("generation_config", "max_new_tokens", tokens), ("_engine", "max_new_tokens", tokens)]
+    changes += [("_engine", "quiet", True)]
+    changes += [("vllm_generation", "max_completion_length", tokens)] if trainer.use_vllm else []
+    holders = [(getattr(trainer, name, None), key, value) for name, key, value in changes]
+    kept = [(holder, key, getattr(holder, key)) for holder, key, _ in holders if hasattr(holder, key)]
+    for holder, key, value in holders:
+        if hasattr(holder, key):
+            setattr(holder, key, value)
     try:
         yield
     finally:

@@ -195,6 +195,16 @@ def test_what_only_raises_leaves_attention_as_it_is(trainer, monkeypatch, capsys
     assert "is not used: it needs more memory than there is" in shown and "note: attention is not checked" in shown
 
 
+def test_the_engine_that_stays_begins_anew_and_says_its_own_size(trainer, capsys):
+    trainer._engine = rollouts.Continuous(trainer)
+    try_engine(trainer, selfcheck._prompts(trainer)[:2])
+    assert "Rollouts:" not in capsys.readouterr().out and trainer._engine.max_new_tokens == 48
+    selfcheck.run(trainer, race=False, pack_tokens=None)
+    assert trainer._engine.name == "continuous" and trainer._engine.decoder is None
+    trainer._engine(trainer, selfcheck._prompts(trainer)[:2])
+    assert "Rollouts: continuous batching, 2 rows of 256" in capsys.readouterr().out
+
+
 def test_nothing_right_ends_the_run_with_a_remedy():
     trials = [Trial("generation", "vllm", 1.0, 0.9, "its tokens are off"), Trial("attention", "mask", 1.0)]
     assert fastest(trials, "attention", "").name == "mask"
