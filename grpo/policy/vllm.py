@@ -26,6 +26,7 @@ SERVE = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve {model} --weight-transfer-config \'{{"backend": "nccl"}}\' '
     "--logprobs-mode processed_logprobs"
 )
+ANSWERS = 60  # seconds: for its first answer the server looks its whole machine over (5 to 20 on a busy one)
 # The largest gap between the mean log-probabilities of two engines with the same weights, over the sampled tokens:
 # nats, and a multiple of the tokens' mean surprise. It is ten times what was measured between bfloat16 and float32
 # arithmetic: 0.004 at a surprise of 0.12 (the demo's model), 0.03 to 0.04 at 1.88 (SmolLM2-135M). Weights of SmolLM2
@@ -76,7 +77,7 @@ def about_server(training: "GRPOConfig", model: str, wait: bool) -> Check:
     deadline = time.monotonic() + (training.vllm_server_timeout if wait else 0)
     while True:
         try:
-            with urllib.request.urlopen(f"{address}/server_info?config_format=json", timeout=5) as response:
+            with urllib.request.urlopen(f"{address}/server_info?config_format=json", timeout=ANSWERS) as response:
                 info = json.load(response)["vllm_config"]
             mode, transfer = info["model_config"]["logprobs_mode"], info["weight_transfer_config"]
             break
