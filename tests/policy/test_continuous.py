@@ -1,6 +1,6 @@
 """grpo/policy/continuous.py: completions of `generate` from a cache of fixed size, and what a CUDA graph relies on.
 
-Without a GPU steps run uncaptured; a graph is played by one that replays what was run while it was captured.
+Without a GPU steps run uncaptured; a graph is played by one that records operators and replays them (`Graph`).
 Whole rollouts, distributions and adapters: tests/training/test_rollouts.py.
 """
 
@@ -10,6 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers_runs import DEMO
+from peft import LoraConfig, get_peft_model
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from grpo.policy import continuous, generation
@@ -38,8 +41,8 @@ def jobs(tokenizer):
     return list(enumerate(4 * ids))
 
 
-def complete(how, model, tokenizer, jobs, limit=40, batch_size=64, **options):
-    with sampling_mode(model):
+def complete(how, model, tokenizer, jobs, limit=40, batch_size=64, copies=None, **options):
+    with sampling_mode(model, copies):
         return sorted(how(model, tokenizer, jobs, eos_ids(model, tokenizer), limit, batch_size, **options))
 
 
@@ -148,15 +151,30 @@ def test_models_that_count_from_the_mask_are_unfit(demo):
 # --- Capture
 
 
-class Graph:
-    """A CUDA graph that repeats the calls of `_step` under its capture, which computes nothing."""
+class Graph(TorchDispatchMode):
+    """What a CUDA graph is: the operators under its capture, replayed on the same tensors, without any Python."""
 
     def __init__(self):
+        super().__init__()
         self.calls = []
 
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator is torch.ops.aten._local_scalar_dense.default:  # .item(), which waits for the device
+            raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be …")
+        result = operator(*args, **(kwargs or {}))
+        self.calls.append((operator, args, kwargs or {}, result))
+        return result
+
     def replay(self):
-        for call in self.calls:
-            call()
+        for operator, args, kwargs, result in self.calls:
+            given = {tensor.untyped_storage().data_ptr() for tensor in tensors((args, kwargs))}
+            for old, new in zip(tensors(result), tensors(operator(*args, **kwargs)), strict=True):
+                if old.untyped_storage().data_ptr() not in given:  # neither a view nor in place
+                    old.copy_(new)
+
+
+def tensors(tree):
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 @pytest.fixture
@@ -169,15 +187,22 @@ def graphs(monkeypatch):
         assert (pool, stream.number, capture_error_mode) == ("pool", 1, "thread_local")
         done.append("capture")
         capturing.append(graph)
-        yield
-        capturing.pop()
+        try:
+            yield
+        finally:
+            capturing.pop()
 
     def step(self, rows, length):
-        if capturing:
-            capturing[-1].calls.append(lambda: real(self, rows, length))
-        else:
+        if not capturing:
             done.append("step")
+            return real(self, rows, length)
+        state = [self.tokens, self.lengths, *tensors(self.layers)]  # a capture computes nothing
+        before, dice = [tensor.clone() for tensor in state], torch.get_rng_state()
+        with capturing[-1]:
             real(self, rows, length)
+        torch.set_rng_state(dice)
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)
 
     monkeypatch.setattr(Decoder, "_step", step)
     stream = SimpleNamespace(number=1, wait_stream=lambda other: done.append("wait"))
@@ -186,7 +211,8 @@ def graphs(monkeypatch):
         ("graph_pool_handle", lambda: "pool"), ("CUDAGraph", Graph), ("stream", contextlib.nullcontext),
     ]:  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: done.append("clear"))
+    clear = torch.clear_autocast_cache
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: (done.append("clear"), clear()))
     return done
 
 
@@ -229,16 +255,44 @@ def test_graphs_go_where_a_weight_has_another_address(demo, tokenizer, jobs, gra
     assert graphs.count("capture") == 2 * before
 
 
-def test_a_model_that_cannot_be_captured_goes_on_without(demo, tokenizer, jobs, graphs, monkeypatch, capsys):
-    @contextlib.contextmanager
-    def capture(*args, **kwargs):
-        raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be …")
-        yield
+def test_graphs_follow_weights_that_change_in_place(tokenizer, jobs, graphs):
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    decoder, seen, captured = decoder_that_captures(model, tokenizer), [], []
+    for _ in range(2):
+        seen.append(complete(complete_continuously, model, tokenizer, jobs, decoder=decoder))
+        assert seen[-1] == complete(complete_in_full_batch, model, tokenizer, jobs)
+        captured.append(graphs.count("capture"))
+        ids = torch.tensor([jobs[0][1]])
+        model(ids, labels=ids).loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.02).step()
+    assert seen[0] != seen[1] and captured[0] == captured[1]  # the second rollout only replayed
 
-    monkeypatch.setattr(torch.cuda, "graph", capture)
-    expected = complete(complete_in_full_batch, demo, tokenizer, jobs)
-    decoder = decoder_that_captures(demo, tokenizer)
-    assert complete(complete_continuously, demo, tokenizer, jobs, decoder=decoder) == expected
+
+def test_graphs_read_merged_16_bit_copies_that_are_kept(tokenizer, jobs, graphs):
+    """A float32 model and adapter under bfloat16 autocast: the copies are filled anew for each rollout, in place."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    model = get_peft_model(model, LoraConfig(target_modules=["q_proj", "up_proj"], init_lora_weights=False))
+    decoder, copies, seen, captured = decoder_that_captures(model, tokenizer), {}, [], []
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            seen.append(complete(complete_continuously, model, tokenizer, jobs, 12, copies=copies, decoder=decoder))
+            assert seen[-1] == complete(complete_continuously, model, tokenizer, jobs, 12)  # uncaptured, other copies
+        captured.append(graphs.count("capture"))
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "lora_B" in name:
+                    weight.mul_(-2)
+    assert seen[0] != seen[1] and captured[0] == captured[1]
+    assert decoder.layers[0][0].dtype == torch.bfloat16
+
+
+def test_a_model_that_waits_for_the_gpu_is_not_captured(tokenizer, jobs, graphs, capsys):
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+    expected = complete(complete_in_full_batch, model, tokenizer, jobs)
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits * (1 + 0 * logits.sum().item()))
+    decoder = decoder_that_captures(model, tokenizer)
+    assert complete(complete_continuously, model, tokenizer, jobs, decoder=decoder) == expected
     out = capsys.readouterr().out
     assert out.count("\n") == 1 and "without CUDA graphs" in out and "not permitted when stream is capturing)" in out
 
