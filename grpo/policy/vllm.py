@@ -26,7 +26,7 @@ SERVE = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve {model} --weight-transfer-config \'{{"backend": "nccl"}}\' '
     "--logprobs-mode processed_logprobs"
 )
-ANSWERS = 60  # seconds: for its first answer the server looks its whole machine over (5 to 20 on a busy one)
+ANSWERS = 60  # seconds: for its first answer the server looks its whole machine over, longer than 5 if that is busy
 # The largest gap between the mean log-probabilities of two engines with the same weights, over the sampled tokens:
 # nats, and a multiple of the tokens' mean surprise. It is ten times what was measured between bfloat16 and float32
 # arithmetic: 0.004 at a surprise of 0.12 (the demo's model), 0.03 to 0.04 at 1.88 (SmolLM2-135M). Weights of SmolLM2
