@@ -180,6 +180,38 @@ def test_the_prompt_format_is_named_with_what_replaces_its_own(table):
     assert found.finding == "think with your question_template as plain text, 0 worked examples"
 
 
+@pytest.mark.parametrize(
+    ("flags", "available", "checkpointing"),
+    [
+        ({}, 10**10, False),
+        ({}, 10**8, True),
+        ({"gradient_checkpointing": "true"}, 10**10, None),
+        ({"gradient_checkpointing": "false"}, 10**8, None),
+        ({"attn_implementation": "eager"}, 10**10, None),  # whose scores the estimate lacks
+    ],
+)
+def test_layers_are_computed_again_where_the_memory_is_short(table, monkeypatch, flags, available, checkpointing):
+    """Unless the settings name it: then they have their way, and the table says nothing."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available, total=10**10))
+    configured = []
+    real = preflight.about_disk
+    monkeypatch.setattr(preflight, "about_disk", lambda *given: (configured.append(given[0]), real(*given))[1])
+    found = table(**flags).get("checkpointing")
+    config, named = configured[0], flags.get("gradient_checkpointing")
+    expected = checkpointing if checkpointing is not None else named != "false"
+    assert config.settings()["gradient_checkpointing"] is config.training.gradient_checkpointing is expected
+    assert getattr(config.training, "activation_checkpointing", expected) is expected  # what transformers 5.23 reads
+    assert (found is not None) == (checkpointing is not None)
+    if found:
+        assert f"gradient_checkpointing {'on' if expected else 'off'}: about" in found.finding and found.status == "ok"
+
+
+def test_sharded_runs_keep_checkpointing(table, monkeypatch):
+    """Processes gather weights together, so none may compute layers another time than the others."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    assert "checkpointing" not in table()
+
+
 def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000, total=10**10))
     found = table()["memory"]
