@@ -70,7 +70,7 @@ def test_a_block_mask_gives_the_same_as_segments(tiny_model):
     model, packs = loaded(tiny_model), packing.divide(ROWS, 100)
     found = [
         attention.score(model, attention.Backend("", "sdpa", arguments, 100), ROWS, packs, WIDTH, CPU)[0]
-        for arguments in (attention._block_mask, attention._by_segment)
+        for arguments in (attention.block_mask, attention._by_segment)
     ]
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
@@ -145,7 +145,7 @@ def test_a_layers_gradients_are_those_of_a_block_mask(heads, calls):
     torch.manual_seed(0)
     pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
     length, results = pack.input_ids.shape[1], []
-    for arguments in (attention._block_mask(pack), attention._varlen(pack)):
+    for arguments in (attention.block_mask(pack), attention._varlen(pack)):
         torch.manual_seed(0)
         query, key, value = (
             torch.randn(1, count, length, 8, dtype=torch.float64, requires_grad=True) for count in (4, heads, heads)
