@@ -44,6 +44,7 @@ NAMES = {
     "_step": GRPO,
     "_supports_attention_backend": "transformers.modeling_utils",
     "_supports_sdpa": "transformers.modeling_utils",
+    "_tokenize_prompts": GRPO,
     "_tokenizer": GRPO,
     "_total_loss_scalar": TRAINER,
     "_tr_loss": TRAINER,
