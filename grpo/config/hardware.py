@@ -148,7 +148,8 @@ def _fit_number_formats(settings: dict[str, Any], typed: set[str], quantized: bo
     wants_bf16 = settings["bf16"] or settings["dtype"] == "bfloat16"
     if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         name = torch.cuda.get_device_name()
-        kept = sorted(typed & {"bf16", "dtype", "fp16"})
+        asks = {"bf16": settings["bf16"], "dtype": settings["dtype"] == "bfloat16", "fp16": not settings["fp16"]}
+        kept = [key for key in asks if key in typed and asks[key]]
         if kept or quantized:  # TRL makes the adapter of quantized weights bfloat16, which fp16 cannot train
             why = f"{', '.join(kept)} as given" if kept else "quantized weights need it"
             notes.append(f"note: {name} only emulates bfloat16, which is slow ({why})")

@@ -129,6 +129,7 @@ def test_fp16_trains_float32_weights(gpus, overrides, typed, expected, said):
             "note: Tesla T4 has no bfloat16, so weights are float32 and computed in",
         ),
         ({}, {"bf16"}, (True, False, "bfloat16"), "note: Tesla T4 only emulates bfloat16, which is slow (bf16 as"),
+        ({**HALF}, {"bf16", "fp16"}, (False, True, "float32"), "note: Tesla T4 has no bfloat16"),
         ({}, {"dtype"}, (True, False, "bfloat16"), "(dtype as given)"),
         ({"use_peft": True, "load_in_4bit": True}, set(), (True, False, "bfloat16"), "quantized weights need it"),
         ({**HALF, "dtype": "float32"}, set(), (False, True, "float32"), None),
