@@ -26,9 +26,9 @@ from grpo.config import help
 from grpo.core import ending
 from grpo.core.errors import UserError
 from grpo.core.processes import say
+from grpo.core.settings import IN_MEMORY
 from grpo.data.prompts import THINK, PromptFormat
 from grpo.policy import unsloth
-from grpo.runs.record import IN_MEMORY
 from rewards import GIST_REWARDS, XML_COT_FORMAT
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ import importlib
 import sys
 
 from grpo.core.ending import pipe_may_close
+from grpo.core.errors import MISTAKE, UserError, readable
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
@@ -22,10 +23,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if not words or words[0] not in TOOLS:
         print(f"error: {USAGE}", file=sys.stderr)
-        return 2
+        return MISTAKE
     status = 0
-    with pipe_may_close():
-        status = importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
+    try:
+        with pipe_may_close(), readable(left="nothing was written"):
+            status = importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
+    except UserError as error:  # a library is missing; a tool's own have a line of their own
+        print(f"error: {error}", file=sys.stderr)
+        return MISTAKE
     return status
 
 

@@ -1,6 +1,7 @@
 """Start-up: what is not needed is not imported, and nothing is loaded twice."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -65,6 +66,14 @@ ABSENT = {  # what each moment does without
 @pytest.mark.parametrize("moment", ABSENT)
 def test_what_is_not_needed_yet_is_not_imported(moment, modules):
     assert ABSENT[moment] & modules[moment] == set()
+
+
+@pytest.mark.parametrize("command", [["train_grpo.py"], ["train_grpo.py", "--version"], ["-m", "grpo", "plan"]])
+def test_without_the_requirements_one_line_says_so(command):
+    bare = [sys.executable, "-S", *command]  # without site-packages
+    done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    expected = r"error: \w+ is not installed; activate the virtual environment, or pip install -r requirements.txt\n"
+    assert (done.returncode, done.stdout) == (2, "") and re.fullmatch(expected, done.stderr), done.stderr
 
 
 def test_a_run_loads_tokenizer_weights_and_rows_once(tiny_run, monkeypatch):

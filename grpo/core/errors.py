@@ -74,6 +74,13 @@ DISK_FULL = re.compile(
     r"No space left|os error (28|122|27)\b|quota exceeded|StreamWriter failed|unexpected pos \d+ vs"
 )
 
+# What requirements.txt installs and cannot be done without, as it is imported
+REQUIRED = {
+    *("accelerate", "datasets", "filelock", "huggingface_hub", "jinja2", "markupsafe", "math_verify", "matplotlib"),
+    *("numpy", "optimi", "pandas", "peft", "psutil", "rich", "safetensors", "torch", "tqdm", "transformers", "trl"),
+    "yaml",
+}
+
 
 def origins(error: BaseException | None) -> Iterator[BaseException]:
     """The exception, and those that it came from."""
@@ -122,6 +129,11 @@ class Translation:
 
 GIVE_A_MODEL = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
 TRANSLATIONS = (
+    Translation(
+        "",
+        lambda error: isinstance(error, ModuleNotFoundError) and error.name in REQUIRED,
+        "{missing} is not installed; activate the virtual environment, or pip install -r requirements.txt",
+    ),
     Translation(
         "the run",
         is_disk_full,
@@ -180,7 +192,7 @@ def translate(error: BaseException, doing: str, facts: dict[str, Any]) -> UserEr
         for found in origins(error) if row.doing in ("", "the run") else (error,):
             if row.matches(found):
                 known = {key: value() if callable(value) else value for key, value in facts.items() if key in row.line}
-                known |= {"reason": reason_of(found), "whole": str(found)}
+                known |= {"reason": reason_of(found), "whole": str(found), "missing": getattr(found, "name", "")}
                 return row.kind(row.line.format_map(defaultdict(str, known)).strip(" ;."))
     return None
 

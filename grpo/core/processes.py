@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from grpo.core.errors import UserError, readable
 
 SHARED_DIR_TIMEOUT = 10.0  # seconds after which the first process' file does not appear: network file systems are late
@@ -37,9 +35,10 @@ def say(text: str) -> None:
 
 def show(*what: Any, **how: Any) -> None:
     """Print what rich can draw, above a progress bar that is under way; numbers get no colours of their own."""
-    with tqdm.external_write_mode():
-        from rich.console import Console  # here: the start of a command does without
+    from rich.console import Console  # here: the start of a command does without libraries
+    from tqdm import tqdm
 
+    with tqdm.external_write_mode():
         Console(highlight=False).print(*what, **how)
 
 

@@ -12,6 +12,8 @@ from rewards import short_name
 if TYPE_CHECKING:
     from trl import GRPOConfig, ModelConfig
 
+IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
+
 
 @dataclass
 class ScriptArguments:

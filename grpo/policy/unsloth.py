@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo.core import parsing
 from grpo.core.errors import UserError
 from grpo.core.settings import Config
 
@@ -40,6 +39,8 @@ def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> Non
 
 
 def _asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> bool:
+    from grpo.core import parsing  # here: it needs a library, and main reports what is missing
+
     parser = parsing.ArgumentParser(add_help=False)
     parser.add_argument("--config", nargs="?")
     parser.add_argument("--use_unsloth", nargs="?", const="true")

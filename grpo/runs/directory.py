@@ -214,6 +214,15 @@ def held(directory: Path, claimed: int | None) -> Iterator[None]:
             shutil.rmtree(directory)
 
 
+def is_held(directory: Path) -> bool:
+    """Whether a process writes a run there now; also where this user may not try."""
+    try:
+        with FileLock(directory / LOCK, timeout=0) if (directory / LOCK).exists() else contextlib.nullcontext():
+            return False
+    except (Timeout, OSError):
+        return True
+
+
 def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
     try:
         return FileLock(directory / LOCK).acquire(timeout=0)

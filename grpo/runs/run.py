@@ -24,6 +24,7 @@ from grpo.runs import advice, checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ECHO = 3.0  # seconds in which torchrun passes on a signal that its processes have got, too, as Slurm sends it
+AT_ONCE = 3.0  # seconds that a second signal waits for a slow disk
 EXAMPLE = "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"  # the demo learns to
 
 
@@ -77,7 +78,7 @@ class Run:
     def end(self, status: str = "finished") -> None:
         """Write how the run ended, the model card and the report, and say what to do next."""
         if self.stopped:
-            status = f"stopped by {self.reason}"
+            status = f"{'stopped' if self.status == STOPPED else 'interrupted'} by {self.reason}"
         if is_first_process():
             self._note(status)
             if self._trained:
@@ -85,7 +86,7 @@ class Run:
             written, complete = report.write(self.output), self._trained and not self.stopped
             say(f"Saved in {self.output}" + ("" if complete else f"; the report is {written}"))
             if self.stopped:
-                say(f"S{status[1:]}. {self.way_on()}")
+                say(f"{status[0].upper()}{status[1:]}. {self.way_on()}")
             elif complete:
                 say(self.next_steps(written))
 
@@ -116,15 +117,18 @@ class Run:
         """What can be done with what there is of the run."""
         if self.config.script.eval_only:
             return "Nothing was measured or written"
-        command = record.resume_command(self.output, self.config.argv)
-        if checkpoints.newest(self.output)[0]:
-            return f"To resume{processes.on_each()}: {command}"
+        return self._continue_from(checkpoints.newest(self.output)[0])
+
+    def _continue_from(self, newest: Path | None) -> str:
+        argv = self.config.argv
+        if newest:
+            return f"To resume{processes.on_each()}: {record.resume_command(self.output, argv)}"
         if not self.reason and any(self.output.glob("*.safetensors")):
             return f"Training had ended, and its weights are in {self.output} (--eval_only true measures them)"
-        if self.reason:
+        if self.reason and self.status == STOPPED:
             return "There is no checkpoint to resume from: start a new run"
         lost = "No checkpoint was complete" if self._trained else "Nothing was trained yet"
-        return f"{lost}. To start again{processes.on_each()}: {command}"
+        return f"{lost}. To start again{processes.on_each()}: {record.start_command(self.output, argv)}"
 
     # Signals
 
@@ -186,17 +190,24 @@ class Run:
         def wait() -> None:
             while caught := os.read(read, 1):
                 if caught[0] in self._taken:
-                    os.write(2, f"\nStopped at once. {self._kept()}\n".encode())
-                    os._exit(128 + caught[0])
+                    self._end_at_once(caught[0])
             os.close(read)
 
         threading.Thread(target=wait, daemon=True).start()
 
-    def _kept(self) -> str:
-        """The newest checkpoint, known by its seal alone (checking files takes long), and how to resume."""
+    def _end_at_once(self, signum: int) -> None:
+        """End the process: say how to resume, then let run.json and the page say so if that takes no time."""
+        reason, status = f"interrupted by {name_of(signum)}", 128 + signum
+        # known by its seal alone: checking files takes long
         sealed = next(filter(checkpoints.is_sealed, checkpoints.all_of(self.output)), None)
-        command = record.resume_command(self.output, self.config.argv)
-        return f"{sealed} is kept; to resume: {command}" if sealed else f"No checkpoint was complete; again: {command}"
+        os.write(2, f"\nI{reason[1:]}. {self._continue_from(sealed)}\n".encode())
+        limit = threading.Timer(AT_ONCE, os._exit, [status])
+        limit.daemon = True
+        limit.start()
+        with contextlib.suppress(OSError, ValueError):  # as in `_noted`
+            self._note(reason)
+            report.refresh(self.output)
+        os._exit(status)
 
     # Errors
 

@@ -9,6 +9,7 @@ from helpers_checkpoints import make_checkpoint
 
 import train_grpo
 from grpo.config.resolve import resolve
+from grpo.core.settings import IN_MEMORY
 from grpo.runs import record as records
 
 
@@ -137,6 +138,16 @@ def test_the_resume_command_names_run_and_launcher(monkeypatch):
     assert records.resume_command(Path("mine"), argv) == command
 
 
+def test_what_left_nothing_is_started_again_without_resuming(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for auto in (["--resume_from_checkpoint", "auto"], ["--resume_from_checkpoint=auto"]):
+        assert records.start_command(Path("out"), ["--seed", "7", *auto]) == "python train_grpo.py --seed 7"
+    other = ["--resume_from_checkpoint", "a/checkpoint-1", "--output_dir", "out"]
+    assert records.start_command(Path("out"), other).endswith(" a/checkpoint-1 --output_dir out")
+    make_checkpoint("out", 1, sealed=False)
+    assert records.start_command(Path("out"), other).endswith(" --output_dir out --overwrite_run true")
+
+
 def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     argv = ["--config", "x.yaml", "--output-dir=mine", "--model_name_or_path", "base", "--seed", "7"]
@@ -146,7 +157,7 @@ def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
 
 
 def test_rows_from_python_are_passed_again_by_a_call():
-    argv = ["--seed", "7", "--output_dir", "mine", "--dataset_name", records.IN_MEMORY]
+    argv = ["--seed", "7", "--output_dir", "mine", "--dataset_name", IN_MEMORY]
     start, end = "train_grpo.main(", ", dataset=...)"
     for command, words in (
         (records.resume_command, ["--output_dir", "mine", "--resume_from_checkpoint", "auto"]),

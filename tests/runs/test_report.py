@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import platform
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import yaml
 from helpers_report import HOSTILE, PARTS, Page, summary, write_run
 
 from grpo.core.errors import UserError
-from grpo.runs import charts, report
+from grpo.runs import charts, directory, report
 
 
 @pytest.fixture
@@ -277,6 +278,19 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(run, undrawn, monke
     assert (run / "report.html").read_bytes() == before and {path.name for path in run.iterdir()} == here
     (run / "metrics.jsonl").write_bytes(b"{\n{}\n")
     assert "line 1 is not a JSON object" in report.refresh(run)
+
+
+def test_a_run_that_was_killed_is_told_from_one_that_trains(run, undrawn):
+    change_record(run, status="running", process={"id": 1, "host": platform.node()}, resume="python train_grpo.py")
+    (run / "checkpoint-4").mkdir()
+    with directory.held(run, directory.last_written(run)):
+        assert "killed optimizer" not in (text := Page(report.write(run)).text) and "or still trains" in text
+        report.refresh(run)
+        assert "http-equiv" in (run / "report.html").read_text()
+    text = Page(report.write(run)).text
+    assert " killed 24 of 24 optimizer steps" in text and "To resume: python train_grpo.py" in text
+    change_record(run, process={"id": 1, "host": "another machine"})  # whose locks are not seen here
+    assert "To resume, if it was killed: python train_grpo.py" in Page(report.write(run)).text
 
 
 @pytest.mark.parametrize("status", ["finished", "running", "stopped by an alarm: x"])

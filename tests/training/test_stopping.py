@@ -48,11 +48,11 @@ def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     out, err = capfd.readouterr()
     assert "SIGTERM: finishing" in err and "Traceback" not in err
-    assert "Stopped by SIGTERM. To resume: python train_grpo.py" in out
+    assert "Interrupted by SIGTERM. To resume: python train_grpo.py" in out
     assert "--resume_from_checkpoint auto" in out
     run = Path("run")
     assert checkpoints.newest(run) == (run / "checkpoint-2", [])
-    assert json.loads((run / "run.json").read_text())["status"] == "stopped by SIGTERM"
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted by SIGTERM"
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 2]
     assert (run / "report.html").exists() and not (run / "eval_after.json").exists()
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
@@ -80,8 +80,8 @@ def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkey
     interrupted_at(monkeypatch, 1)
     assert train_grpo.main(tiny_run(max_steps="1")) == 143
     err = capfd.readouterr().err
-    assert re.search(r"^Interrupted by SIGTERM\. .*python train_grpo\.py .*--resume_from_checkpoint auto", err, re.M)
-    assert "Nothing was trained yet" in err and "Traceback" not in err
+    assert re.search(r"^Interrupted by SIGTERM\. Nothing was trained yet\. .*--overwrite_run true$", err, re.M)
+    assert "Traceback" not in err and "--resume" not in err
     assert json.loads(Path("run/run.json").read_text())["status"] == "interrupted by SIGTERM"
 
 
@@ -237,9 +237,10 @@ def test_a_rewards_child_ends_by_sigterm_but_not_by_ctrl_c(tmp_path, capfd):
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_second_signal_says_what_is_left_and_ends(sealed, tmp_path, monkeypatch, capfd):
-    make_checkpoint(tmp_path, 3)
     make_checkpoint(tmp_path, 4, sealed=sealed)
+    (tmp_path / "run.json").write_text('{"status": "running", "sessions": [{}]}')
     ending, stop = stopping(tmp_path)
+    ending._recorded = True
     ended = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda status: ended.set() if status == 130 else None)
     with ending._signals():
@@ -248,9 +249,20 @@ def test_a_second_signal_says_what_is_left_and_ends(sealed, tmp_path, monkeypatc
         assert ending.signal == signal.SIGTERM and not ended.is_set()
         os.kill(os.getpid(), signal.SIGINT)
         assert ended.wait(10)
-    kept = tmp_path / f"checkpoint-{4 if sealed else 3}"
-    command = f"python train_grpo.py --resume_from_checkpoint auto --output_dir {tmp_path}"
-    assert f"\nStopped at once. {kept} is kept; to resume: {command}\n" in capfd.readouterr().err
+    resume = f"To resume: python train_grpo.py --resume_from_checkpoint auto --output_dir {tmp_path}"
+    left = resume if sealed else "No checkpoint was complete. To start again: python train_grpo.py"
+    assert f"\nInterrupted by Ctrl-C. {left}\n" in capfd.readouterr().err
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "interrupted by Ctrl-C"
+    page = (tmp_path / "report.html").read_text()
+    assert "interrupted by Ctrl-C</span>" in page and "http-equiv" not in page
+
+
+def test_a_second_signal_waits_for_no_disk(tmp_path, monkeypatch):
+    ending, ended = run(tmp_path), threading.Event()
+    monkeypatch.setattr("grpo.runs.run.AT_ONCE", 0.05)
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set())
+    monkeypatch.setattr(ending, "_note", lambda status: ended.wait(10) or pytest.fail("it waited"))
+    ending._end_at_once(signal.SIGINT)
 
 
 def test_torchruns_echo_of_a_signal_is_no_second_one(tmp_path, monkeypatch):
@@ -294,7 +306,7 @@ def test_under_torchrun_all_processes_save_and_stop_in_time(tiny_run):
     for process in started.processes:  # as torchrun passes it on
         process.terminate()
     done = started.wait(timeout=30)  # after which a launcher kills
-    assert "Stopped by SIGTERM. To resume: torchrun --nproc_per_node=2 train_grpo.py" in done.stdout + done.stderr
+    assert "Interrupted by SIGTERM. To resume: torchrun --nproc_per_node=2 train_grpo.py" in done.stdout + done.stderr
     found, skipped = checkpoints.newest(Path("run"))
     assert found is not None and not skipped and (found / "rng_state_1.pth").exists()
     last = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])
