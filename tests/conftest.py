@@ -55,6 +55,25 @@ def _without_charts(request, monkeypatch):
 
 
 @pytest.fixture
+def check_json(tmp_path):
+    """outputs/check.json, as `python -m grpo check` could have written it on a H100; all of it is made up."""
+    row = {"kind": "generation", "limit": 250, "tokens_per_second": 6400.0, "error": None}
+    found = {
+        "device": {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "memory": 85_000_000_000},
+        "limits": {"copy_bytes_per_second": 2.5e12, "matrix_flops_per_second": {"bfloat16": 6e14, "float32": 5e13}},
+        "rows": [
+            {"kind": "training", "name": "lean", "seconds": 1.0, "tokens_per_second": 1e4, "error": None},
+            row | {"engine": "continuous", "seconds": 1.0},
+            {"kind": "generation", "engine": "hf", "error": "out of memory in this case"},
+        ],
+    }
+    path = tmp_path / "outputs" / "check.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(found))
+    return path
+
+
+@pytest.fixture
 def write_jsonl(tmp_path):
     def write(rows, name="rows.jsonl"):
         path = tmp_path / name

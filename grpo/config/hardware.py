@@ -115,7 +115,8 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
-    notes = _fit_number_formats(settings, typed, quantized) + engines.fit_to_gpu(settings, typed)
+    emulating = None if torch.cuda.is_bf16_supported(including_emulation=False) else torch.cuda.get_device_name()
+    notes = fit_number_formats(settings, typed, quantized, emulating) + engines.fit_to_gpu(settings, typed)
     notes += _fit_flash_attention(settings, typed)
     if quantized and importlib.util.find_spec("bitsandbytes") is None:
         key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
@@ -140,14 +141,14 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     return notes
 
 
-def _fit_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool) -> list[str]:
-    """Real bf16 or none, and for fp16 weights whose gradients its loss scaling can handle."""
-    import torch
+def fit_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool, name: str | None) -> list[str]:
+    """Real bf16 or none, and for fp16 weights whose gradients its loss scaling can handle.
 
+    Args:
+        name: of a GPU that only emulates bfloat16; None: it has it.
+    """
     notes: list[str] = []
-    wants_bf16 = settings["bf16"] or settings["dtype"] == "bfloat16"
-    if wants_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
-        name = torch.cuda.get_device_name()
+    if name and (settings["bf16"] or settings["dtype"] == "bfloat16"):
         asks = {"bf16": settings["bf16"], "dtype": settings["dtype"] == "bfloat16", "fp16": not settings["fp16"]}
         kept = [key for key in asks if key in typed and asks[key]]
         if kept or quantized:  # TRL makes the adapter of quantized weights bfloat16, which fp16 cannot train

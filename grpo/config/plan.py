@@ -5,16 +5,17 @@ and a worst value (case 0 and 1), and so has a plan's time.
 """
 
 import argparse
+import contextlib
 import math
-import re
 import runpy
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from grpo.config import gpus, hardware
 from grpo.core.errors import UserError, readable
 from grpo.core.parsing import ArgumentParser
 from grpo.core.settings import Config, Geometry
@@ -26,26 +27,6 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).resolve().parents[2] / "train_grpo.py"
 
-
-class Device(NamedTuple):
-    """A GPU: its memory in GB, TB/s that it reads plus writes, TFLOP/s of 16-bit matrix products."""
-
-    name: str
-    memory: float
-    bandwidth: float
-    tflops: float
-
-
-# From data sheets, without sparsity; H100 and H200 as measured with PyTorch 2.11
-GPUS = {
-    "T4": (16, 0.32, 65), "L4": (24, 0.30, 121), "A10G": (24, 0.60, 70), "A10": (24, 0.60, 125),
-    "A40": (48, 0.70, 150), "L40S": (48, 0.86, 362), "A6000": (48, 0.77, 155),
-    "A100": (80, 2.04, 312), "A100-40": (40, 1.555, 312), "H100": (80, 3.0, 798), "H200": (141, 4.3, 769),
-    "B200": (180, 8.0, 2250),
-    "RTX 3060": (12, 0.36, 25), "RTX 3080": (10, 0.76, 60), "RTX 3090": (24, 0.94, 71),
-    "RTX 4060": (8, 0.27, 30), "RTX 4070": (12, 0.50, 58), "RTX 4080": (16, 0.72, 97), "RTX 4090": (24, 1.01, 165),
-    "RTX 5070": (12, 0.67, 62), "RTX 5080": (16, 0.96, 113), "RTX 5090": (32, 1.79, 210),
-}  # fmt: skip
 
 # Known without a network
 SIZES = (
@@ -67,24 +48,10 @@ CONTEXT, FRAGMENTATION = 0.8e9, 0.1  # bytes of CUDA and its libraries; share th
 # The best and the worst case, from other programs' figures
 MATRIX = 0.45, 0.30  # share of the matrix rate that training reaches
 READING = 0.8, 0.5  # share of the bandwidth that decoding reaches where launching kernels does not take longer
-LAUNCHES = {"vllm": (2, 5), "continuous": (3, 7)}  # milliseconds of it for each token of 28 layers
-EAGER = 20, 35  # the same for `generate`
-
-
-def find_gpu(name: str) -> Device:
-    """The device whose name this begins with: 4090, RTX 4090, A100-40, NVIDIA H100 80GB HBM3; UserError for others."""
-
-    def plain(text: str) -> str:
-        return re.sub(r"NVIDIA|GEFORCE|TESLA|RTX|\W", "", text.upper())
-
-    fitting = [known for known in GPUS if plain(name).startswith(plain(known))]
-    if not fitting:
-        raise UserError(
-            f"gpu: {name!r} is not known; use {', '.join(GPUS)}, or describe yours by all of --tflops, --bandwidth "
-            "and --memory"
-        )
-    best = max(fitting, key=len)
-    return Device(best, *GPUS[best])
+LAUNCHES = {"vllm": (2, 5), "continuous": (3, 7)}  # milliseconds of a decoding step of 28 layers, in CUDA graphs
+EAGER = 20, 35  # the same, kernel by kernel: `lean` and `hf`
+# Tried in this order where a run does not fit
+SMALLER = "--vllm_enable_sleep_mode true", "--use_peft true", "--use_peft true --load_in_4bit true"
 
 
 def model_config(name: str) -> "PretrainedConfig":
@@ -116,12 +83,19 @@ class Plan:
     settings: SimpleNamespace
     geometry: Geometry
     shape: memory.Shape
-    device: Device
+    device: gpus.Device
     sharding: str
     pack_tokens: int | None  # None: padded micro-batches
     dense: bool  # packs are computed under a block mask
     questions: int  # of an epoch
     completion: float  # mean tokens
+    notes: list[str] = field(default_factory=list)  # what differs from the settings as they were asked for
+
+    @property
+    def engine(self) -> str:
+        """What samples: of `auto` what a GPU without vLLM gets."""
+        alone = self.settings.use_unsloth or (self.geometry.world_size > 1 and memory.SHARED[self.sharding][0])
+        return self.settings.generation if self.settings.generation != "auto" else "hf" if alone else "continuous"
 
     @property
     def steps(self) -> int:
@@ -154,32 +128,35 @@ class Plan:
         on_policy = s.gradient_accumulation_steps % (self.geometry.steps_per_generation * s.num_iterations) == 0
         resampled = not on_policy or (s.use_vllm and s.vllm_importance_sampling_correction)
         others = (1 if s.beta else 0) + (1 / s.num_iterations if resampled else 0)
-        attention = 4 * shape.layers * shape.query * (PROMPT + self.completion / 2)
+        seen = self.pack_tokens if self.dense and self.pack_tokens else PROMPT + self.completion / 2
+        attention = 4 * shape.layers * shape.query * seen
         return 2 * weights * (passes + others) + attention * (3 + again + others)
 
     def decoding(self, engine: str, rows: int, case: int) -> float:
         """Seconds of a decoding step: its launches, or weights and cache through the memory, whichever is longer."""
         s, shape = self.settings, self.shape
-        size = memory.BYTES.get(str(s.dtype), 4)
+        size = 2 if s.bf16 or s.fp16 else memory.BYTES.get(str(s.dtype), 4)  # float32 weights have 16-bit copies
         cache = rows * (PROMPT + self.completion / 2) * shape.layers * 2 * shape.key_value
-        read = shape.parameters * size + cache * (2 if s.bf16 or s.fp16 else size)
-        launches = LAUNCHES.get(engine, EAGER)[case] / 28e3 * shape.layers
-        return max(launches, read / (self.device.bandwidth * 1e12 * READING[case]))
+        took = self.device.engines.get(engine)
+        launches = (took or LAUNCHES.get(engine, EAGER)[case]) / 28e3 * shape.layers
+        share = READING[0 if took else case]  # what was measured has read, too
+        return max(launches, (shape.parameters + cache) * size / (self.device.bandwidth * 1e12 * share))
 
     def seconds(self, case: int) -> dict[str, float]:
         """Of a whole run, without loading, rewards, optimizer, checkpoints and what processes send each other."""
         s, rate = self.settings, self.device.tflops * 1e12 * MATRIX[case]
         rollouts = self.steps * self.geometry.per_step / self.geometry.rollout / s.num_iterations
-        prefill = self.rows * PROMPT * 2 * self.shape.parameters / rate
+        prompts = self.rows / (1 if self.engine == "hf" else s.num_generations)  # the others read a group's once
+        prefill = prompts * PROMPT * 2 * self.shape.parameters / rate
         at_once = s.per_device_eval_batch_size
         samples = 1 + s.eval_num_samples * (s.eval_num_samples > 1)  # greedy, and the samples besides
         answers = (s.eval_samples or TEST_ROWS) * samples / self.geometry.world_size
         answering = 2 * (self.longest(at_once) + answers * self.completion / at_once)  # before and after
-        decoding = self.longest(self.rows) * self.decoding(s.generation, self.rows, case)
+        decoding = self.longest(self.rows) * self.decoding(self.engine, self.rows, case)
         return {
             "generation": rollouts * (prefill + decoding),
             "training": self.steps * self.training_tokens() * self.training_operations() / rate,
-            "evaluation": answering * self.decoding("continuous", at_once, case),
+            "evaluation": answering * self.decoding("hf" if self.engine == "hf" else "continuous", at_once, case),
         }
 
     def memory(self) -> dict[str, float]:
@@ -200,6 +177,11 @@ class Plan:
         live = sum(size for part, size in parts.items() if part != "vLLM")
         return parts | {"allocator": FRAGMENTATION * live, "CUDA context": CONTEXT}
 
+    @property
+    def peak(self) -> float:
+        """GB of it."""
+        return sum(self.memory().values()) / 1e9
+
 
 # --- The command --------------------------------------------------------------------------------------------------
 
@@ -219,7 +201,12 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
         "Takes every flag of train_grpo.py besides, such as --config recipes/fast_80gb.yaml.",
     )
     add = parser.add_argument
-    add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}; default: this machine's, or H100 if it has none")
+    add("--gpu", metavar="NAME", help=f"{', '.join(gpus.GPUS)}; default: this machine's, or H100 if it has none")
+    add(
+        "--check",
+        type=Path,
+        help=f"JSON of python -m grpo check on that GPU; default: {gpus.CHECK}, if it is of that GPU",
+    )
     add("--tflops", type=float, help="matrix products, TFLOP/s; these three describe a GPU, each corrects --gpu")
     add("--bandwidth", type=float, help="of its memory, TB/s")
     add("--memory", type=float, help="GB of it")
@@ -236,14 +223,20 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     settings = SimpleNamespace(**merged.settings)
     if settings.use_cpu:
         raise UserError("use_cpu: a run on a CPU is not planned; add --use_cpu false for its plan on a GPU")
-    settings.generation = "continuous" if settings.generation == "auto" else settings.generation
+    device = gpus.choose(given.gpu, given.check, memory=given.memory, bandwidth=given.bandwidth, tflops=given.tflops)
+    early, quantized = device.name in gpus.BEFORE_AMPERE, settings.load_in_4bit or settings.load_in_8bit
+    notes = hardware.fit_number_formats(vars(settings), merged.typed, quantized, device.name if early else None)
+    if not given.tflops and not _in_16_bits(settings):
+        raise UserError(
+            "tflops: these settings compute in float32, and the table has 16-bit rates; add --gpu and --tflops"
+        )
     name, adapter = settings.model_name_or_path, None
     if settings.use_peft:
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
     with readable("loading", name=name):
         architecture = model_config(name)
         shape = memory.shape(architecture, adapter)
-    backend = attention.of_settings(vars(settings), torch.device("cuda"), architecture)
+    backend = attention.of_settings(vars(settings), torch.device("cuda"), architecture, (7, 5) if early else (8, 0))
     questions = ROWS
     if Path(settings.dataset_name).exists():  # others are taken for GSM8K
         questions = len(sources.take_split(sources.load_source(settings.dataset_name), settings.dataset_split))
@@ -253,37 +246,17 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
         settings=settings,
         geometry=merged.geometry,
         shape=shape,
-        device=_device(given, settings),
+        device=device,
         sharding=given.sharding,
         pack_tokens=(settings.pack_tokens or backend.pack_tokens) if backend else None,
         dense=bool(backend and backend.dense),
         questions=min(settings.max_samples or questions, questions),
         completion=min(given.mean_completion_length, settings.max_completion_length),
+        notes=[note.removeprefix("note: ") for note in (*notes, backend and backend.note) if note],
     )
     if merged.frees_checkpointing and given.sharding == "none" and not settings.use_unsloth:
         memory.choose_checkpointing(settings, planned.memory, planned.device.memory * 1e9)
     return given, planned
-
-
-def _device(given: argparse.Namespace, settings: SimpleNamespace) -> Device:
-    import torch
-
-    half = settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16")
-    if not half and not given.tflops:
-        raise UserError(
-            "tflops: these settings compute in float32, and the table has 16-bit rates; add --gpu and --tflops"
-        )
-    described = {key: getattr(given, key) for key in ("memory", "bandwidth", "tflops") if getattr(given, key)}
-    if len(described) == 3:
-        return Device(given.gpu or "a GPU", **described)
-    if described and not given.gpu:
-        key, missing = next(iter(described)), [f"--{key}" for key in ("tflops", "bandwidth", "memory")]
-        missing = [flag for flag in missing if flag[2:] not in described]
-        raise UserError(
-            f"{key}: it does not describe a GPU by itself; add {' and '.join(missing)}, or the --gpu that it corrects"
-        )
-    here = torch.cuda.get_device_name() if torch.cuda.device_count() else "H100"
-    return find_gpu(given.gpu or here)._replace(**described)
 
 
 def digits(value: float) -> str:
@@ -300,59 +273,80 @@ def between(best: float, worst: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def duration(config: Config, shape: memory.Shape, questions: int, pack_tokens: int | None, gpu: str) -> str:
-    """How long this run takes on this GPU, for preflight; UserError where the table has no rate for it."""
+def duration(
+    config: Config, shape: memory.Shape, questions: int, pack_tokens: int | None, dense: bool, gpu: str
+) -> str:
+    """How long this run takes on this GPU, for preflight; UserError where no rate of it is known."""
     settings = SimpleNamespace(**config.settings())
-    if settings.dtype not in ("bfloat16", "float16") and not (settings.bf16 or settings.fp16):
+    if not _in_16_bits(settings):
         raise UserError("the table has 16-bit rates")
     completion = min(200.0, settings.max_completion_length)
     run = Plan(
         settings=settings,
         geometry=config.geometry,
         shape=shape,
-        device=find_gpu(gpu),
+        device=gpus.choose(gpu),
         sharding="none",
         pack_tokens=pack_tokens,
-        dense=False,  # of its memory, which is not asked for
+        dense=dense,
         questions=questions,
         completion=completion,
     )
     size, unit = _unit(run)
     seconds = [sum(run.seconds(case).values()) / size for case in (0, 1)]
-    return f"about {between(*seconds)} {unit} if completions average {completion:g} tokens (python -m grpo plan)"
+    rates = f", rates of {run.device.source}" if run.device.source else ""
+    return (
+        f"about {between(*seconds)} {unit} if completions average {completion:g} tokens (python -m grpo plan{rates})"
+    )
+
+
+def _in_16_bits(settings: SimpleNamespace) -> bool:
+    return bool(settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16"))
 
 
 def _unit(plan: Plan) -> tuple[int, str]:
     return (3600, "hours") if sum(plan.seconds(1).values()) > 1800 else (60, "minutes")
 
 
-def answer(plan: Plan, price: float) -> list[str]:
-    """The four lines: memory, time, cost and what limits the run."""
+def what_fits(argv: list[str]) -> str:
+    """What makes these flags fit their GPU."""
+    for flags in SMALLER:
+        with contextlib.suppress(UserError):
+            plan = read([*argv, *flags.split()])[1]
+            if plan.peak <= plan.device.memory:
+                return f"{flags} takes {digits(plan.peak)} GB, which fits"
+    return "a smaller --model_name_or_path, or more --devices with --sharding fsdp2"
+
+
+def answer(plan: Plan, price: float, argv: list[str]) -> list[str]:
+    """Memory, time, cost and what limits the run that these flags ask for; and notes, where there are any."""
     best, worst = plan.seconds(0), plan.seconds(1)
     total = sum(best.values()), sum(worst.values())
     size, unit = _unit(plan)
     phases = ", ".join(f"{phase} {between(best[phase] / size, worst[phase] / size)}" for phase in best)
     hourly = price * plan.geometry.world_size / 3600
-    peak, device = sum(plan.memory().values()) / 1e9, plan.device
-    phase = max(best, key=lambda phase: best[phase])
+    device, phase = plan.device, max(best, key=lambda phase: best[phase])
+    now = plan.decoding(plan.engine, plan.rows, 1)
     limit = f"{phase}, {best[phase] / total[0]:.0%} of the time"
-    if peak > device.memory:
-        limit = "memory; --use_peft true takes less"
-    elif phase == "generation" and plan.settings.generation != "vllm":
+    if plan.peak > device.memory:
+        limit = f"memory; {what_fits(argv)}"
+    elif phase == "generation" and plan.decoding("vllm", plan.rows, 1) < 0.9 * now:
         limit += "; vLLM samples faster (--generation vllm)"
     many = f"each of {plan.geometry.world_size} × " if plan.geometry.world_size > 1 else ""
+    by_check = [f"with the rates that were measured ({device.source})"] if device.source else []
     return [
-        f"memory  about {digits(peak)} GB of {device.memory:,.0f} GB on {many}{device.name}: "
-        + ("fits" if peak <= device.memory else "does not fit"),
+        f"memory  about {digits(plan.peak)} GB of {device.memory:,.0f} GB on {many}{device.name}: "
+        + ("fits" if plan.peak <= device.memory else "does not fit"),
         f"time    {between(total[0] / size, total[1] / size)} {unit} for {plan.steps:,} optimizer steps: {phases}",
         f"cost    {between(total[0] * hourly, total[1] * hourly)} dollars at {price:g} a device and hour (--price)",
         f"limit   {limit}",
+        *(f"note    {note}" for note in (*by_check, *plan.notes)),
     ]
 
 
 def why(plan: Plan) -> list[str]:
     """The arithmetic behind the answer, and what it assumes."""
-    shape, engine, rows = plan.shape, plan.settings.generation, plan.rows
+    shape, engine, rows = plan.shape, plan.engine, plan.rows
     completions = plan.steps * plan.geometry.per_step
     parts = ", ".join(f"{part} {digits(size / 1e9)}" for part, size in plan.memory().items() if size > 5e7)
     decoding = between(*(1e3 * plan.decoding(engine, rows, case) for case in (0, 1)))
@@ -363,7 +357,7 @@ def why(plan: Plan) -> list[str]:
         f"steps       {plan.steps:,} × {plan.geometry.per_step} = {completions:,} completions, "
         f"{digits(completions * plan.completion / 1e6)} million tokens",
         f"generation  {plan.longest(rows):,.0f} decoding steps a rollout (the expected longest of {rows} completions) "
-        f"× {decoding} ms",
+        f"× {decoding} ms ({engine})",
         f"training    {plan.training_tokens():,.0f} tokens a step and device × "
         f"{digits(plan.training_operations() / 1e9)} GFLOP at {MATRIX[1]} to {MATRIX[0]} of "
         f"{plan.device.tflops:,.0f} TFLOP/s: {training} s",
@@ -374,10 +368,11 @@ def why(plan: Plan) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the plan; mistakes are one line and exit status 2."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        given, plan = read(sys.argv[1:] if argv is None else argv)
+        given, plan = read(argv)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(*answer(plan, given.price), *(why(plan) if given.why else ()), sep="\n")
+    print(*answer(plan, given.price, argv), *(why(plan) if given.why else ()), sep="\n")
     return 0

@@ -199,7 +199,7 @@ def about_model(
         chosen = "on" if training.gradient_checkpointing else "off"
         finding = f"gradient_checkpointing {chosen}: about {in_words(without)} at the peak without it, "
         yield Check("ok", "checkpointing", f"{finding}{in_words(free)} free on {where}")
-    yield about_time(config, data, shape, at_once, time_on_cpu)
+    yield about_time(config, data, shape, at_once, dense, time_on_cpu)
     steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
     if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
         finding = f"the learning rate rises for {training.warmup_steps:g} steps, and the run has {steps:,}"
@@ -240,6 +240,7 @@ def about_time(
     data: Data,
     shape: memory.Shape,
     pack_tokens: int | None,
+    dense: bool,
     time_on_cpu: Callable[[memory.Shape, int], str],
 ) -> Check:
     """The steps of this run, and about how long they take: by the plan of a GPU, by a measurement on a CPU."""
@@ -251,7 +252,7 @@ def about_time(
 
         with contextlib.suppress(UserError):  # a GPU whose rates are not known
             name = torch.cuda.get_device_name(training.device)
-            finding += f", {plan.duration(config, shape, len(data.train), pack_tokens, name)}"
+            finding += f", {plan.duration(config, shape, len(data.train), pack_tokens, dense, name)}"
     if training.device.type == "cpu" and shape.layers:
         try:
             about = time_on_cpu(shape, steps)

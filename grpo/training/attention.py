@@ -52,7 +52,11 @@ class Backend:
 
 
 def candidates(
-    implementation: str, device: torch.device, dtype: torch.dtype, config: PretrainedConfig | None = None
+    implementation: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    config: PretrainedConfig | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> list[Backend]:
     """The ways of computing packs with what a model runs with, the best first; none where none is known.
 
@@ -60,9 +64,10 @@ def candidates(
         implementation: `config._attn_implementation`.
         dtype: of the queries and keys: autocast's, or the weights' without autocast.
         config: the model's; None: nothing is known of it.
+        capability: of a GPU that is not this machine's.
     """
     if implementation == "sdpa" and device.type == "cuda":
-        why = why_no_varlen(device, dtype, config)
+        why = why_no_varlen(device, dtype, config, capability)
         note = f"packs are computed under a block mask: {why}" if why else None
         # lengths are rounded up, as each new shape costs a GPU a plan, and odd ones have slower kernels
         mask = Backend("sdpa with a block mask", "sdpa", block_mask, 2048, multiple=256, dense=True, note=note)
@@ -79,7 +84,12 @@ def candidates(
     return []
 
 
-def why_no_varlen(device: torch.device, dtype: torch.dtype, config: PretrainedConfig | None = None) -> str | None:
+def why_no_varlen(
+    device: torch.device,
+    dtype: torch.dtype,
+    config: PretrainedConfig | None = None,
+    capability: tuple[int, int] | None = None,
+) -> str | None:
     """Why torch's variable-length attention cannot compute this model's packs on this GPU; see `candidates`.
 
     Settled from torch's sources (flash_api.cpp): Ampere or newer, 16 bits, heads of at most 256 numbers and a multiple
@@ -88,11 +98,11 @@ def why_no_varlen(device: torch.device, dtype: torch.dtype, config: PretrainedCo
     """
     if torch.version.hip:
         return "torch's variable-length attention is only known on NVIDIA GPUs"
-    if torch.cuda.is_available():  # otherwise a plan for another machine
-        if torch.cuda.get_device_capability(device) < (8, 0):
-            return "torch's variable-length attention needs a GPU of the Ampere generation or newer"
-        if not torch.backends.cuda.is_flash_attention_available():
-            return "this torch was built without FlashAttention, and so without variable-length attention"
+    here = capability is None and torch.cuda.is_available()  # otherwise a plan for another machine
+    if (torch.cuda.get_device_capability(device) if here else capability or (8, 0)) < (8, 0):
+        return "torch's variable-length attention needs a GPU of the Ampere generation or newer"
+    if here and not torch.backends.cuda.is_flash_attention_available():
+        return "this torch was built without FlashAttention, and so without variable-length attention"
     if dtype not in SIXTEEN_BITS:
         return f"torch's variable-length attention computes in 16 bits, and this run in {str(dtype)[6:]}"
     text: Any = config.get_text_config() if config else None
@@ -117,7 +127,10 @@ def computing_dtype(mixed: str, weights: torch.dtype) -> torch.dtype:
 
 
 def of_settings(
-    settings: Mapping[str, Any], device: torch.device, config: PretrainedConfig | None = None
+    settings: Mapping[str, Any],
+    device: torch.device,
+    config: PretrainedConfig | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> Backend | None:
     """The backend that a run with all these settings begins with, as far as they say; None: its steps are not packed.
 
@@ -128,7 +141,8 @@ def of_settings(
         return None
     mixed = "bf16" if settings["bf16"] else "fp16" if settings["fp16"] else "no"
     dtype = computing_dtype(mixed, getattr(torch, str(settings["dtype"]), torch.float32))  # auto: what the files hold
-    return next(iter(candidates(settings["attn_implementation"] or "sdpa", device, dtype, config)), None)
+    implementation = settings["attn_implementation"] or "sdpa"
+    return next(iter(candidates(implementation, device, dtype, config, capability)), None)
 
 
 def score(

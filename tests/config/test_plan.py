@@ -22,10 +22,12 @@ def seconds(*flags):
 
 
 def shown(*flags):
-    """The four lines of the answer, by their first words."""
-    answer = plan.answer(planned(*flags), price=2.5)
-    assert [line.split()[0] for line in answer] == ["memory", "time", "cost", "limit"]
-    return {line.split()[0]: line for line in answer}
+    """The four lines of the answer, by their first words, and its notes."""
+    argv = ["--gpu", "H100", *map(str, flags)]
+    answer = plan.answer(plan.read(argv)[1], 2.5, argv)
+    assert [line.split()[0] for line in answer][:4] == ["memory", "time", "cost", "limit"]
+    assert all(line.startswith("note    ") for line in answer[4:])
+    return {line.split()[0]: line for line in answer[:4]} | {"notes": answer[4:]}
 
 
 def test_known_models_have_the_published_number_of_parameters():
@@ -33,17 +35,6 @@ def test_known_models_have_the_published_number_of_parameters():
     published |= {"SmolLM2-135M": 134_515_008, "Llama-3.2-1B": 1_235_814_400}
     sizes = {name: memory.shape(plan.model_config(f"somebody/{name}-Instruct")).parameters for name in published}
     assert sizes == published and len(sizes) == len(plan.MODELS)
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("4090", "RTX 4090"), ("rtx3060", "RTX 3060"), ("T4", "T4"), ("A100 40GB", "A100-40"), ("A10G", "A10G"),
-        ("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA GeForce RTX 4070 Ti", "RTX 4070"),
-    ],
-)  # fmt: skip
-def test_a_gpu_is_found_by_any_of_its_names(name, known):
-    assert plan.find_gpu(name).name == known
 
 
 def test_the_arithmetic_of_the_default_run():
@@ -105,12 +96,6 @@ def test_a_mistake_in_a_plan_is_one_line_and_status_2(flags, key, capsys):
     assert error.startswith(f"error: {key}: ") and error.count("\n") == 1
 
 
-def test_a_gpu_of_ones_own_is_planned_by_its_three_numbers():
-    own = ["--tflops", "100", "--bandwidth", "1.5", "--memory", "24"]
-    assert plan.read(own)[1].device == ("a GPU", 24, 1.5, 100)
-    assert plan.read(["--gpu", "4090", *own[-2:]])[1].device == ("RTX 4090", 24, 1.01, 165)
-
-
 def test_local_data_are_counted(rows_file):
     assert planned("--dataset_name", rows_file).steps == 40 // 4
     assert planned("--dataset_name", rows_file, "--max_samples", 8).steps == 8 // 4
@@ -122,6 +107,71 @@ def test_what_limits_a_run_is_named():
     assert "training" in shown(*padded)["limit"]
     large = shown("--model_name_or_path", "Qwen/Qwen2.5-7B-Instruct")
     assert "memory" in large["limit"] and "does not fit" in large["memory"]
+
+
+def test_what_makes_a_run_fit_is_tried():
+    assert "memory; --use_peft true takes" in shown("--gpu", "T4")["limit"]
+    fits = shown("--gpu", "T4", "--use_peft", "true")
+    assert fits["memory"].endswith("fits") and "does not" not in fits["memory"]
+    taken = re.search("true takes (.*) GB", shown("--gpu", "T4")["limit"])[1]
+    assert f"about {taken} GB of 16" in fits["memory"]
+    assert "--vllm_enable_sleep_mode true takes" in shown("--gpu", "4090", "--generation", "vllm")["limit"]
+    assert "a smaller --model_name_or_path" in shown("--gpu", "3080", "--beta", "0.1", "--use_peft", "true",
+        "--model_name_or_path", "Qwen/Qwen2.5-7B-Instruct")["limit"]  # fmt: skip
+
+
+def test_a_t4_computes_in_fp16_under_a_block_mask():
+    t4 = planned("--gpu", "T4", "--use_peft", "true")
+    assert [t4.settings.dtype, t4.settings.fp16, t4.settings.bf16] == ["float32", True, False]
+    assert t4.dense and t4.pack_tokens == 2048
+    notes = shown("--gpu", "T4")["notes"]
+    assert len(notes) == 2 and "no bfloat16" in notes[0] and "Ampere" in notes[1]
+    assert shown("--gpu", "A10")["notes"] == [] and not planned("--gpu", "A10").dense
+
+
+def test_under_a_block_mask_a_position_costs_the_whole_pack():
+    dense, run = planned("--attn_implementation", "eager"), planned("--pack_tokens", 2048)
+    passes = 3 + dense.settings.gradient_checkpointing
+    assert dense.dense and dense.pack_tokens == 2048 and not run.dense
+    weights = 2 * dense.shape.parameters * passes
+    assert dense.training_operations() == weights + 4 * 28 * 1536 * 2048 * passes
+
+
+@pytest.mark.parametrize(
+    ("flags", "engine"),
+    [
+        ("", "continuous"), ("--generation lean", "lean"), ("--generation vllm", "vllm"), ("--use_vllm true", "vllm"),
+        ("--use_unsloth true --use_peft true", "hf"), ("--devices 2 --sharding fsdp2", "hf"),
+        ("--devices 2 --sharding zero2", "continuous"),
+    ],
+)  # fmt: skip
+def test_auto_is_what_samples_without_vllm(flags, engine):
+    assert planned(*flags.split()).engine == engine
+
+
+def test_a_decoding_step_is_launches_or_the_memory():
+    steps = {
+        engine: planned("--generation", engine).decoding(engine, 64, 0) for engine in ("vllm", "continuous", "hf")
+    }
+    assert steps["hf"] == 0.020 > steps["continuous"] == 0.003 > steps["vllm"] > 0.001
+    slow = planned("--gpu", "T4", "--use_peft", "true")  # it reads 16-bit copies of its float32 weights
+    read = 2 * (slow.shape.parameters + 64 * 205 * 28 * 512)
+    assert slow.decoding("continuous", 64, 0) == pytest.approx(read / (0.32e12 * 0.8)) and read < 2**32
+
+
+def test_measured_rates_replace_the_table_of_that_gpu_alone(check_json):
+    run = planned()
+    assert run.device[1:4] == (85.0, 2.5, 600.0) and "measured" in shown()["notes"][0]
+    assert run.decoding("continuous", 64, 0) == run.decoding("continuous", 64, 1) == pytest.approx(0.004)
+    assert [run.decoding("hf", 64, case) for case in (0, 1)] == [0.020, 0.035]  # it failed there
+    operations = 1868 * 13216 * run.training_operations()
+    assert run.seconds(0)["training"] == pytest.approx(operations / (600e12 * 0.45))
+    other = shown("--gpu", "H200")
+    assert other["notes"] == [] and planned("--gpu", "H200").device.tflops == 769
+    half = planned("--model_name_or_path", "meta-llama/Llama-3.2-1B-Instruct")
+    assert half.decoding("continuous", 64, 0) == pytest.approx(0.004 * 16 / 28)  # by its layers
+    check_json.unlink()
+    assert planned().device.tflops == 798
 
 
 def test_layers_are_computed_again_where_the_memory_is_short():
