@@ -190,10 +190,9 @@ def memory(
     resident = {"weights": weights / of_weights, **beside, "optimizer": state / of_state}
     buckets = gradients if devices > 1 and sharding == "none" else 0.0  # DDP reduces gradients in a copy
     trained = {**resident, "gradients": gradients / of_gradients + buckets}
+    copied = 0.0 if training.use_vllm or of_weights > 1 else _copies(shape, training, model)
     if not (training.use_vllm or training.use_cpu or of_weights > 1):
-        held = _cache(shape, training, model, rollout_per_device, prompt_length)
-        merges = shape.adapter and not (model.load_in_4bit or model.load_in_8bit)
-        held += weights if merges else 0.0  # copies of the weights, with the adapter merged
+        held = _cache(shape, training, model, rollout_per_device, prompt_length) + copied
         trained["rollout cache"] = held if held <= KEPT * device_memory else 0.0
     step = training_step(shape, training, model, tokens, bool(pack_tokens), dense) + gathered
     in_place = any(name in _optimizer(training) for name in ("8bit", "4bit", "fused", "stable_adamw"))
@@ -203,7 +202,7 @@ def memory(
         {**beside, "weights before sharding": weights if of_weights > 1 else 0.0},
         {**trained, "training step": step},
         {**trained, "optimizer step": update},
-        {**resident, "weights gathered": whole, "generation": sampling + sleeping},
+        {**resident, "weights gathered": whole, "generation": sampling + copied + sleeping},
     ]
     return max(moments, key=lambda parts: sum(parts.values()))
 
@@ -282,6 +281,15 @@ def _cache(shape: Shape, training: "Training", model: "Model", rows: int, prompt
     """Bytes of the keys and values of a rollout's longest sequences."""
     length = prompt_length + (training.max_completion_length or 0)
     return float(rows * length * shape.layers * 2 * shape.key_value * _number(training, model))
+
+
+def _copies(shape: Shape, training: "Training", model: "Model") -> float:
+    """Bytes of the weights' copies that sample: with an adapter merged, or of float32 weights in 16 bits."""
+    if model.load_in_4bit or model.load_in_8bit:
+        return 0.0
+    a = _number(training, model)
+    layers = shape.parameters - shape.heads * shape.embedding
+    return float(a * (shape.parameters if a < BYTES.get(str(model.dtype), 4) else layers if shape.adapter else 0))
 
 
 def disk(shape: Shape, training: "Training", model: "Model") -> tuple[float, float]:

@@ -124,18 +124,23 @@ def test_the_steps_of_the_run_are_counted(table):
     assert table(max_steps="7")["this run"].finding.startswith("7 optimizer steps, about ")
 
 
-def test_a_run_on_a_gpu_is_timed_by_its_plan(monkeypatch):
+def test_a_run_on_a_gpu_is_timed_by_its_plan(monkeypatch, check_json):
     flags = ["--use_cpu=true", "--report_to=none", f"--model_name_or_path={DEMO / 'model'}", "--max_steps=120"]
     config = resolve(train_grpo.HYPERPARAMETERS, flags)
     shape = memory.shape(AutoConfig.from_pretrained(DEMO / "model"))
     data = SimpleNamespace(train=range(400))
     monkeypatch.setattr(type(config.training), "device", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    found = preflight.about_time(config, data, shape, 2048, pytest.fail).finding
+    found = preflight.about_time(config, data, shape, 2048, False, pytest.fail).finding
     assert found == "120 optimizer steps"  # of float32: no rate
     config.training.bf16 = True
-    found = preflight.about_time(config, data, shape, 2048, pytest.fail).finding
+    found = preflight.about_time(config, data, shape, 2048, False, pytest.fail).finding
+    assert found.endswith("(python -m grpo plan, rates of outputs/check.json)")
+    check_json.unlink()
+    found = preflight.about_time(config, data, shape, 2048, False, pytest.fail).finding
     assert re.fullmatch(r"120 optimizer steps, about .* minutes if completions average 200 tokens .*", found)
+    config.script.generation = "continuous"  # as auto does
+    assert preflight.about_time(config, data, shape, 2048, False, pytest.fail).finding == found
 
 
 def test_a_model_that_cannot_be_timed_has_its_steps_alone(table, monkeypatch):

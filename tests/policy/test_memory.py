@@ -122,11 +122,20 @@ def test_a_run_writes_what_was_estimated(learned):
     assert (learned.path / "model.safetensors").stat().st_size == pytest.approx(final, rel=0.05)
 
 
-@pytest.mark.parametrize(("flags", "copies"), [((), 0), (("--use_peft", "true"), 1)])
+@pytest.mark.parametrize(
+    ("flags", "copies"),
+    [
+        (["bfloat16"], 0),
+        (["bfloat16", "--use_peft", "true"], 1_310_340_608),  # the layers that it is merged into
+        (["float32"], 1_543_714_304),
+        (["float32", "--use_peft", "true"], 1_543_714_304),
+    ],
+)
 def test_a_rollouts_cache_stays_if_it_is_small_for_the_gpu(flags, copies):
-    training, model = on_a_gpu("--gradient_checkpointing", "false", *flags)
+    training, model = on_a_gpu("--gradient_checkpointing", "false", *flags[1:])
+    model.dtype = flags[0]
     shape = memory.shape(QWEN_15B, get_peft_config(model))
-    cache = 64 * (256 + 786) * 28 * 2 * 256 * 2 + copies * memory.weight_bytes(shape, training, model)[0]
+    cache = 2 * (64 * (256 + 786) * 28 * 2 * 256 + copies)
 
     def kept(size):
         return memory.memory(shape, training, model, 64, 256, 8192, device_memory=size).get("rollout cache", 0)
