@@ -99,6 +99,7 @@ def test_the_run_on_a_t4_fits_its_memory(on_a_t4, monkeypatch):
     text = "".join("".join(cell["source"]) for cell in CELLS)
     size, minutes = map(int, re.search(r"about (\d+) GB of 16, and (\d+) minutes", text).groups())
     assert round(planned.peak) == size < 12
+    assert planned.dense and not plan.read(["--gpu", "H100", *on_a_t4[0]])[1].dense  # also planned on a T4
     assert sum(planned.seconds(0).values()) < 60 * minutes < 1.2 * sum(planned.seconds(1).values())
 
 
