@@ -98,6 +98,7 @@ def score(rows: Sequence[Row], functions: registry.Rewards, template: str = rewa
     for row, values in zip(rows, zip(*columns, strict=True), strict=True):
         finite = [float(value) if value is not None and math.isfinite(value) else None for value in values]
         seen = {"line": row["line"], "answer": row["answer"], "extracted": extract_xml_answer(row["completion"])}
+        seen |= {"answer_tag": "<answer>" in row["completion"]}
         seen |= {"rewards": dict(zip(functions, finite, strict=True)), "total": math.fsum(filter(None, finite))}
         scored.append(seen | {"suspicious": suspicions(row | seen, template)})
     return scored
@@ -165,7 +166,8 @@ def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]],
 
     def show(row: Row) -> None:
         parts = " ".join(number(value, "g") for value in row["rewards"].values())
-        texts = f"gold '{shown(row['answer'], 20)}', extracted '{shown(row['extracted'], 60)}'"
+        read = "extracted" if row["answer_tag"] else "no answer tag:"
+        texts = f"gold '{shown(row['answer'], 20)}', {read} '{shown(row['extracted'], 60)}'"
         print(f"  line {row['line']}: {texts}, total {row['total']:.3f} ({parts})")
 
     print(f"{len(rows)} rows, {sum(bool(row['suspicious']) for row in rows)} of them flagged")

@@ -3,9 +3,11 @@
 Configurations are read before preflight, weights after it, and all of them before a run writes anything.
 """
 
+import contextlib
 import dataclasses
 import os
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from grpo.core.errors import UserError, readable
@@ -136,7 +138,8 @@ def load(config: Config) -> Any:
         "quantization_config": get_quantization_config(config.model),
         **cast(dict[str, Any], training.model_init_kwargs or {}),
     }
-    with readable("loading", name=name), phase(START), sharding.loaded_whole(), warnings.catch_warnings():
+    quiet = _without_bar() if os.path.isdir(base) else contextlib.nullcontext()  # with it a download shows its own
+    with readable("loading", name=name), phase(START), sharding.loaded_whole(), warnings.catch_warnings(), quiet:
         loaded: Any = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         model, found = loaded
         if options["quantization_config"] is None:
@@ -160,6 +163,20 @@ def load(config: Config) -> Any:
                 f"model_name_or_path: weights of {name!r} are not finite ({key}); use an earlier checkpoint"
             )
     return model
+
+
+@contextlib.contextmanager
+def _without_bar() -> Iterator[None]:
+    """Without transformers' bar of what is read from a disk in seconds."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple["PreTrainedTokenizerBase", PromptFormat]:

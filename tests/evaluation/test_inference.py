@@ -95,9 +95,11 @@ def test_an_interrupted_merge_leaves_nothing_like_a_model(adapter_run, monkeypat
     assert inference.merge(settings(), "run").is_dir() and not (adapter_run / "merged.partial").exists()
 
 
-def test_a_question_is_asked_and_its_answer_read(capfd):
+def test_a_question_is_asked_and_its_answer_read(capfd, monkeypatch):
+    monkeypatch.setattr("transformers.utils.logging._tqdm_active", True)
     assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(DEMO / "model")]) == 0
-    shown = capfd.readouterr().out
+    shown, err = capfd.readouterr()
+    assert "Loading weights" not in err
     assert shown.startswith(f"{DEMO / 'model'} answers:") and "<reasoning>" in shown and "Answer: 19" in shown
     assert list(Path.cwd().iterdir()) == []
 

@@ -60,6 +60,11 @@ def test_the_summary_comes_first_then_five_flagged_rows(write_jsonl, capsys):
     assert out.count(f"  line 16: {row}") == 2 and "  line 15: gold '7', extracted '7', total 4.000" in out[-2]
 
 
+def test_a_completion_without_the_tag_has_nothing_extracted(write_jsonl, capsys):
+    assert xray.main([write_jsonl([{"completion": "7", "answer": "7"}])]) == 0
+    assert "  line 1: gold '7', no answer tag: '7', total " in capsys.readouterr().out
+
+
 def test_values_that_are_not_finite_have_no_part_in_the_sums(write_jsonl, monkeypatch, capsys):
     monkeypatch.setitem(REWARD_FUNCS, "odd", lambda completions, **_: [None, float("nan"), float("inf"), 1])
     path = write_jsonl([{"completion": GOOD, "answer": "7"}] * 4)

@@ -151,6 +151,7 @@ def test_what_left_nothing_is_started_again_without_resuming(monkeypatch):
 def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     argv = ["--config", "x.yaml", "--output-dir=mine", "--model_name_or_path", "base", "--seed", "7"]
+    argv += ["--learning-rate", "1e-5", "--packed", "--reward_funcs", "one", "two", "--max_steps=9"]
     assert records.evaluate_command(Path("mine"), argv) == (
         "python train_grpo.py --config x.yaml --seed 7 --model_name_or_path mine --eval_only true --eval_num_samples 8"
     )

@@ -196,6 +196,20 @@ def test_a_chart_is_an_element_in_the_pages_colours():
     assert "opacity: 0.15" in charts.svg(reward, "Reward", 320, 150, [])  # its band
 
 
+@pytest.mark.parametrize(
+    ("steps", "ticks"),
+    [
+        (range(5, 31, 5), [10, 20, 30]),
+        (range(1, 468), [200, 400, 467]),
+        (range(3, 31, 3), [3, 12, 21, 30]),
+        ([7], [7]),
+        ([7, 9], [7, 9]),
+    ],
+)
+def test_ticks_are_steps_that_were_logged_and_the_last(steps, ticks):
+    assert charts._ticks(list(steps)) == ticks
+
+
 def test_a_single_log_is_a_dot():
     one, two = ([{"step": step, "kl": 0.5} for step in range(4, end)] for end in (5, 6))
     dotted = [charts.svg(charts.read_curves(logs)["kl"], "KL", 320, 150, []) for logs in (one, two)]
@@ -362,6 +376,23 @@ def test_the_model_card_says_what_how_and_how_well(run):
     code = re.search(r"```python\n(.*?)```", body, re.DOTALL)[1]
     compile(code, "card", "exec")
     assert '"role": "system", "content": "Respond so:' in code
+
+
+def test_the_card_has_the_license_of_a_base_model_at_hand(run):
+    change_record(run, settings={"model_name_or_path": "assets/demo/model"})
+    Path("assets/demo/model").mkdir(parents=True)
+    Path("assets/demo/model/README.md").write_text("---\nlicense: apache-2.0\nlicense_link: a: b\n---\n")
+    assert front_matter(report.write_model_card(run))[0]["license"] == "other"  # a link that is not YAML
+    Path("assets/demo/model/README.md").write_text("---\nlicense: apache-2.0\ntags: [x]\n---\n# Base\n")
+    head, body = front_matter(report.write_model_card(run))
+    assert head["license"] == "apache-2.0" and "license_name" not in head and "(apache-2.0)." in body
+
+
+def test_the_card_leaves_this_machine_out(run):
+    change_record(run, changed={key: {"inline": None, "run": "x"} for key in ("output_dir", "report_to", "seed")})
+    _, body = front_matter(report.write_model_card(run))
+    assert 'model="your-name/run")' in body and "`seed`" in body
+    assert "outputs/" not in body and "`output_dir`" not in body and "`report_to`" not in body
 
 
 @pytest.mark.parametrize("name", ["assets/demo/model", "./model", "here", "a/rows.jsonl", "rows.csv", "b.parquet"])

@@ -1,5 +1,6 @@
 """grpo/runs/run.py: what is said at a run's end. (Signals: tests/training/test_stopping.py.)"""
 
+import re
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ from grpo.runs.run import Run
 def test_a_finished_run_names_what_to_do_next():
     push = SimpleNamespace(push_to_hub=False)
     run = Run(SimpleNamespace(output=Path("out/a run"), argv=["--config", "demo"], training=push))
-    first, *lines = run.next_steps(Path("out/a run/report.html")).splitlines()
+    text = run.next_steps(Path("out/a run/report.html"))
+    assert max(map(len, text.splitlines())) <= 80
+    first, *lines = re.sub(r" \\\n|(?<=[a-z])\n(?=    )", "", text).splitlines()
     ask, measure, publish = (shlex.split(line) for line in lines[1:])
     assert first == "Next:" and lines[0].endswith("  out/a run/report.html")
     push.push_to_hub = True
