@@ -3,8 +3,9 @@
 import importlib
 import sys
 
+from grpo.config.help import versions
 from grpo.core.ending import pipe_may_close
-from grpo.core.errors import MISTAKE, UserError, readable
+from grpo.core.errors import MISTAKE, UserError, did_you_mean, readable
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
@@ -21,8 +22,12 @@ def main(argv: list[str] | None = None) -> int:
     if words[:1] in (["--help"], ["-h"]):
         print(USAGE, *(f"  {name:8}{what}" for name, (_, what) in TOOLS.items()), sep="\n")
         return 0
+    if "--version" in words:
+        print(versions())
+        return 0
     if not words or words[0] not in TOOLS:
-        print(f"error: {USAGE}", file=sys.stderr)
+        wrong = f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}" if words else USAGE
+        print(f"error: {wrong}", file=sys.stderr)
         return MISTAKE
     status = 0
     try:

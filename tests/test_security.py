@@ -50,7 +50,7 @@ def plant(path, raw=False):
 
 @pytest.fixture
 def copy_model(tmp_path):
-    """A copy of the demo's model in this test's directory, with a pickle in the place of its weights if asked."""
+    """A copy of the demo's model in this test's directory, with a pickle instead of its weights if asked."""
 
     def copy(name="model", weights=True):
         model = Path(shutil.copytree(DEMO / "model", tmp_path / name))

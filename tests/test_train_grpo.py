@@ -47,7 +47,7 @@ def test_a_first_process_that_is_late_names_a_mistake_once():
     Path("late.py").write_text(LATE.format(root=str(ROOT)))
     done = command("late.py", ["--use_cpu", "true", "--num_generations", "5"], processes=2)
     assert done.returncode != 0 and done.stderr.count("error: num_generations: 5") == 1
-    assert "2 device(s)" in done.stderr
+    assert "× 2 devices ×" in done.stderr
 
 
 # --- Training
@@ -234,7 +234,7 @@ def test_two_processes_end_with_the_same_weights_and_they_moved(lora, tiny_run):
     Path("ranks.py").write_text(RANKS.format(root=str(ROOT)))
     done = command("ranks.py", tiny_run(**LEARNS, use_peft=lora, save_strategy="no"), processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "4 prompts × 8 generations = 32 completions per optimizer step (16 on each of 2 device(s)" in " ".join(
+    assert "4 prompts × 8 generations = 32 completions per optimizer step (16 on each of 2 devices" in " ".join(
         done.stdout.split()
     )
     ranks = [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]

@@ -18,8 +18,8 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 from grpo.config import help
 from grpo.config.validate import refuse_secrets
 from grpo.core.ending import pipe_may_close
-from grpo.core.errors import UserError
-from grpo.core.parsing import ArgumentParser, from_yaml
+from grpo.core.errors import UserError, did_you_mean
+from grpo.core.parsing import ArgumentParser, from_yaml, in_our_words
 from grpo.core.settings import ScriptArguments
 from grpo.rewarding import stages
 
@@ -57,8 +57,7 @@ class Parser(TrlParser):
                 action.type = _or_none(action.type)
 
     def error(self, message: str) -> NoReturn:
-        key, colon, problem = message.removeprefix("argument --").partition(": ")
-        raise UserError(f"{key.partition('/')[0]}{colon}{problem}")  # --bf16/--no_bf16
+        raise UserError(in_our_words(message))
 
     def words(self, key: str, value: Any) -> list[str]:
         """A setting of HYPERPARAMETERS or a recipe as words of a command line."""
@@ -128,6 +127,8 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
             raise UserError(
                 f"report_to: {unknown[0]!r} is a second value; write several trackers as wandb,tensorboard"
             )
+        if unknown[0] in help.recipes():
+            raise UserError(f"{unknown[0]!r} is a recipe; use --config {unknown[0]}")
         raise UserError(f"{unknown[0]!r} follows no flag that takes it; write settings as --flag value")
     if unknown:
         key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
@@ -167,8 +168,8 @@ def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
     try:
         recipe = from_yaml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
-        names = ", ".join(help.recipes())
-        raise UserError(f"config: cannot read {path!r} ({error.strerror}); use a file, or one of {names}") from None
+        names = did_you_mean(Path(path).stem, [*help.recipes(), "a file's path"])
+        raise UserError(f"config: cannot read {path!r} ({error.strerror}){names}") from None
     except ValueError as error:
         raise UserError(f"config: {path} is not valid YAML in UTF-8 ({error}); write `key: value` lines") from None
     if not isinstance(recipe, dict):

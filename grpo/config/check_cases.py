@@ -35,6 +35,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo.config.plan import SPREAD
 from grpo.core import gpu
+from grpo.core.checklist import counted
 from grpo.core.errors import UserError
 from grpo.policy import engines, memory, vllm
 from grpo.policy.generation import eos_ids
@@ -74,7 +75,7 @@ def machine(model: str | None = None) -> dict[str, Any]:
         dtype = torch.bfloat16
         attention += ["flex_attention", *(each for each, available in flash.items() if available)]
     else:
-        kind, name, total = "cpu", f"CPU, {torch.get_num_threads()} thread(s)", psutil.virtual_memory().total
+        kind, name, total = "cpu", f"CPU, {counted(torch.get_num_threads(), 'thread')}", psutil.virtual_memory().total
     model = model or ("1.5B" if kind == "cuda" else "2M")
     called = f"a random Qwen2 of {model} parameters" if model in RANDOM else Path(model).resolve().name
     rates = {dtype: matrix_rate(kind, dtype) for dtype in ("bfloat16", "float32")}

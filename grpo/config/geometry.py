@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from grpo.core.checklist import counted
 from grpo.core.errors import UserError
 from grpo.core.settings import Geometry
 
@@ -20,7 +21,7 @@ def solve(settings: dict[str, Any], world_size: int) -> Geometry:
         if total % (batch * world_size):
             raise UserError(
                 f"generation_batch_size: {total} is not a multiple of per_device_train_batch_size {batch} × "
-                f"{world_size} device(s); use a multiple of {batch * world_size}"
+                f"{counted(world_size, 'device')}; use a multiple of {batch * world_size}"
             )
         steps = total // (batch * world_size)
     steps = steps or accumulation
@@ -44,7 +45,8 @@ def solve(settings: dict[str, Any], world_size: int) -> Geometry:
             advice += f", or num_generations to {', '.join(divisors[:8])}"
         raise UserError(
             f"num_generations: {group} does not divide the rollout of {rollout} completions "
-            f"(per_device_train_batch_size {batch} × {world_size} device(s) × {steps} steps per generation); "
+            f"(per_device_train_batch_size {batch} × {counted(world_size, 'device')} × "
+            f"{counted(steps, 'step')} per generation); "
             f"{advice} (TRL counts completions; it counted prompts in January 2025: 1 / 4 / 16 is 16 / 4 / 16 now)"
         )
     return Geometry(world_size, batch, accumulation, steps, group, settings["num_iterations"])

@@ -143,6 +143,8 @@ def did_you_mean(key: str, names: Collection[str]) -> str:
     """The end of an error about a setting that does not exist."""
     if key in LAUNCHED:
         return "; start several processes by torchrun --nproc_per_node=N train_grpo.py"
+    if key == "device":
+        return "; a GPU is found by itself, and --use_cpu true does without"
     if key in ALIASES:
         return f"; use --{ALIASES[key]}"
     close = difflib.get_close_matches(key, [*names, *ANSWERED], n=1, cutoff=0.75)

@@ -15,7 +15,7 @@ from rich.table import Table
 from transformers import SchedulerType
 
 from grpo.config import plan, timing
-from grpo.core.checklist import Check, check_if, in_words, stop_at_errors
+from grpo.core.checklist import Check, check_if, counted, in_words, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import for_rich
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def _spread(lengths: Sequence[int]) -> str:
     cuts = quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else [lengths[0]] * 19
-    return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {max(lengths)} tokens"
+    return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {counted(max(lengths), 'token')}"
 
 
 def about_data(config: Config, data: Data) -> Iterator[Check]:
@@ -47,25 +47,32 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     columns = f"{script.question_column} and {script.answer_column}"
     finding = f"columns {columns}"
     if data.unusable:
-        finding += f"; {data.unusable} rows without a question or a gold answer were dropped"
+        finding += f"; dropped {counted(data.unusable, 'row')} without a question or a gold answer"
     yield check_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
-    finding = f"{len(data.held_out)} held-out questions"
+    finding = counted(len(data.held_out), "held-out question")
     if not script.eval_only:
-        finding = f"{rows} training rows, {config.geometry.steps_per_epoch(rows)} optimizer steps per epoch; {finding}"
-    remedy = "so few held-out questions show only huge changes; raise eval_samples, or set eval_dataset_name"
+        steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
+        finding = f"{counted(rows, 'training row')}, {steps} per epoch; {finding}"
+    remedy = "add rows (where there is no eval_split, a tenth of them is held out), or set eval_dataset_name"
+    if script.eval_dataset_name:
+        remedy = f"add rows to {script.eval_dataset_name}"
+    if len(data.held_out) < data.available:
+        remedy = "raise eval_samples"
+    remedy = f"so few held-out questions show only huge changes; {remedy}"
     yield check_if(len(data.held_out) < 30, "dataset", finding, remedy)
     if script.eval_only:
         return
     if rows < config.geometry.rollout_prompts:
-        finding = f"{rows} training rows are fewer than the {config.geometry.rollout_prompts} prompts of one rollout"
+        needed = counted(config.geometry.rollout_prompts, "prompt")
+        finding = f"{counted(rows, 'training row')} cannot fill one rollout, which takes {needed}"
         remedy = "add rows, or lower per_device_train_batch_size or gradient_accumulation_steps"
         yield Check("error", "dataset", finding, remedy)
-    finding = f"{data.duplicates} training rows ask a question again"
+    finding = counted(data.duplicates, "duplicate training row")
     if data.contradictory:
-        finding += f", {data.contradictory} questions with different gold answers"
+        finding += f", {counted(data.contradictory, 'question')} with different gold answers"
     bad = data.contradictory or data.duplicates > 0.01 * rows
     yield check_if(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
-    finding = f"{data.overlap} training rows that ask a held-out question were dropped"
+    finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
     yield check_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
 
 
@@ -78,7 +85,7 @@ def about_golds(data: Data, reward_names: Container[str]) -> Iterator[Check]:
     shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
     numbers = fmean(re.fullmatch(r"-?[0-9]*\.?[0-9]+(/[0-9]+)?", gold) is not None for gold in golds)
     with_digits = fmean(any(map(str.isdigit, gold)) for gold in golds)
-    finding = f"{shown} · {100 * numbers:.0f} % numbers, longest {max(map(len, golds))} characters"
+    finding = f"{shown} · {100 * numbers:.0f} % numbers, longest {counted(max(map(len, golds)), 'character')}"
     remedy = ""
     if fmean(len(gold) > LONG_GOLD for gold in golds) > 0.05:
         remedy = "no completion will hold such texts exactly: keep the final answer alone, or put it after ####"
@@ -93,9 +100,8 @@ def about_prompts(config: Config, data: Data) -> Iterator[Check]:
     kind = "chat messages" if data.prompt_format.chat else "plain text"
     fields = ("system_prompt", "question_template", "completion_template")
     own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
-    finding = (
-        f"{config.script.prompt_format}{own and f' with your {own}'} as {kind}, {len(data.shots)} worked examples"
-    )
+    finding = f"{config.script.prompt_format}{own and f' with your {own}'} as {kind}, "
+    finding += counted(len(data.shots), "worked example")
     asked = config.script.use_chat_template is not None
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield check_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
@@ -133,7 +139,7 @@ def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Itera
     if config.script.max_prompt_length and not config.script.eval_only:
         finding += f"; limit {config.script.max_prompt_length}"
     if data.too_long:
-        finding += f": {data.too_long} training rows with longer prompts were dropped"
+        finding += f"; dropped {counted(data.too_long, 'training row')} above it"
     many = data.too_long > 0.05 * len(data.lengths)
     yield check_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
     if solutions:
@@ -202,7 +208,7 @@ def about_model(
     yield about_time(config, data, shape, at_once, dense, time_on_cpu)
     steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
     if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
-        finding = f"the learning rate rises for {training.warmup_steps:g} steps, and the run has {steps:,}"
+        finding = f"the learning rate rises for {counted(training.warmup_steps, 'step')}, and the run has {steps:,}"
         yield Check("warning", "warm-up", finding, "lower warmup_steps, or write a share of the run: 0.1")
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
@@ -246,7 +252,7 @@ def about_time(
     """The steps of this run, and about how long they take: by the plan of a GPU, by a measurement on a CPU."""
     training, script, steps = config.training, config.script, count_steps(config, data)
     most = "at most " if script.filter_pass_rate and training.max_steps <= 0 else ""
-    finding = f"{most}{steps:,} optimizer steps"
+    finding = most + counted(steps, "optimizer step")
     if training.device.type == "cuda" and shape.layers:
         import torch
 
@@ -289,9 +295,11 @@ def _free_memory(device: "torch.device") -> tuple[float, float, str]:
 
 
 def about_surroundings(config: Config) -> Iterator[Check]:
+    known = config.settings()
     for note in config.notes:
         finding, _, remedy = note.removeprefix("note: ").partition("; ")
-        yield check_if(remedy, "note", finding, remedy)
+        name = next((word for word in re.findall(r"\w+", note) if word in known), "settings")  # which it is about
+        yield check_if(remedy, name, finding, remedy)
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         for stage in config.stages:
@@ -383,7 +391,8 @@ def check(
     checks += about_lengths(config, data, solutions)
     if tried:
         checks += about_tags(prompt, data, probe.weighted_sum(tried, weights))
-        checks += probe.about_rewards(tried, weights)
+        said = " ".join(each.remedy for each in checks)  # about_golds may say why a reward gives the same to all
+        checks += probe.about_rewards(tried, weights, {name for name in tried if name in said})
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
 
     def time_on_cpu(shape: memory.Shape, steps: int) -> str:

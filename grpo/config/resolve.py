@@ -82,7 +82,11 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
         validate.check_effect(settings, typed)
     dropped = below.get("eval_dataset_name")
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
-        notes.append(f"note: {dropped!r} does not belong to your data, so it is not evaluated on")
+        owner = "HYPERPARAMETERS'" if dropped == hyperparameters.get("eval_dataset_name") else "the recipe's"
+        notes.append(
+            f"note: {owner} eval_dataset_name ({dropped}) is ignored, since your data replaces what it belongs to: "
+            "held-out questions come from yours"
+        )
     named = {"gradient_checkpointing", "activation_checkpointing"} & {*typed, *below}
     return Merged(settings, typed, geometry, in_stages, notes + validate.doubts(settings, below), not named)
 

@@ -69,8 +69,10 @@ def describe(
     took = [seconds(config, data, rates, steps, each, prompt) for each in means]
     size, unit = next((size, unit) for size, unit, most in UNITS if took[-1] < most)
     average = "to ".join(f"{each:.0f} " for each in means)
-    like = ", as the gold solutions do" if solutions else ""
-    return f"about {plan.between(took[0] / size, took[-1] / size)} {unit} if completions average {average}tokens{like}"
+    average += "token" if means == [1] else "tokens"
+    if solutions:
+        average += ", as the gold solutions do" + " (cut at the limit)" * (median(solutions) > limit)
+    return f"about {plan.between(took[0] / size, took[-1] / size)} {unit} if completions average {average}"
 
 
 def seconds(config: Config, data: Data, rates: Rates, steps: int, mean: float, prompt: float) -> float:

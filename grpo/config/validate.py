@@ -189,7 +189,7 @@ def doubts(settings: Mapping[str, Any], below: Mapping[str, Any]) -> list[str]:
     """A note where the learning rate cannot be meant; `below` is what inline block and recipe say."""
     rate, usual = settings["learning_rate"], float(below.get("learning_rate") or settings["learning_rate"])
     if 0 < 100 * usual <= rate:
-        return [f"note: learning_rate {rate:g} is {rate / usual:,.0f} times the default here, {usual:g}; lower it"]
+        return [f"note: learning_rate {rate:g} is {rate / usual:,.0f} times the default here; try about {usual:g}"]
     if rate >= 1e-2 and not settings["use_peft"]:
         return [f"note: learning_rate {rate:g} is far too high to train all weights; try 1e-6 to 1e-4"]
     return []

@@ -29,5 +29,13 @@ def stop_at_errors(checks: Sequence[Check]) -> None:
         raise UserError(f"{errors[0].name}: {errors[0].finding}; {errors[0].remedy}{more}")
 
 
+def counted(count: float, noun: str) -> str:
+    """
+    >>> counted(1, "row"), counted(0, "row"), counted(1234, "optimizer step")
+    ('1 row', '0 rows', '1,234 optimizer steps')
+    """
+    return f"{count:,.10g} {noun}{'s' * (count != 1)}"
+
+
 def in_words(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

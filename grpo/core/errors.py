@@ -1,11 +1,12 @@
 """What ends a run with one readable line instead of a traceback, and how libraries' exceptions become such a line."""
 
 import contextlib
+import difflib
 import errno
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,14 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+def did_you_mean(value: str, choices: Iterable[str]) -> str:
+    """The end of an error about a value that is none of these."""
+    choices = list(choices)
+    close = [name for name in choices if value and name.startswith(value)][:1]
+    close = close or difflib.get_close_matches(value, choices, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; use {', '.join(choices[:-1])} or {choices[-1]}"
 
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
@@ -188,7 +197,7 @@ def translate(error: BaseException, doing: str, facts: dict[str, Any]) -> UserEr
     for row in (row for row in TRANSLATIONS if row.doing in ("", doing)):
         if not row.doing and "left" not in facts:
             continue  # whoever knows what is left of the run is further out
-        # a full disk and a process that is gone hide behind what the libraries on the way make of them
+        # a full disk and a process that is gone hide behind what the libraries in between make of them
         for found in origins(error) if row.doing in ("", "the run") else (error,):
             if row.matches(found):
                 known = {key: value() if callable(value) else value for key, value in facts.items() if key in row.line}

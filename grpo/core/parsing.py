@@ -2,11 +2,12 @@
 
 import argparse
 import json
+import re
 from typing import Any, NoReturn
 
 import yaml
 
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, did_you_mean
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -16,7 +17,31 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument --')}; see {self.prog} --help")
+        raise UserError(f"{in_our_words(message)}; see {self.prog} --help")
+
+
+def _unknown(found: re.Match[str]) -> str:
+    return f"{found[1]} is unknown{did_you_mean(found[1][1:-1], found[2].replace(chr(39), '').split(', '))}"
+
+
+# argparse's words, and ours
+WORDS = (
+    (r"invalid choice: (.*) \(choose from (.*)\)", _unknown),
+    (r"invalid int value: (.*)", r"\1 is not a whole number"),
+    (r"invalid float value: (.*)", r"\1 is not a number"),
+    (r"Truthy value expected: got (.*) but expected one of .*", r"'\1' is neither true nor false"),
+    (r"expected (one|at least one) argument", "it needs a value"),
+    (r"the following arguments are required: (.*)", r"\1 is missing"),
+    (r"unrecognized arguments: (.*)", r"\1: no such flag"),
+)
+
+
+def in_our_words(message: str) -> str:
+    """argparse's error as one of ours: the setting, what is wrong with its value, and what would be right."""
+    message = re.sub(r"^argument --([^:/]*)[^:]*", r"\1", message)  # --bf16/--no_bf16
+    for theirs, ours in WORDS:
+        message = re.sub(theirs, ours, message, flags=re.DOTALL)
+    return message
 
 
 def from_json(text: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo.core.checklist import counted
 from rewards import short_name
 
 if TYPE_CHECKING:
@@ -189,15 +190,15 @@ class Geometry:
     def describe(self) -> str:
         prompts = self.per_step / self.num_generations
         rollouts = self.per_step / self.rollout
+        share = f"{self.per_step // self.world_size} on each of {self.world_size} devices, " * (self.world_size > 1)
         line = (
-            f"Geometry: {prompts:g} prompts × {self.num_generations} generations = {self.per_step} completions per "
-            f"optimizer step ({self.per_step // self.world_size} on each of {self.world_size} device(s), in "
-            f"micro-batches of {self.per_device_train_batch_size}); "
+            f"Geometry: {counted(prompts, 'prompt')} × {self.num_generations} generations = {self.per_step} "
+            f"completions per optimizer step ({share}in micro-batches of {self.per_device_train_batch_size}); "
         )
         if rollouts == 1 and self.num_iterations == 1:
             return line + "one optimizer step per rollout (on-policy)"
         steps = self.num_iterations / rollouts
-        return line + f"a rollout of {self.rollout} completions serves {steps:g} optimizer step(s)"
+        return line + f"a rollout of {self.rollout} completions serves {counted(steps, 'optimizer step')}"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from grpo.core.checklist import counted
 from grpo.core.errors import UserError
 from grpo.core.settings import Config, ScriptArguments
 from grpo.data import prompts
@@ -32,6 +33,7 @@ class Data:
     shots: Sequence[Shot]
     train: Dataset  # with `question`, `prompt` and `answer`, as has `held_out`; they share no question
     held_out: Dataset
+    available: int  # questions that could be held out, without eval_samples
     unusable: int  # rows of either that had no question or no gold answer
     overlap: int  # training rows dropped because they ask a held-out question
     duplicates: int  # training rows that ask a question again
@@ -110,6 +112,7 @@ def prepare(
         raw = take_split(eval_source or source, script.eval_split, "eval_split")
         label = f"evaluation data {(script.eval_dataset_name or script.dataset_name)!r}"
         given, unusable = make_prompts(raw, make_prompt, *columns, label=label)
+        available = len(given)
         given = sample(given, script.eval_samples, seed)
     if given is not None and script.eval_only:
         rows = held_out = given
@@ -119,6 +122,7 @@ def prepare(
         rows, more = make_prompts(raw, make_prompt, *columns, label=f"training data {script.dataset_name!r}")
         unusable += more
         if given is None:
+            available = len(rows) // 10
             rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
         else:
             held_out = given
@@ -138,6 +142,7 @@ def prepare(
         shots=shots,
         train=train,
         held_out=held_out,
+        available=available,
         unusable=unusable,
         overlap=overlap,
         duplicates=len(rows) - len(answers),
@@ -184,8 +189,8 @@ def make_prompts(
         raise UserError(
             f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
         )
-    for name in TRLS_OWN & set(rows.column_names):
-        raise UserError(f"{label}: TRL reserves the column name {name!r}; rename the column")
+    if reserved := [name for name in rows.column_names if name in TRLS_OWN]:
+        raise UserError(f"{label}: TRL reserves these column names: {', '.join(reserved)}; rename the columns")
     # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second
     asked, answers = rows[question_column][:], gold_answers(rows[answer_column])
     kept = [
@@ -244,7 +249,9 @@ def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
 def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Dataset]:
     """Cut a seeded slice of `count` rows, at most a tenth, off the training rows: (training, held out)."""
     if len(rows) < 2:
-        raise UserError(f"dataset: {len(rows)} row(s) cannot be split into training and evaluation; add more rows")
+        raise UserError(
+            f"dataset: {counted(len(rows), 'row')} cannot be split into training and evaluation; add more rows"
+        )
     held_out = set(random.Random(seed).sample(range(len(rows)), max(1, min(count, len(rows) // 10))))
     training = [index for index in range(len(rows)) if index not in held_out]
     return rows.select(training), rows.select(sorted(held_out))

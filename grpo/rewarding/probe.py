@@ -3,7 +3,7 @@
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -79,8 +79,8 @@ def weighted_sum(tried: Tried, weights: dict[str, float]) -> dict[str, float]:
     return {kind: sum(weights[name] * (values[kind] or 0.0) for name, values in working.items()) for kind in kinds}
 
 
-def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
-    """The rewards at fault, and what all of them together tell apart."""
+def about_rewards(tried: Tried, weights: dict[str, float], explained: Container[str] = ()) -> Iterator[Check]:
+    """The rewards at fault, and what all of them together tell apart; those `explained` may give the same to all."""
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
         if isinstance(values, BaseException):
@@ -90,9 +90,9 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
             if "unexpected keyword argument" in finding:
                 remedy = "add **kwargs to its parameters: rewards get every column by name"
             yield Check("error", title, finding, remedy)
-        elif values is not None and len(set(values.values())) == 1:
+        elif values is not None and len(set(values.values())) == 1 and name not in explained:
             remedy = "it moves no advantage unless your completions differ in other ways"
-            yield Check("warning", title, f"gives {_number(values['perfect'])} to all of them", remedy)
+            yield Check("warning", title, f"gives {_number(values['perfect'])} to every test completion", remedy)
     total = weighted_sum(tried, weights)
     if not any(weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")

@@ -46,7 +46,7 @@ class Lean:
         """Completions in the order of the prompts, each with the end token that it ended with, if it did."""
         # all rows at once, so that one prefill serves all samples of a prompt
         jobs = list(enumerate(prompt_ids))
-        # the loss computes under this autocast, too; an adapter's base model would do without
+        # the loss computes under this autocast, too; an adapter's base model does not need it
         with (
             profiling_context(trainer, f"{self.name}.generate"),
             sharding.whole(trainer) as model,

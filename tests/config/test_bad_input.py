@@ -355,14 +355,14 @@ def sums(form, count=40):
 
 
 ONE = {"What is 2 + 2?": "4"}
-DROPPED = "9 rows without a question or a gold answer were dropped"
+DROPPED = "dropped 9 rows without a question or a gold answer"
 ODD = {
-    "a line of a megabyte": fine(lines([{"question": "why " * 250_000, "answer": "#### 1"}, *ROWS]), too_long=1, shown="1 training rows with longer prompts were dropped", answers=ONE),
+    "a line of a megabyte": fine(lines([{"question": "why " * 250_000, "answer": "#### 1"}, *ROWS]), too_long=1, shown="dropped 1 training row above it", answers=ONE),
     "null answers": fine(lines([*ROWS, *[{"question": "a", "answer": None}] * 9]), unusable=9, shown=DROPPED),
     "CSV with a byte-order mark, quotes and newlines": fine(b'\xef\xbb\xbfquestion,answer\r\n"What, ""then""\nis 1?","1,000"\r\n' + b"".join(b"q%d,%d\r\n" % (n, n) for n in range(39)), name="given.csv", answers={'What, "then"\nis 1?': "1000", "q7": "7"}),
     "CSV with short rows": fine("question,answer\n" + "".join(f"q{n},{n}\n" for n in range(40)) + "q\n" * 9, name="given.csv", unusable=9, shown=DROPPED),
-    "data with a test split": Read(Case(flags={"dataset_name": "given", "eval_samples": "3"}, files={"given": saved()}), 40, shown="3 training rows that ask a held-out question were dropped"),
-    "evaluated on some training rows": Read(Case(flags={"eval_dataset_name": "rows.jsonl", "dataset_name": "rows.jsonl", "eval_samples": "5"}), 40, shown="5 training rows that ask a held-out question were dropped"),
+    "data with a test split": Read(Case(flags={"dataset_name": "given", "eval_samples": "3"}, files={"given": saved()}), 40, shown="dropped 3 training rows with a held-out question"),
+    "evaluated on some training rows": Read(Case(flags={"eval_dataset_name": "rows.jsonl", "dataset_name": "rows.jsonl", "eval_samples": "5"}), 40, shown="dropped 5 training rows with a held-out question"),
     "recipe with a byte-order mark": Read(recipe(b"\xef\xbb\xbfbeta: 0.5\n", ""), 40, settings={"beta": 0.5}),
     "recipe with one reward as a text": Read(recipe("reward_funcs: correctness_reward_func\n", ""), 40, settings={"reward_funcs": ["correctness_reward_func"]}),
     "no system prompt": Read(given("--system_prompt", "", says=""), 40, settings={"system_prompt": ""}),

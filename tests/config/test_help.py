@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 import train_grpo
+from grpo.__main__ import main as tool
 from grpo.config import arguments, help
 
 
@@ -51,6 +52,46 @@ def test_a_usual_slip_gets_the_right_flag(slip, flag, capsys):
     with contextlib.suppress(SystemExit):
         assert train_grpo.main([f"--{slip}", "1"]) == 2
     assert capsys.readouterr().err == f"error: --{slip}: no such flag; use --{flag}\n"
+
+
+SLIPS = {  # the whole error
+    "--optim adam": "optim: 'adam' is unknown; did you mean adamw_torch?",
+    "--lr_scheduler_type cosin": "lr_scheduler_type: 'cosin' is unknown; did you mean cosine?",
+    "--seed abc": "seed: 'abc' is not a whole number",
+    "--beta 0,1": "beta: '0,1' is not a number",
+    "--no_bf16 --tf32 maybe": "tf32: 'maybe' is neither true nor false",
+    "--ask": "ask: it needs a value",
+    "--reward_funcs": "reward_funcs: it needs a value",
+    "demo": "'demo' is a recipe; use --config demo",
+    "--config dmeo": "config: cannot read 'dmeo' (No such file or directory); did you mean demo?",
+    "--device cpu": "--device: no such flag; a GPU is found by itself, and --use_cpu true does without",
+}
+
+
+@pytest.mark.parametrize("words", SLIPS)
+def test_a_slip_is_answered_with_what_was_meant(words, capsys):
+    assert train_grpo.main(words.split()) == 2
+    assert capsys.readouterr().err == f"error: {SLIPS[words]}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("foo", "'foo' is not a tool; use report, xray, plan or check"),
+        ("rport x", "'rport' is not a tool; did you mean report?"),
+        ("plan --sharding most", "sharding: 'most' is unknown; use none, zero2, zero3 or fsdp2; see python -m"),
+        ("report", "RUN_DIR is missing; see python -m grpo report --help"),
+        ("check --fast", "--fast: no such flag; see python -m grpo check --help"),
+    ],
+)
+def test_a_slip_in_a_tools_name_or_flags_is_named(words, said, capsys):
+    assert tool(words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def test_a_tool_knows_the_versions(capsys):
+    assert tool(["plan", "--version"]) == 0 == tool(["--version"])
+    assert capsys.readouterr().out.count("trl 1.") == 2
 
 
 def test_several_gpus_are_a_launchers(capsys):

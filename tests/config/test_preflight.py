@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shutil
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -69,9 +70,9 @@ def test_a_sound_run_is_ok_throughout(table):
 
 
 PROBLEMS = {  # rows that are added, and settings: the check and what it says
-    "no gold": ([{"question": "a", "answer": "9"}], {}, "schema", "1 rows without a question or a gold answer"),
+    "no gold": ([{"question": "a", "answer": "9"}], {}, "schema", "dropped 1 row without a question or a gold answer"),
     "few held out": ([], {}, "dataset", "4 held-out questions"),
-    "duplicates": (ROWS[:9], {}, "duplicates", "training rows ask a question again"),
+    "duplicates": (ROWS[:9], {}, "duplicates", "duplicate training rows"),
     "contradiction": (
         [{"question": f"One{' ' * n} {pair}?", "answer": f"#### {n}"} for pair in range(9) for n in range(2)],
         {},
@@ -82,7 +83,7 @@ PROBLEMS = {  # rows that are added, and settings: the check and what it says
         [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)],
         {},
         "prompt length",
-        "were dropped",
+        "training rows above it",
     ),
     "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 % are longer"),
     "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
@@ -235,8 +236,38 @@ def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, m
 def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("optim: adamw_8bit\n")
-    found = table(config=str(recipe))["note"]
+    found = table(config=str(recipe))["optim"]
     assert found.status == "warning" and "adamw_8bit needs CUDA" in found.finding
+
+
+HELD_OUT = {  # rows, settings: the advice where few questions are held out
+    "a tenth": (40, {}, "add rows (where there is no eval_split, a tenth of them is held out)"),
+    "all of a tenth": (40, {"eval_samples": "4"}, "add rows (where"),
+    "eval_samples": (400, {"eval_samples": "5"}, "raise eval_samples"),
+    "data of its own": (40, {"eval_dataset_name": "other.jsonl"}, "add rows to other.jsonl"),
+}
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_few_held_out_questions_get_the_advice_that_helps(name, table):
+    count, settings, advice = HELD_OUT[name]
+    Path("other.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n')
+    found = table(rows=[{"question": f"{n} + 1?", "answer": f"{n + 1}"} for n in range(count)], **settings)["dataset"]
+    assert found.status == "warning" and f"changes; {advice}" in found.remedy
+
+
+def test_one_of_a_kind_is_not_a_plural(table):
+    rows = [{"question": f"{n} + 1?", "answer": "2"} for n in range(10)]
+    checks = table(rows=rows, per_device_train_batch_size="2", num_generations="2", num_shots="1", max_steps="1")
+    shown = " ".join(f"{check.finding} {check.remedy}" for check in checks.values())
+    assert "1 held-out question " in shown + " " and "longest 1 character" in shown and "1 prompt × 2 " in shown
+    assert not re.search(r"\b1 (\w+ )?(rows|questions|steps|characters|prompts|examples)\b", shown)
+
+
+def test_a_reward_that_the_gold_answers_explain_is_named_once(table):
+    rows = [{"question": f"{n}?", "answer": "ABCD"[n % 4]} for n in range(40)]
+    checks = table(rows=rows, rewards=GIST_REWARDS)
+    assert "int_reward_func pays" in checks["gold answers"].remedy and "reward int" not in checks
 
 
 def test_an_evaluation_alone_skips_the_rules_of_training(table):

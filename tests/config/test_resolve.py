@@ -65,7 +65,7 @@ def test_own_data_never_meets_the_recipes_evaluation(flags, held_out, configurat
     path = recipe(tmp_path, "dataset_name: recipe.csv\neval_dataset_name: held_out.csv\n")
     config = resolve(INLINE, ["--config", path, *flags.split(), *CPU])
     assert (config.script.eval_dataset_name, config.script.dataset_config) == (held_out, configuration)
-    assert any("held_out.csv" in note for note in config.notes) == noted
+    assert any("the recipe's eval_dataset_name (held_out.csv) is" in note for note in config.notes) == noted
 
 
 @pytest.mark.parametrize("key", ["dataset_config", "eval_samples", "max_prompt_length", "save_total_limit"])
@@ -83,7 +83,7 @@ def test_the_inline_data_keeps_its_configuration():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--learning_rate 1", "200,000 times"),
+        ("--learning_rate 1", "200,000 times the default here; try about 5e-06"),
         ("--learning_rate 5e-4 --use_peft true", "100 times"),
         ("--learning_rate 2e-4", ""),
         ("--learning_rate 0", ""),

@@ -75,7 +75,7 @@ def test_no_column_is_both_question_and_gold_answer():
 @pytest.mark.parametrize("name", ["completions", "image", "trainer_state"])
 def test_columns_that_trl_has_another_use_for_are_refused(name):
     rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], name: ["x"]})
-    with pytest.raises(UserError, match=f"'{name}'.*rename the column"):
+    with pytest.raises(UserError, match=f"names: {name}; rename the columns"):
         dataset.make_prompts(rows, make_prompt)
 
 
@@ -120,3 +120,9 @@ def test_a_sample_is_seeded_and_in_order():
     assert len(places) == 5 and places == sorted(places)
     assert sample.to_list() == dataset.sample(rows, 5, seed=3).to_list()
     assert dataset.sample(rows, None, seed=3) is rows and dataset.sample(rows, 99, seed=3) is rows
+
+
+def test_all_reserved_columns_are_named_at_once():
+    rows = Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"], "image": ["x"], "completions": ["y"]})
+    with pytest.raises(UserError, match="reserves these column names: image, completions; rename the columns"):
+        dataset.make_prompts(rows, make_prompt)

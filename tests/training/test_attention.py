@@ -102,7 +102,7 @@ def test_flex_attention_is_told_what_a_block_mask_says(tiny_model):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The reference in the place of torch's kernel, which a CPU does not have; the list counts its calls."""
+    """The reference replaces torch's kernel, which a CPU does not have; the list counts its calls."""
     found = []
 
     def counted(*args, **kwargs):
