@@ -148,7 +148,6 @@ def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoRetur
         parser = Parser()
         parser.set_defaults(**hyperparameters)
         owners = {
-            "This project": ScriptArguments,
             "ModelConfig (TRL)": ModelConfig,
             "TrainingArguments (transformers)": TrainingArguments,
             "GRPOConfig (TRL)": GRPOConfig,

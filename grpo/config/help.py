@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 
 MODES = {
-    "python train_grpo.py": "train, and compare held-out answers before and after",
-    "torchrun --nproc_per_node=4 train_grpo.py": "the same on four GPUs",
-    "... --dry_run true": "check everything that can be checked, and stop",
-    "... --resume_from_checkpoint auto": "with a run's own flags: resume it",
-    "... --eval_only true": "evaluate model_name_or_path, without training",
+    "python train_grpo.py": "train, and compare answers before and after",
+    "torchrun --nproc_per_node=4 ...": "the same on four GPUs (instead of python)",
+    "... --dry_run true": "check everything that can be, and stop",
+    "... --resume_from_checkpoint auto": "resume a run, with its own flags",
+    "... --eval_only true": "evaluate a model, without training",
     '... --ask "QUESTION"': "ask the newest finished run",
     "... --merge_only DIRECTORY": "merge a saved adapter into its model",
-    "python -m grpo report|xray|plan|check": "tools, each with its own --help",
+    "python -m grpo TOOL": "report, xray, plan or check (--help each)",
 }
 MAIN = {
     "Model": {
@@ -40,8 +40,8 @@ MAIN = {
     "Data and prompt": {
         "dataset_name": "a Hub id, a .jsonl, .csv or .parquet file, or a save_to_disk directory",
         "question_column": "the column of questions",
-        "answer_column": "the column of gold answers: `... #### 72`, or 72 alone",
-        "eval_dataset_name": "held-out questions; unset: the test split, or a slice of the training rows",
+        "answer_column": "its gold answers: `... #### 72`, or 72 alone",
+        "eval_dataset_name": "held-out questions; unset: the test split or a slice",
         "eval_samples": "held-out questions, at most",
         "max_samples": "training rows, at most",
         "prompt_format": "xml (<reasoning>, <answer>) or think (<think>, <answer>)",
@@ -55,15 +55,15 @@ MAIN = {
         "num_generations": "completions of each prompt: the group",
         "max_completion_length": "tokens; longer completions are cut off",
         "temperature": "of sampling",
-        "beta": "weight of the KL penalty; 0 needs no reference model",
-        "generation": "what samples: lean, continuous, hf, vllm; auto chooses",
+        "beta": "weight of the KL penalty; 0: no reference model",
+        "generation": "what samples: lean, continuous, hf, vllm, auto",
     },
     "Optimization": {
-        "per_device_train_batch_size": "completions computed at once on each device",
+        "per_device_train_batch_size": "completions computed at once per device",
         "gradient_accumulation_steps": "such batches in an optimizer step",
         "learning_rate": "",
         "num_train_epochs": "",
-        "max_steps": "optimizer steps; above 0 it replaces num_train_epochs",
+        "max_steps": "steps; above 0 replaces num_train_epochs",
         "optim": "",
         "seed": "",
     },
@@ -74,10 +74,26 @@ MAIN = {
         "stop_on_alarm": "end at the first alarm, with a checkpoint",
     },
 }
+MORE = {  # where --help_all lists this project's other settings
+    "Instead of training": ("dry_run", "eval_only", "ask", "merge_only"),
+    "Model": ("use_unsloth",),
+    "Data and prompt": (
+        *("dataset_config", "dataset_split", "eval_split", "eval_num_samples", "max_prompt_length"),
+        *("filter_pass_rate", "filter_num_samples", "curriculum"),
+        *("system_prompt", "question_template", "completion_template", "use_chat_template"),
+    ),
+    "Rewards": (
+        *("reward_args", "allow_custom_rewards", "max_faulty_rewards", "stages"),
+        *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds"),
+    ),
+    "GRPO": (),
+    "Optimization": ("packed", "pack_tokens", "self_check"),
+    "The run": ("overwrite_run", "merge_lora"),
+}
 EXAMPLES = (
     "python train_grpo.py --config demo",
     "python train_grpo.py --config smollm2 --learning_rate 1e-5 --max_steps 200",
-    "python train_grpo.py --dataset_name my.csv --question_column problem --answer_column solution",
+    "python train_grpo.py --dataset_name my.csv --answer_column solution",
 )
 # What other trainers call a setting, or what people type first
 ALIASES = {
@@ -178,10 +194,10 @@ def overview(defaults: dict[str, Any]) -> str:
 
 def _columns(rows: dict[str, str], width: int) -> list[str]:
     """Names on the left, words wrapped on the right."""
-    left, lines = 35, []
+    left, lines = max(map(len, rows)) + 4, []
     for name, words in rows.items():
         first, *others = textwrap.wrap(words, max(width - left, 20)) or [""]
-        lines += [f"  {name:<{left - 2}}{first}"] if len(name) < left - 2 else [f"  {name}  {first}"]
+        lines += [f"  {name:<{left - 2}}{first}"]
         lines += [" " * left + other for other in others]
     return lines
 
@@ -194,14 +210,17 @@ def _default(value: Any) -> list[str]:
 
 
 def everything(parser: argparse.ArgumentParser, owners: dict[str, type]) -> str:
-    """All flags with their help, in groups: those of each dataclass that are not its parent's."""
-    options = list(parser._actions)
-    for title, owner in owners.items():
-        names = {field.name for field in dataclasses.fields(owner)}
+    """All settings with their help, each once: the groups of `overview`, then what is left of each dataclass."""
+    options = [option for option in parser._actions if not option.option_strings[0].startswith("--no_")]
+    groups = {title: {*MAIN.get(title, ()), *MORE.get(title, ())} for title in [*MORE, *MAIN]}
+    groups |= {title: {field.name for field in dataclasses.fields(owner)} for title, owner in owners.items()}
+    for title, names in groups.items():
         group = parser.add_argument_group(title)
         group._group_actions = [option for option in options if option.dest in names]
         options = [option for option in options if option.dest not in names]
     parser._optionals._group_actions = options
+    for option in parser._actions:  # without the spelling with hyphens
+        option.option_strings = [word for word in option.option_strings if "-" not in word[2:]]
     return parser.format_help()
 
 
