@@ -216,8 +216,10 @@ def held(directory: Path, claimed: int | None) -> Iterator[None]:
 
 def is_held(directory: Path) -> bool:
     """Whether a process writes a run there now; also where this user may not try."""
+    if not (directory / LOCK).exists():
+        return False
     try:
-        with FileLock(directory / LOCK, timeout=0) if (directory / LOCK).exists() else contextlib.nullcontext():
+        with FileLock(directory / LOCK, timeout=0):
             return False
     except (Timeout, OSError):
         return True
