@@ -201,7 +201,10 @@ def about_model(
         return memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total, dense=dense)
 
     if shape.layers and can_choose_checkpointing(config):
-        without = memory.choose_checkpointing(training, peak, free)
+        from accelerate.utils import gather_object
+
+        # one choice for all processes: DDP's would not meet
+        without = memory.choose_checkpointing(training, peak, min(gather_object([free])))
         chosen = "on" if training.gradient_checkpointing else "off"
         finding = f"gradient_checkpointing {chosen}: about {in_words(without)} at the peak without it, "
         yield Check("ok", "checkpointing", f"{finding}{in_words(free)} free on {where}")

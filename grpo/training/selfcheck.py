@@ -257,7 +257,7 @@ def run(trainer: "LeanGRPOTrainer", race: bool, pack_tokens: int | None) -> list
     with torch.random.fork_rng([device] if device.type == "cuda" else []):  # the run samples what it would without
         prompts = _prompts(trainer)
         if trainer.backend is not None:
-            backends = {backend.name: backend for backend in packable.candidates(trainer)}
+            backends = {way.name: way for way in packable.candidates(trainer) if way.name not in trainer.refused}
             made: list[Gradients] = []
 
             def compute(name: str) -> Trial:
@@ -342,7 +342,10 @@ def _each(kind: str, names: Iterable[str], attempt: Callable[[str], Trial], dead
             continue
         try:
             trial = attempt(name)
+        except UserError:  # has its own remedy
+            raise
         except Exception as error:  # a candidate may fail in any way
+            _still_there(name, error)
             full = out_of_memory.is_one(error)
             reason = "it needs more memory than there is" if full else f"{type(error).__name__}: {error}"
             trial = Trial(kind, name, fault=" ".join(reason.split())[:300], raised=True)
@@ -350,6 +353,19 @@ def _each(kind: str, names: Iterable[str], attempt: Callable[[str], Trial], dead
         if trial.fault:
             say(f"note: {kind} by {name} is not used: {trial.fault}")
     return trials
+
+
+def _still_there(name: str, error: Exception) -> None:
+    """UserError where the GPU is lost to this process, in which nothing works from then on."""
+    if not torch.cuda.is_available():
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"self_check: {name} made the GPU unusable ({reason}); use another --generation or --attn_implementation"
+        ) from error
 
 
 def _agreed(here: bool) -> bool:

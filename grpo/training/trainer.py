@@ -73,6 +73,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         if pack_tokens is not None and pack_tokens < 1:
             raise ValueError(f"pack_tokens: {pack_tokens} is out of range; use at least 1")
         self.backend: attention.Backend | None = None  # None: everything is TRL's own
+        self.refused: set[str] = set()  # backends whose trial failed
         self._known: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._plan: Plan | None = None
         self._in_training_step = False
@@ -109,6 +110,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         for backend in [] if reason else packable.candidates(self):
             if self.backend is not None:
                 say(f"note: {self.backend.name} is not used: {reason}")
+                self.refused.add(self.backend.name)
             self.backend, self.pack_tokens = backend, pack_tokens or backend.pack_tokens
             if (reason := packable.misfit(self)) is None:
                 return backend, None

@@ -7,6 +7,7 @@ from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
+import accelerate
 import psutil
 import pytest
 import torch
@@ -210,6 +211,16 @@ def test_layers_are_computed_again_where_the_memory_is_short(table, monkeypatch,
     assert (found is not None) == (checkpointing is not None)
     if found:
         assert f"gradient_checkpointing {'on' if expected else 'off'}: about" in found.finding and found.status == "ok"
+
+
+def test_the_process_with_least_memory_decides_on_checkpointing(table, monkeypatch):
+    seen = []
+    monkeypatch.setattr(accelerate.utils, "gather_object", lambda objects: [*objects, 1_000_000])
+    monkeypatch.setattr(
+        preflight.memory, "choose_checkpointing", lambda training, peak, free: seen.append(free) or 0.0
+    )
+    table()
+    assert seen == [1_000_000]
 
 
 def test_sharded_runs_keep_checkpointing(table, monkeypatch):

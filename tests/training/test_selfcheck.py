@@ -212,6 +212,35 @@ def test_nothing_right_ends_the_run_with_a_remedy():
         fastest(trials, "generation", "--generation hf")
 
 
+def test_what_was_refused_before_is_not_tried(trainer, monkeypatch):
+    wrong, mask = sdpa("wrong"), sdpa("mask")
+    monkeypatch.setattr(packable, "candidates", lambda trainer: [wrong, mask])
+    monkeypatch.setattr(trainer, "refused", {"wrong"})
+    trials = selfcheck.run(trainer, race=False, pack_tokens=None)
+    assert [trial["name"] for trial in trials] == ["mask", "lean"]
+
+
+def test_a_lost_gpu_ends_the_run_with_the_name_of_what_lost_it(monkeypatch):
+    def attempt(name):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: attempt(""))
+    with pytest.raises(UserError, match=r"hf made the GPU unusable .*illegal memory access"):
+        selfcheck._each("generation", ["hf"], attempt, deadline=time.monotonic() + 9)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    (trial,) = selfcheck._each("generation", ["hf"], attempt, deadline=time.monotonic() + 9)
+    assert trial.raised
+
+
+def test_a_remedy_of_its_own_is_not_swallowed():
+    def attempt(name):
+        raise UserError("generation: use another")
+
+    with pytest.raises(UserError, match="use another"):
+        selfcheck._each("generation", ["continuous"], attempt, deadline=time.monotonic() + 9)
+
+
 def test_what_comes_after_the_budget_is_not_tried(capsys):
     def attempt(name):
         return Trial("generation", name, 1.0)
