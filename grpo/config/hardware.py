@@ -80,13 +80,14 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str]) -> list[str]:
     dtype = settings["dtype"]
     if settings["merge_only"]:  # nothing is computed in it
         typed = typed - {"dtype"}
-    notes = _use_cpu(settings, typed) if settings["use_cpu"] else _use_gpu(settings, typed)
+    notes = fit_to_cpu(settings, typed) if settings["use_cpu"] else _use_gpu(settings, typed)
     if settings["merge_only"]:
         settings["dtype"] = dtype
     return notes + trackers.check(settings, asked="report_to" in typed)
 
 
-def _use_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
+def fit_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
+    """Set what a CPU needs, in place; a note for each setting that this changes, UserError for a typed one."""
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")

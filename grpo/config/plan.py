@@ -15,7 +15,10 @@ from statistics import NormalDist
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from grpo.config import gpus, hardware
+from grpo.core.checklist import counted
 from grpo.core.errors import UserError, readable
 from grpo.core.parsing import ArgumentParser
 from grpo.core.settings import Config, Geometry
@@ -174,6 +177,8 @@ class Plan:
             sharding=self.sharding,
             device_memory=self.device.memory * 1e9,
         )
+        if s.use_cpu:
+            return parts
         live = sum(size for part, size in parts.items() if part != "vLLM")
         return parts | {"allocator": FRAGMENTATION * live, "CUDA context": CONTEXT}
 
@@ -207,13 +212,15 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
         type=Path,
         help=f"JSON of python -m grpo check on that GPU; default: {gpus.CHECK}, if it is of that GPU",
     )
-    add("--tflops", type=float, help="matrix products, TFLOP/s; these three describe a GPU, each corrects --gpu")
-    add("--bandwidth", type=float, help="of its memory, TB/s")
-    add("--memory", type=float, help="GB of it")
+    rate = "the GPU's matrix products in TFLOP/s; this and the next two describe a GPU, or correct --gpu"
+    add("--tflops", type=float, help=rate)
+    add("--bandwidth", type=float, help="the bandwidth of its memory in TB/s, reads plus writes")
+    add("--memory", type=float, help="the size of its memory in GB")
     add("--devices", type=int, default=1, help="number of GPUs (default 1)")
     add("--sharding", choices=list(memory.SHARED), default="none", help="what several GPUs divide (docs/scaling.md)")
-    add("--price", type=float, default=2.5, help="dollars for a GPU and hour (default 2.5)")
-    add("--mean_completion_length", type=float, default=200.0, metavar="TOKENS", help="(default 200)")
+    add("--price", type=float, default=2.5, help="dollars per GPU-hour (default 2.5)")
+    expected = "the mean length of completions (default 200)"
+    add("--mean_completion_length", type=float, default=200.0, metavar="TOKENS", help=expected)
     add("--why", action="store_true", help="show the arithmetic, and what is assumed")
     given, others = parser.parse_known_args(argv)
     for key, value in vars(given).items():
@@ -222,21 +229,28 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
     merged = resolve.merge(runpy.run_path(str(SCRIPT))["HYPERPARAMETERS"], others, given.devices)
     settings = SimpleNamespace(**merged.settings)
     if settings.use_cpu:
-        raise UserError("use_cpu: a run on a CPU is not planned; add --use_cpu false for its plan on a GPU")
-    device = gpus.choose(given.gpu, given.check, memory=given.memory, bandwidth=given.bandwidth, tflops=given.tflops)
-    early, quantized = device.name in gpus.BEFORE_AMPERE, settings.load_in_4bit or settings.load_in_8bit
-    notes = hardware.fit_number_formats(vars(settings), merged.typed, quantized, device.name if early else None)
-    if not given.tflops and not _in_16_bits(settings):
-        raise UserError(
-            "tflops: these settings compute in float32, and the table has 16-bit rates; add --gpu and --tflops"
-        )
+        for key, value in vars(given).items():
+            if key != "why" and value != parser.get_default(key):
+                raise UserError(f"{key}: these settings train on the CPU; drop it, or add --use_cpu false --bf16 true")
+        notes, early = hardware.fit_to_cpu(vars(settings), merged.typed), False
+        device = gpus.Device("this machine's CPU", psutil.virtual_memory().total / 1e9, 0, 0)
+    else:
+        rates = {key: getattr(given, key) for key in ("memory", "bandwidth", "tflops")}
+        device = gpus.choose(given.gpu, given.check, **rates)
+        early, quantized = device.name in gpus.BEFORE_AMPERE, settings.load_in_4bit or settings.load_in_8bit
+        notes = hardware.fit_number_formats(vars(settings), merged.typed, quantized, device.name if early else None)
+        if not given.tflops and not _in_16_bits(settings):
+            raise UserError(
+                "tflops: these settings compute in float32, and the table has 16-bit rates; add --gpu and --tflops"
+            )
     name, adapter = settings.model_name_or_path, None
     if settings.use_peft:
         adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
     with readable("loading", name=name):
         architecture = model_config(name)
         shape = memory.shape(architecture, adapter)
-    backend = attention.of_settings(vars(settings), torch.device("cuda"), architecture, (7, 5) if early else (8, 0))
+    kind = torch.device("cpu" if settings.use_cpu else "cuda")
+    backend = attention.of_settings(vars(settings), kind, architecture, (7, 5) if early else (8, 0))
     questions = ROWS
     if Path(settings.dataset_name).exists():  # others are taken for GSM8K
         questions = len(sources.take_split(sources.load_source(settings.dataset_name), settings.dataset_split))
@@ -273,6 +287,28 @@ def between(best: float, worst: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+UNITS = (1, "seconds", 100), (60, "minutes", 100 * 60), (3600, "hours", math.inf)
+
+
+def spell(best: float, worst: float) -> str:
+    """Seconds in the unit that suits them.
+
+    >>> spell(8, 19), spell(660, 960), spell(4680, 10800)
+    ('8 to 19 seconds', '11 to 16 minutes', '1.3 to 3 hours')
+    """
+    size, unit = next((size, unit) for size, unit, most in UNITS if worst < most)
+    return f"{between(best / size, worst / size)} {unit}"
+
+
+def dollars(amount: float) -> str:
+    """Two significant digits.
+
+    >>> dollars(3.34), dollars(47.2), dollars(1234)
+    ('$3.30', '$47', '$1,200')
+    """
+    return f"${float(f'{amount:.2g}'):,.2f}".removesuffix(".00")
+
+
 def duration(
     config: Config, shape: memory.Shape, questions: int, pack_tokens: int | None, dense: bool, gpu: str
 ) -> str:
@@ -292,20 +328,13 @@ def duration(
         questions=questions,
         completion=completion,
     )
-    size, unit = _unit(run)
-    seconds = [sum(run.seconds(case).values()) / size for case in (0, 1)]
+    seconds = [sum(run.seconds(case).values()) for case in (0, 1)]
     rates = f", rates of {run.device.source}" if run.device.source else ""
-    return (
-        f"about {between(*seconds)} {unit} if completions average {completion:g} tokens (python -m grpo plan{rates})"
-    )
+    return f"about {spell(*seconds)} if completions average {completion:g} tokens (python -m grpo plan{rates})"
 
 
 def _in_16_bits(settings: SimpleNamespace) -> bool:
     return bool(settings.bf16 or settings.fp16 or settings.dtype in ("bfloat16", "float16"))
-
-
-def _unit(plan: Plan) -> tuple[int, str]:
-    return (3600, "hours") if sum(plan.seconds(1).values()) > 1800 else (60, "minutes")
 
 
 def what_fits(argv: list[str]) -> str:
@@ -319,29 +348,41 @@ def what_fits(argv: list[str]) -> str:
 
 
 def answer(plan: Plan, price: float, argv: list[str]) -> list[str]:
-    """Memory, time, cost and what limits the run that these flags ask for; and notes, where there are any."""
-    best, worst = plan.seconds(0), plan.seconds(1)
-    total = sum(best.values()), sum(worst.values())
-    size, unit = _unit(plan)
-    phases = ", ".join(f"{phase} {between(best[phase] / size, worst[phase] / size)}" for phase in best)
-    hourly = price * plan.geometry.world_size / 3600
-    device, phase = plan.device, max(best, key=lambda phase: best[phase])
-    now = plan.decoding(plan.engine, plan.rows, 1)
-    limit = f"{phase}, {best[phase] / total[0]:.0%} of the time"
-    if plan.peak > device.memory:
-        limit = f"memory; {what_fits(argv)}"
-    elif phase == "generation" and plan.decoding("vllm", plan.rows, 1) < 0.9 * now:
-        limit += "; vLLM samples faster (--generation vllm)"
-    many = f"each of {plan.geometry.world_size} × " if plan.geometry.world_size > 1 else ""
-    by_check = [f"with the rates that were measured ({device.source})"] if device.source else []
-    return [
+    """Memory, time, cost and what limits the run that these flags ask for; and notes, where there are any.
+
+    Of a run on a CPU memory and steps, of one that does not fit memory and what would fit.
+    """
+    device, size = plan.device, plan.geometry.world_size
+    fits = plan.peak <= device.memory
+    many = f"each of {size} × " if size > 1 else ""
+    lines = [
         f"memory  about {digits(plan.peak)} GB of {device.memory:,.0f} GB on {many}{device.name}: "
-        + ("fits" if plan.peak <= device.memory else "does not fit"),
-        f"time    {between(total[0] / size, total[1] / size)} {unit} for {plan.steps:,} optimizer steps: {phases}",
-        f"cost    {between(total[0] * hourly, total[1] * hourly)} dollars at {price:g} a device and hour (--price)",
-        f"limit   {limit}",
-        *(f"note    {note}" for note in (*by_check, *plan.notes)),
+        + ("fits" if fits else "does not fit")
     ]
+    steps = counted(plan.steps, "optimizer step")
+    if plan.settings.use_cpu:
+        lines.append(
+            f"time    {steps}; train_grpo.py with the same flags and --dry_run true measures how long they take"
+        )
+    elif not fits:
+        lines.append(f"limit   memory; {what_fits(argv)}")
+    else:
+        best, worst = plan.seconds(0), plan.seconds(1)
+        total, hourly = (sum(best.values()), sum(worst.values())), price * size / 3600
+        phases = ", ".join(f"{phase} {spell(best[phase], worst[phase])}" for phase in best)
+        cost = " to ".join(dict.fromkeys(dollars(seconds * hourly) for seconds in total))
+        phase = max(best, key=lambda phase: best[phase])
+        limit = f"{phase}, {best[phase] / total[0]:.0%} of the time"
+        now = plan.decoding(plan.engine, plan.rows, 1)
+        if phase == "generation" and plan.decoding("vllm", plan.rows, 1) < 0.9 * now:
+            limit += "; vLLM samples faster (--generation vllm)"
+        lines += [
+            f"time    {spell(*total)} for {steps}: {phases}",
+            f"cost    {cost} at ${price:,.2f} per GPU-hour (--price)",
+            f"limit   {limit}",
+        ]
+    by_check = [f"with the rates that were measured ({device.source})"] if device.source else []
+    return lines + [f"note    {note}" for note in (*by_check, *plan.notes)]
 
 
 def why(plan: Plan) -> list[str]:
@@ -349,13 +390,18 @@ def why(plan: Plan) -> list[str]:
     shape, engine, rows = plan.shape, plan.engine, plan.rows
     completions = plan.steps * plan.geometry.per_step
     parts = ", ".join(f"{part} {digits(size / 1e9)}" for part, size in plan.memory().items() if size > 5e7)
-    decoding = between(*(1e3 * plan.decoding(engine, rows, case) for case in (0, 1)))
-    training = between(*(plan.seconds(case)["training"] / plan.steps for case in (0, 1)))
-    return [
+    lines = [
         f"model       {shape.parameters / 1e6:,.1f} million parameters, {shape.trained / 1e6:,.1f} million trained",
         f"memory      in GB: {parts}",
         f"steps       {plan.steps:,} × {plan.geometry.per_step} = {completions:,} completions, "
         f"{digits(completions * plan.completion / 1e6)} million tokens",
+    ]
+    if plan.settings.use_cpu:
+        return lines
+    decoding = between(*(1e3 * plan.decoding(engine, rows, case) for case in (0, 1)))
+    training = between(*(plan.seconds(case)["training"] / plan.steps for case in (0, 1)))
+    return [
+        *lines,
         f"generation  {plan.longest(rows):,.0f} decoding steps a rollout (the expected longest of {rows} completions) "
         f"× {decoding} ms ({engine})",
         f"training    {plan.training_tokens():,.0f} tokens a step and device × "

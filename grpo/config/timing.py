@@ -5,7 +5,6 @@ the optimizer's step, checkpoints, the report.
 """
 
 import copy
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 # What is measured at most: layers, vocabulary, weights of both; tokens and operations of the training step
 LAYERS, VOCABULARY, LARGEST = 4, 8192, 100e6
 TOKENS, WORK = 512, 10e9
-UNITS = (1, "seconds", 100), (60, "minutes", 100 * 60), (3600, "hours", math.inf)
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,11 @@ def describe(
         return ""
     means = [mean] if solutions else [0.2 * limit, limit]
     took = [seconds(config, data, rates, steps, each, prompt) for each in means]
-    size, unit = next((size, unit) for size, unit, most in UNITS if took[-1] < most)
     average = "to ".join(f"{each:.0f} " for each in means)
     average += "token" if means == [1] else "tokens"
     if solutions:
         average += ", as the gold solutions do" + " (cut at the limit)" * (median(solutions) > limit)
-    return f"about {plan.between(took[0] / size, took[-1] / size)} {unit} if completions average {average}"
+    return f"about {plan.spell(took[0], took[-1])} if completions average {average}"
 
 
 def seconds(config: Config, data: Data, rates: Rates, steps: int, mean: float, prompt: float) -> float:

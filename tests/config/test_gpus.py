@@ -15,6 +15,7 @@ from grpo.core.errors import UserError
     [
         ("4090", "RTX 4090"), ("rtx3060", "RTX 3060"), ("T4", "T4"), ("A100 40GB", "A100-40"), ("A10G", "A10G"),
         ("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA GeForce RTX 4070 Ti", "RTX 4070"), ("Tesla T4", "T4"),
+        ("Tesla V100-SXM2-16GB", "V100"), ("NVIDIA RTX A5000", "A5000"),
     ],
 )  # fmt: skip
 def test_a_gpu_is_found_by_any_of_its_names(name, known):

@@ -22,12 +22,14 @@ def seconds(*flags):
 
 
 def shown(*flags):
-    """The four lines of the answer, by their first words, and its notes."""
+    """The lines of the answer, by their first words, and its notes."""
     argv = ["--gpu", "H100", *map(str, flags)]
     answer = plan.answer(plan.read(argv)[1], 2.5, argv)
-    assert [line.split()[0] for line in answer][:4] == ["memory", "time", "cost", "limit"]
-    assert all(line.startswith("note    ") for line in answer[4:])
-    return {line.split()[0]: line for line in answer[:4]} | {"notes": answer[4:]}
+    notes = [line for line in answer if line.startswith("note    ")]
+    lines = {line.split()[0]: line for line in answer if line not in notes}
+    fits = lines["memory"].endswith(": fits")  # what does not fit takes neither time nor money
+    assert list(lines) == (["memory", "time", "cost", "limit"] if fits else ["memory", "limit"])
+    return lines | {"notes": notes}
 
 
 def test_known_models_have_the_published_number_of_parameters():
@@ -71,14 +73,14 @@ def test_every_recipe_can_be_planned(path, monkeypatch, capsys):
     if "dtype: float32" in path.read_text() and "use_cpu" not in path.read_text():
         flags += ["--gpu", "H100", "--tflops", "60"]  # the table has 16-bit rates
     assert plan.main(["--config", str(path), *flags]) == 0
-    assert re.search("^time .* (hours|minutes) for .*: generation ", capsys.readouterr().out, re.M)
+    assert re.search("^time .* (hours|minutes|seconds) for .*: generation ", capsys.readouterr().out, re.M)
 
 
 @pytest.mark.parametrize(
     ("flags", "key"),
     [
         (["--gpu", "B9"], "gpu"),
-        (["--config", "demo"], "use_cpu"),
+        (["--config", "demo", "--gpu", "T4"], "gpu"),
         (["--bf16", "false", "--dtype", "float32"], "tflops"),
         (["--model_name_or_path", "nobody/nothing"], "model_name_or_path"),
         (["--learning_rat", "1"], "--learning_rat"),
@@ -107,6 +109,20 @@ def test_what_limits_a_run_is_named():
     assert "training" in shown(*padded)["limit"]
     large = shown("--model_name_or_path", "Qwen/Qwen2.5-7B-Instruct")
     assert "memory" in large["limit"] and "does not fit" in large["memory"]
+
+
+def test_a_plan_on_a_cpu_has_memory_and_steps(capsys):
+    assert plan.main(["--config", "demo", "--why"]) == 0
+    memory, time, model, _, steps = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"memory  about 0\.\d+ GB of .* GB on this machine's CPU: fits", memory)
+    assert time.startswith("time    30 optimizer steps; ") and "--dry_run true" in time
+    assert "1.7 million trained" in model and "30 × 64 = 1,920 completions" in steps
+
+
+def test_cost_is_in_dollars_per_gpu_hour_and_small_times_in_their_unit():
+    lines = shown("--config", str(ROOT / "recipes" / "smollm2.yaml"))
+    assert re.fullmatch(r"cost    \$[\d.]+ to \$[\d.]+ at \$2\.50 per GPU-hour \(--price\)", lines["cost"])
+    assert re.search(r"evaluation [\d.]+ to [\d.]+ seconds$", lines["time"])
 
 
 def test_what_makes_a_run_fit_is_tried():
@@ -192,12 +208,15 @@ def test_the_table_of_hours_is_what_the_commands_print(monkeypatch):
     monkeypatch.setattr(gpus, "CHECK", ROOT / "outputs" / "of-no-machine.json")
     text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `--gpu (\S+) ?(.*?)` \| (.*) \|$", text, re.MULTILINE)
-    assert {gpu for gpu, *_ in rows} == {"H100", "4090", "T4"} and len(rows) == 9
+    assert {gpu for gpu, *_ in rows} == {"H100", "4090", "T4"} and len(rows) == 8
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     for gpu, flags, cells in rows:
         lines = shown("--gpu", gpu, *flags.split())
         size, steps, generation, training, hours = cells.split(" | ")
         phases = f"generation {generation}, training {training}, evaluation"
-        assert lines["time"].startswith(f"time    {hours} hours for {steps} optimizer steps: {phases}")
+        assert lines["time"].startswith(f"time    {hours} for {steps} optimizer steps: {phases}")
+        if flags == ("--use_peft true" if gpu == "T4" else ""):
+            assert f"{size.split()[0]} GB and {hours} on a" in readme
         used, device, fits = re.fullmatch(r"(.*) of (.*), (.*)", size).groups()
         assert re.fullmatch(rf"memory  about {used} GB of {device} GB on .*{gpu}: {fits}", lines["memory"])
 

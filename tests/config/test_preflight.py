@@ -140,7 +140,7 @@ def test_a_run_on_a_gpu_is_timed_by_its_plan(monkeypatch, check_json):
     assert found.endswith("(python -m grpo plan, rates of outputs/check.json)")
     check_json.unlink()
     found = preflight.about_time(config, data, shape, 2048, False, pytest.fail).finding
-    assert re.fullmatch(r"120 optimizer steps, about .* minutes if completions average 200 tokens .*", found)
+    assert re.fullmatch(r"120 optimizer steps, about .* seconds if completions average 200 tokens .*", found)
     config.script.generation = "continuous"  # as auto does
     assert preflight.about_time(config, data, shape, 2048, False, pytest.fail).finding == found
 
