@@ -84,7 +84,7 @@ def sampling_weights(model: Any, copies: Copies | None = None) -> Iterator[None]
     copies = {} if copies is None else copies
     layers = [module for module in model.modules() if isinstance(module, lora.LoraLayer)]
     merging: list[Any] = [layer for layer in layers if not (layer.disable_adapters or layer.merged)]
-    why_not = _why_not_merged(model, merging)
+    why_not = why_not_merged(model, merging)
     if why_not:
         _note(f"note: the adapter is not merged to sample, because {why_not}")
         merging = []
@@ -125,7 +125,22 @@ def _use_copy(module: Module, layer: Any, copies: Copies) -> None:
         module._parameters[name] = kept
 
 
-def _why_not_merged(model: Any, layers: Sequence[Any]) -> str | None:
+def merged_weights(layer: Any) -> dict[str, torch.Tensor]:
+    """Copies of a LoRA layer's own weight and bias with the adapter's share; the layer stays as it is."""
+    module = layer.get_base_layer()
+    copies: Copies = {}
+    before = dict(module._parameters)
+    try:
+        with torch.no_grad():
+            _use_copy(module, layer, copies)
+    finally:
+        module._parameters.update(before)
+        layer.merged_adapters.clear()
+    return {name: weight.data for (_, name), weight in copies.items()}
+
+
+def why_not_merged(model: Any, layers: Sequence[Any]) -> str | None:
+    """Why these LoRA layers of a model are not merged into copies of its weights; None: they can be."""
     if layers and is_sharded(model):
         return "its weights are sharded"
     weights = [layer.get_base_layer().weight for layer in layers if type(layer) in (lora.Linear, lora.Embedding)]

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from peft.tuners.lora import LoraLayer
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
 from grpo.core import out_of_memory, processes
 from grpo.core.errors import EngineFailed, UserError, reason_of
 from grpo.core.processes import say
+from grpo.policy import decoding
 from grpo.policy.vllm import CPU_CACHE, OTHERWISE
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -67,6 +69,25 @@ class Engine(VLLMGeneration):
         """As TRL's; EngineFailed where vLLM or its server does."""
         with _named():
             super().sync_weights()
+
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """As TRL's, names included, but a LoRA adapter is merged into copies, one layer at a time.
+
+        TRL merges it into the base and subtracts it again, which rounds: 16-bit weights drift with every call.
+        """
+        model: Any = self.model
+        layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+        if not layers or self._dist.is_fsdp or decoding.why_not_merged(model, layers):
+            yield from super()._iter_named_params()
+            return
+        adapted = {weight: layer for layer in layers for weight in layer.get_base_layer().parameters(recurse=False)}
+        for path, weight in model.named_parameters():
+            if model.prefix in path or "original_module" in path:  # the adapter's, or what it replaces
+                continue
+            name = path.removeprefix("base_model.model.").replace(".base_layer", "")
+            name = self._fix_param_name_to_vllm(name, extra_prefixes=["modules_to_save.default."])
+            layer = adapted.get(weight)
+            yield name, decoding.merged_weights(layer)[path.rpartition(".")[2]] if layer else weight.data
 
 
 @contextlib.contextmanager

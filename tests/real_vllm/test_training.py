@@ -22,6 +22,7 @@ from helpers_resume import assert_same, interrupted, state_of
 from helpers_runs import DEMO, LEARNS, TINY, flags
 from helpers_trainer import largest_difference, rewards_by_sum, trained
 from peft import LoraConfig
+from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 import train_grpo
@@ -91,6 +92,21 @@ def test_weights_arrive_after_each_step_and_are_missed(adapter, correction, with
             vllm_importance_sampling_correction=correction, **SAMPLED,
         )  # fmt: skip
     assert len(found) == withheld - 1 and max(found) < 0.02
+
+
+def test_an_adapter_leaves_its_16_bit_base_bitwise(tmp_path, monkeypatch):
+    """While vLLM gets the merged weights: its log-probabilities are compared after each step."""
+    check, found = vllm.SyncCheck.__call__, []
+    monkeypatch.setattr(vllm.SyncCheck, "__call__", lambda *given: found.append(check(*given)))
+    _, _, trainer = trained(
+        LeanGRPOTrainer, str(DEMO / "model"), tmp_path, peft=LORA, optim="adamw_torch", learning_rate=2e-3,
+        max_steps=3, gradient_accumulation_steps=1, model_init_kwargs={"dtype": "bfloat16"}, **SAMPLED,
+    )  # fmt: skip
+    plain = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.bfloat16).state_dict()
+    base = {name.replace(".base_layer", ""): value for name, value in
+            trainer.model.get_base_model().state_dict().items() if "lora_" not in name}  # fmt: skip
+    assert base.keys() == plain.keys() and all(torch.equal(base[name], plain[name]) for name in plain)
+    assert len(found) == 3 and max(found) < 0.05
 
 
 def test_the_demo_learns_with_it(capfd):
