@@ -155,11 +155,12 @@ class Plan:
         samples = 1 + s.eval_num_samples * (s.eval_num_samples > 1)  # greedy, and the samples besides
         answers = (s.eval_samples or TEST_ROWS) * samples / self.geometry.world_size
         answering = 2 * (self.longest(at_once) + answers * self.completion / at_once)  # before and after
+        evaluates = self.engine if self.engine in ("hf", "lean") else "continuous"
         decoding = self.longest(self.rows) * self.decoding(self.engine, self.rows, case)
         return {
             "generation": rollouts * (prefill + decoding),
             "training": self.steps * self.training_tokens() * self.training_operations() / rate,
-            "evaluation": answering * self.decoding("hf" if self.engine == "hf" else "continuous", at_once, case),
+            "evaluation": answering * self.decoding(evaluates, at_once, case),
         }
 
     def memory(self) -> dict[str, float]:

@@ -48,7 +48,8 @@ def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: D
         many = [prompt for prompt in prompts for _ in range(k)]
         with phase(EVALUATION), training_autocast(training, model):
             batch_size = training.per_device_eval_batch_size
-            drawn = generate(model, tokenizer, many, limit, batch_size, sampling, label="difficulty")
+            engine = config.script.generation
+            drawn = generate(model, tokenizer, many, limit, batch_size, sampling, "difficulty", engine)
         texts = tokenizer.batch_decode([ids for ids, _ in drawn], skip_special_tokens=True)
         right = [is_right(text, golds[index // k]) for index, text in enumerate(texts)]
         rates = [sum(right[start : start + k]) / k for start in range(0, len(right), k)]

@@ -87,12 +87,13 @@ def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data
     training, k, template = config.training, config.script.eval_num_samples, data.prompt_format.completion
     prompts = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs)
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
+    engine = config.script.generation
     drawn: list[tuple[list[int], bool]] = []
     with phase(EVALUATION), training_autocast(training, model):
-        greedy = generate(model, tokenizer, prompts, limit, batch_size)
+        greedy = generate(model, tokenizer, prompts, limit, batch_size, engine=engine)
         if k > 1:
             many = [prompt for prompt in prompts for _ in range(k)]
-            drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training))
+            drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training), engine=engine)
     records = []
     for question, gold, (ids, cut) in zip(data.held_out["question"], data.held_out["answer"], greedy, strict=True):
         text = tokenizer.decode(ids, skip_special_tokens=True)

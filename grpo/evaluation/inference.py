@@ -49,7 +49,8 @@ def answer(
     training = config.training
     prompts = tokenize([prompt_format.prompt(config.script.ask or "", shots)], tokenizer, config.template_kwargs)
     with training_autocast(training, model):
-        ((ids, cut),) = generate(model, tokenizer, prompts, config.completion_limit, batch_size=1)
+        limit, engine = config.completion_limit, config.script.generation
+        ((ids, cut),) = generate(model, tokenizer, prompts, limit, batch_size=1, engine=engine)
     text = tokenizer.decode(ids, skip_special_tokens=True)
     end = f" (cut off at {config.completion_limit} tokens)" if cut else ""
     read = (extract_xml_answer(text) or "empty") if "<answer>" in text else "no answer tag"

@@ -21,7 +21,10 @@ What only a GPU shows, by the sources of torch 2.11 to 2.13 and transformers:
   still repeats them, which costs memory traffic.
 - Nothing in a step waits for the device or depends on its values: a 4D mask is used as it is (masking_utils.py,
   _preprocess_mask_arguments), positions are given, the draw is torch.multinomial's without its checks. Where a model
-  does wait (experts by `nonzero`, "dynamic" rotary scaling), capture fails, a line says so, and steps run uncaptured.
+  does wait (experts by `nonzero`, "dynamic" rotary scaling, 8-bit weights), torch's debug mode for such waits refuses
+  the step before its capture: a line says so, and steps run uncaptured.
+- Nothing follows a capture that fails all the same: the allocator (pytorch#180395) and the generator may take it to be
+  under way for good, so an error ends the run.
 - The first step of each shape runs before its capture, on the same side stream, and is the result; the capture itself
   computes nothing. Draws are those of the default generator, whose state capture leaves alone and a replay advances as
   the step itself does (CUDAGeneratorImpl): a seed gives the same tokens captured or not, so a resumed run is the same.
@@ -29,6 +32,9 @@ What only a GPU shows, by the sources of torch 2.11 to 2.13 and transformers:
 - Graphs share a memory pool: only the tensors above, allocated outside, live from one replay to the next.
 """
 
+import os
+import traceback
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +45,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from grpo.core import out_of_memory
+from grpo.core.errors import UserError, origins, reason_of
 from grpo.core.processes import say
 from grpo.policy.decoding import NextToken, base_of, free_memory, in_autocast, is_sharded
 
@@ -88,6 +95,7 @@ class Decoder:
         self.base, self.device = self.next.base, self.next.base.device
         self.captures = self.device.type == "cuda"
         self.rows = self.length = 0
+        self.stream: Any = None  # for good: the allocator keeps memory for each one
         self.close()
 
     def close(self) -> None:
@@ -101,7 +109,6 @@ class Decoder:
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self.addresses: list[int] = []
         self.pool: Any = None
-        self.stream: Any = None
 
     @property
     def bytes(self) -> int:
@@ -190,28 +197,60 @@ class Decoder:
         self.lengths[:rows].add_(1)
 
     def _capture(self, rows: int, length: int) -> None:
-        """A step, and the graph for the next ones of this shape."""
-        if self.stream is None:
-            self.stream, self.pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        """A step, and the graph for the next ones of this shape, if there can be one.
+
+        Raises:
+            UserError: a capture failed, and nothing else may be tried in this process.
+        """
+        self.stream = self.stream or torch.cuda.Stream(self.device)
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        # the outer one of two: `torch.cuda.graph` leaves its own stream only where the capture succeeds
         with torch.cuda.stream(self.stream):
-            self._step(rows, length)
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            if where := self._step_or_wait(rows, length):
+                self.captures = False
+                say(f"note: sampling runs without CUDA graphs: this model's forward waits for the GPU ({where})")
+                self._step(rows, length)
+            else:
+                self._record(rows, length)
+        current.wait_stream(self.stream)
+
+    def _step_or_wait(self, rows: int, length: int) -> str | None:
+        """A step, unless it waits for the device, which a graph cannot: then where, and the state is as before."""
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")  # is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            self._step(rows, length)  # tokens and lengths, the last it writes, are written without waiting
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            return f"{frame.name} in {os.path.basename(frame.filename)}, line {frame.lineno}"
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+        return None
+
+    def _record(self, rows: int, length: int) -> None:
         graph = torch.cuda.CUDAGraph()
         torch.clear_autocast_cache()
         try:
             # other threads may use the GPU meanwhile (a data loader that pins memory)
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 self._step(rows, length)
-            self.graphs[rows, length] = graph
         except RuntimeError as error:
-            if out_of_memory.is_one(error):
-                raise
-            self.captures = False
-            reason = (str(error).splitlines() or ["unknown"])[0]
-            say(f"note: sampling runs without CUDA graphs, which this model's forward does not allow ({reason})")
+            *_, first = origins(error)  # the end of a capture that has failed raises, too
+            if out_of_memory.is_one(first):
+                raise first from None
+            raise UserError(
+                f"generation: this model's forward cannot be recorded as a CUDA graph ({reason_of(first)}), "
+                "or the GPU's memory is too small for it; use --generation lean"
+            ) from error
         finally:
             torch.clear_autocast_cache()
+        self.graphs[rows, length] = graph
 
 
 @dataclass

@@ -7,7 +7,7 @@ that work is for rows that have already ended. Greedy completions here are those
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,7 @@ def generate(
     batch_size: int,
     sampling: Sampling | None = None,
     label: str = "evaluate",
+    engine: str = "auto",
 ) -> list[Completion]:
     """One completion per prompt, in the order of the prompts; greedy where `sampling` is None.
 
@@ -97,6 +98,7 @@ def generate(
         max_new_tokens: where a completion is cut off.
         batch_size: rows that are computed at once.
         label: what the progress bar is called.
+        engine: the run's `generation`; lean rules out CUDA graphs here as well.
     """
     state = PartialState()
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
@@ -106,9 +108,7 @@ def generate(
         why_not = "a repetition_penalty is set"
     if why_not:
         say(f"note: evaluation runs on model.generate, because {why_not}")
-    graphs = model.device.type == "cuda" and continuous.unfit(model) is None
-    decode = continuous.complete_continuously if graphs else complete_in_full_batch
-    complete = complete_by_generate if why_not else decode
+    complete = complete_by_generate if why_not else way_of_evaluation(model, engine)
     hidden = len(share) < 2 or not state.is_main_process
     bar = tqdm(total=len(share), desc=label, unit=" answers", leave=False, disable=hidden or None)  # None: no terminal
     devices = [model.device] if model.device.type == "cuda" else []
@@ -121,6 +121,12 @@ def generate(
             done.append(completion)
             bar.update()
     return [(ids if cut else ids[:-1], cut) for _, ids, cut in sorted(gather_object(done))]
+
+
+def way_of_evaluation(model: Any, engine: str) -> Callable[..., Iterator[Done]]:
+    """How a model without an `obstacle` completes prompts where rollouts are sampled by `engine`."""
+    graphs = engine != "lean" and model.device.type == "cuda" and continuous.unfit(model) is None
+    return continuous.complete_continuously if graphs else complete_in_full_batch
 
 
 def complete_in_full_batch(

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from grpo.core.errors import UserError
 from grpo.policy import continuous, generation
 from grpo.policy.continuous import Decoder, complete_continuously
 from grpo.policy.decoding import sampling_mode
@@ -173,6 +174,15 @@ class Graph(TorchDispatchMode):
                     old.copy_(new)
 
 
+class NoWaiting(TorchDispatchMode):
+    """What torch.cuda.set_sync_debug_mode("error") is."""
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return operator(*args, **(kwargs or {}))
+
+
 def tensors(tree):
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
@@ -180,7 +190,13 @@ def tensors(tree):
 @pytest.fixture
 def graphs(monkeypatch):
     """torch.cuda as far as a capture uses it; what is done with it, in order."""
-    done, capturing, real = [], [], Decoder._step
+    done, capturing, real, refuses = [], [], Decoder._step, []
+
+    def set_sync_debug_mode(mode):
+        if mode == "error":
+            refuses.append(NoWaiting())
+        else:
+            assert mode == 0 and refuses.pop()
 
     @contextlib.contextmanager
     def capture(graph, pool, stream, capture_error_mode):
@@ -195,7 +211,8 @@ def graphs(monkeypatch):
     def step(self, rows, length):
         if not capturing:
             done.append("step")
-            return real(self, rows, length)
+            with refuses[-1] if refuses else contextlib.nullcontext():
+                return real(self, rows, length)
         state = [self.tokens, self.lengths, *tensors(self.layers)]  # a capture computes nothing
         before, dice = [tensor.clone() for tensor in state], torch.get_rng_state()
         with capturing[-1]:
@@ -209,6 +226,7 @@ def graphs(monkeypatch):
     for name, value in [
         ("Stream", lambda device: stream), ("current_stream", lambda device: stream), ("graph", capture),
         ("graph_pool_handle", lambda: "pool"), ("CUDAGraph", Graph), ("stream", contextlib.nullcontext),
+        ("set_sync_debug_mode", set_sync_debug_mode), ("get_sync_debug_mode", lambda: 0),
     ]:  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
     clear = torch.clear_autocast_cache
@@ -229,7 +247,7 @@ def test_each_shape_is_captured_once_and_replayed(demo, tokenizer, jobs, graphs,
     assert complete(complete_continuously, demo, tokenizer, jobs, decoder=decoder) == expected
     shapes = len(decoder.graphs)
     # the step that counts, then its capture, with no 16-bit copy of a weight from before or for after
-    assert shapes > 1 and graphs == shapes * ["wait", "step", "wait", "clear", "capture", "clear"]
+    assert shapes > 1 and graphs == shapes * ["wait", "step", "clear", "capture", "clear", "wait"]
     assert complete(complete_continuously, demo, tokenizer, jobs, decoder=decoder) == expected
     assert graphs.count("capture") == shapes == graphs.count("step")  # nothing but replays
 
@@ -288,20 +306,75 @@ def test_graphs_read_merged_16_bit_copies_that_are_kept(tokenizer, jobs, graphs)
 
 
 def test_a_model_that_waits_for_the_gpu_is_not_captured(tokenizer, jobs, graphs, capsys):
+    """It is found before anything is captured, so that it costs nothing, not even a draw."""
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
-    expected = complete(complete_in_full_batch, model, tokenizer, jobs)
     model.lm_head.register_forward_hook(lambda module, inputs, logits: logits * (1 + 0 * logits.sum().item()))
-    decoder = decoder_that_captures(model, tokenizer)
-    assert complete(complete_continuously, model, tokenizer, jobs, decoder=decoder) == expected
+    sampling, drawn = Sampling(temperature=1.3), []
+    for decoder in (decoder_that_captures(model, tokenizer, sampling), Decoder(model, tokenizer, sampling)):
+        torch.manual_seed(3)
+        drawn.append(complete(complete_continuously, model, tokenizer, jobs, sampling=sampling, decoder=decoder))
+    assert drawn[0] == drawn[1] and "capture" not in graphs
     out = capsys.readouterr().out
-    assert out.count("\n") == 1 and "without CUDA graphs" in out and "not permitted when stream is capturing)" in out
+    assert out.count("\n") == 1 and "without CUDA graphs" in out and "test_continuous.py, line" in out
 
 
-def test_a_capture_without_memory_is_no_reason_to_go_on(demo, tokenizer, jobs, graphs, monkeypatch):
+def failing(reason):
+    """As torch.cuda.graph: the end of a capture that has failed raises an error of its own."""
+
+    @contextlib.contextmanager
     def capture(*args, **kwargs):
-        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        try:
+            yield
+            raise RuntimeError(reason)
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
-    monkeypatch.setattr(torch.cuda, "graph", capture)
+    return capture
+
+
+def test_a_capture_that_fails_ends_the_run(demo, tokenizer, jobs, graphs, monkeypatch):
+    """Nothing in this process can be relied on then; the error has the first reason, and the stream is as before."""
+    inside = []
+
+    @contextlib.contextmanager
+    def on_stream(which):
+        inside.append(which)
+        try:
+            yield
+        finally:
+            inside.pop()
+
+    monkeypatch.setattr(torch.cuda, "stream", on_stream)
+    monkeypatch.setattr(
+        torch.cuda, "graph", failing("operation not permitted when stream is capturing\nCUDA kernel …")
+    )
+    decoder = decoder_that_captures(demo, tokenizer)
+    remedy = r"\(operation not permitted when stream is capturing\), or .* memory .*; use --generation lean"
+    with pytest.raises(UserError, match=remedy):
+        complete(complete_continuously, demo, tokenizer, jobs, decoder=decoder)
+    assert inside == [] and not decoder.graphs
+
+
+def test_lean_rules_out_graphs_in_evaluations_as_well(demo, monkeypatch):
+    """It is the way out where a capture fails, and the first one may be an evaluation's."""
+    assert generation.way_of_evaluation(demo, "auto") is complete_in_full_batch
+    monkeypatch.setattr(type(demo), "device", torch.device("cuda"))
+    assert generation.way_of_evaluation(demo, "vllm") is complete_continuously
+    assert generation.way_of_evaluation(demo, "lean") is complete_in_full_batch
+
+
+def test_a_capture_without_memory_says_so(demo, tokenizer, jobs, graphs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "graph", failing("CUDA out of memory. Tried to allocate 2 GiB"))
     with pytest.raises(RuntimeError, match="out of memory"):
         decoder = decoder_that_captures(demo, tokenizer)
         complete(complete_continuously, demo, tokenizer, jobs, decoder=decoder)
+
+
+def test_all_captures_run_on_one_stream(demo, tokenizer, jobs, graphs, monkeypatch):
+    made, real = [], torch.cuda.Stream
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or real(device))
+    decoder = decoder_that_captures(demo, tokenizer)
+    for _ in range(2):
+        complete(complete_continuously, demo, tokenizer, jobs, 9, decoder=decoder)
+        decoder.close()
+    assert len(made) == 1
