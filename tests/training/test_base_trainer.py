@@ -56,7 +56,7 @@ RESUMED = {**TINY, **LEARNS, "save_steps": "1", "stop_on_alarm": "true", "resume
 
 @pytest.mark.slow
 def test_a_finished_run_that_is_resumed_stays_as_it_is(learned):
-    """Amid an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
+    """Within an epoch, transformers would do a step more each time, and TRL replace the last samples with none."""
     run = learned.copy()
     finished = state_of(run)
     assert len(finished["samples"]) == 2
