@@ -98,11 +98,12 @@ def test_an_adapter_leaves_its_16_bit_base_bitwise(tmp_path, monkeypatch):
     """While vLLM gets the merged weights: its log-probabilities are compared after each step."""
     check, found = vllm.SyncCheck.__call__, []
     monkeypatch.setattr(vllm.SyncCheck, "__call__", lambda *given: found.append(check(*given)))
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.bfloat16)
+    plain = {name: value.clone() for name, value in model.state_dict().items()}
     _, _, trainer = trained(
-        LeanGRPOTrainer, str(DEMO / "model"), tmp_path, peft=LORA, optim="adamw_torch", learning_rate=2e-3,
-        max_steps=3, gradient_accumulation_steps=1, model_init_kwargs={"dtype": "bfloat16"}, **SAMPLED,
+        LeanGRPOTrainer, model, tmp_path, peft=LORA, optim="adamw_torch", learning_rate=2e-3,
+        max_steps=3, gradient_accumulation_steps=1, **SAMPLED,
     )  # fmt: skip
-    plain = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.bfloat16).state_dict()
     base = {name.replace(".base_layer", ""): value for name, value in
             trainer.model.get_base_model().state_dict().items() if "lora_" not in name}  # fmt: skip
     assert base.keys() == plain.keys() and all(torch.equal(base[name], plain[name]) for name in plain)
