@@ -138,7 +138,7 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
 
     backend = attention.of_settings(settings, torch.device("cuda"))
     at_once = (settings["pack_tokens"] or backend.pack_tokens) if backend else None
-    notes += engines.take_vllm(settings, at_once)
+    notes += engines.take_vllm(settings, at_once, typed)
     return notes
 
 

@@ -2,10 +2,13 @@
 
 import os
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo.core.errors import UserError
 from grpo.policy import loading, memory, vllm
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 SWITCH_OF = {"vllm": "use_vllm"}
 SWITCHES = (*SWITCH_OF.values(), "cache_implementation", "use_transformers_continuous_batching")
@@ -73,33 +76,57 @@ def fit_vllm(settings: dict[str, Any]) -> None:
 # --- `auto` on a GPU ----------------------------------------------------------------------------------------------
 
 
-def take_vllm(settings: dict[str, Any], pack_tokens: int | None) -> list[str]:
+def take_vllm(settings: dict[str, Any], pack_tokens: int | None, typed: set[str]) -> list[str]:
     """Let vLLM sample, beside the trainer, where `generation` is auto, it is installed and fits; one line says so.
+
+    Where it samples and fits only in sleep mode, that is set, unless the command line says otherwise.
 
     Args:
         settings: of a run on CUDA; changed in place.
         pack_tokens: what a training step computes at once; None: padded micro-batches.
+        typed: the names of the settings that the command line itself gives.
     """
-    unasked = settings["generation"] == "auto" and not settings["use_unsloth"]
+    asked, version = settings["generation"], vllm.installed()
     rollouts = not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
-    if not (unasked and rollouts) or (version := vllm.installed()) is None:
+    if asked not in ("auto", "vllm") or settings["use_unsloth"] or not rollouts or version is None:
         return []
-    if reason := _why_not_vllm(settings, pack_tokens):
+    share = f"{settings['vllm_gpu_memory_utilization']:.0%} of the GPU's memory"
+    if asked == "vllm":
+        before = settings["vllm_enable_sleep_mode"]
+        if settings["vllm_mode"] == "colocate" and not _is_sharded(settings):
+            _why_no_room(settings, pack_tokens, typed)
+        note = f"note: vLLM sleeps between rollouts, because training needs its {share} (vllm_enable_sleep_mode)"
+        return [note] if settings["vllm_enable_sleep_mode"] != before else []
+    if reason := _why_not_vllm(settings, pack_tokens, typed):
         return [f"note: vLLM {version} does not sample, because {reason}; --generation vllm takes it all the same"]
     settings["generation"], settings["use_vllm"] = "vllm", True
     fit_vllm(settings)
-    share, sleeps = settings["vllm_gpu_memory_utilization"], settings["vllm_enable_sleep_mode"]
-    return [
-        f"note: vLLM {version} samples, in {share:.0%} of the GPU's memory"
-        + (" that training gets back in between" if sleeps else "")
-        + " (generation auto)"
-    ]
+    back = " that training gets back in between" if settings["vllm_enable_sleep_mode"] else ""
+    return [f"note: vLLM {version} samples, in {share}{back} (generation auto)"]
 
 
-def _why_not_vllm(settings: dict[str, Any], pack_tokens: int | None) -> str | None:
+def check_agreement(training: "GRPOConfig") -> None:
+    """Hold what each process has decided about vLLM against the others: without this they would wait for ever.
+
+    Raises:
+        UserError: on all processes alike, where they differ.
+    """
+    if training.world_size == 1:
+        return
+    from accelerate.utils import gather_object
+
+    seen = gather_object([(bool(training.use_vllm), bool(training.vllm_enable_sleep_mode))])
+    words = [f"takes vLLM{' in sleep mode' if sleeps else ''}" if use else "takes no vLLM" for use, sleeps in seen]
+    for process, what in enumerate(words):
+        if what != words[0]:
+            raise UserError(
+                f"generation: process 0 {words[0]} and process {process} {what}, as their GPUs or libraries differ; "
+                "use --generation continuous, or --generation vllm --vllm_enable_sleep_mode true where all have vLLM"
+            )
+
+
+def _why_not_vllm(settings: dict[str, Any], pack_tokens: int | None, typed: set[str]) -> str | None:
     """Why `auto` leaves vLLM out; None: it takes it, if only in sleep mode, which is set then."""
-    import torch
-
     try:
         vllm.check_installed(on_cpu=False)
     except UserError as error:
@@ -107,25 +134,40 @@ def _why_not_vllm(settings: dict[str, Any], pack_tokens: int | None) -> str | No
     for key in ("load_in_4bit", "load_in_8bit", "fsdp", "deepspeed", "generation_kwargs"):
         if settings[key]:
             return f"{key} is set"
-    if any(os.environ.get(f"ACCELERATE_USE_{name}", "false") == "true" for name in ("FSDP", "DEEPSPEED")):
+    if _is_sharded(settings):
         return "the model is sharded"
+    return _why_no_room(settings, pack_tokens, typed)
+
+
+def _is_sharded(settings: dict[str, Any]) -> bool:
+    launched = any(os.environ.get(f"ACCELERATE_USE_{name}", "false") == "true" for name in ("FSDP", "DEEPSPEED"))
+    return bool(launched or settings["fsdp"] or settings["deepspeed"])
+
+
+def _why_no_room(settings: dict[str, Any], pack_tokens: int | None, typed: set[str]) -> str | None:
+    """Why vLLM does not fit beside training; None: it does, if only in sleep mode, which is set then."""
+    import torch
+
     free, total = torch.cuda.mem_get_info(int(os.environ.get("LOCAL_RANK", 0)))
     shape = _shape(settings)
     if shape is None or not shape.layers:
         return "the model's size is not known"
     devices = int(os.environ.get("WORLD_SIZE", 1))
+    # All processes have to decide alike, and what is free differs between their GPUs
+    room, there = (free, "are free") if devices == 1 else (total, "are on each GPU")
     steps = settings["steps_per_generation"] or settings["gradient_accumulation_steps"]
     rows = (settings["generation_batch_size"] or 0) // devices or settings["per_device_train_batch_size"] * steps
     prompt, share = settings["max_prompt_length"] or 512, settings["vllm_gpu_memory_utilization"] * total
     if share < (needed := memory.vllm_share(shape, rows, prompt + settings["max_completion_length"])):
         return f"its share, {share / 1e9:.0f} GB, is less than the {needed / 1e9:.0f} GB that this rollout takes"
-    for sleeps in (settings["vllm_enable_sleep_mode"], True):
+    asked = settings["vllm_enable_sleep_mode"]
+    for sleeps in (asked,) if "vllm_enable_sleep_mode" in typed else (asked, True):
         run = SimpleNamespace(**settings | {"use_vllm": True, "vllm_enable_sleep_mode": sleeps})
         parts = memory.memory(shape, run, run, rows, prompt, pack_tokens, devices, device_memory=total)
-        if sum(parts.values()) <= MOST_MEMORY * free:
+        if sum(parts.values()) <= MOST_MEMORY * room:
             settings["vllm_enable_sleep_mode"] = sleeps
             return None
-    return f"it takes {sum(parts.values()) / 1e9:.0f} GB with this model's training, and {free / 1e9:.0f} GB are free"
+    return f"it takes {sum(parts.values()) / 1e9:.0f} GB with this model's training, and {room / 1e9:.0f} GB {there}"
 
 
 def _shape(settings: dict[str, Any]) -> memory.Shape | None:

@@ -7,6 +7,7 @@ from trl import get_peft_config
 
 from grpo.core.errors import readable
 from grpo.core.settings import Config
+from grpo.policy import engines
 from grpo.rewarding.weighting import RewardWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
@@ -23,10 +24,11 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
         arguments: GRPOTrainer's: `model`, `reward_funcs`, `train_dataset`, `eval_dataset`, `processing_class`.
 
     Raises:
-        UserError: TRL refuses the settings, the Hub or a tracker refuses the run, or the training rows are not those
-            of the checkpoint to resume from.
+        UserError: TRL refuses the settings, the Hub or a tracker refuses the run, the training rows are not those of
+            the checkpoint to resume from, or the processes differ in what samples.
     """
     training = config.training
+    engines.check_agreement(training)
     facts = resume.facts(config, arguments["train_dataset"])
     if training.eval_strategy == "no":
         arguments["eval_dataset"] = None

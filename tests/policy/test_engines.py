@@ -1,6 +1,7 @@
 """grpo/policy/engines.py: the setting `generation` and TRL's switches say the same."""
 
 import importlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import train_grpo
 from grpo.config.resolve import merge, resolve
 from grpo.core.errors import UserError
 from grpo.policy import engines, memory, vllm
+from grpo.training.setup import make_trainer
 
 QWEN_15B = Qwen2Config(
     vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
@@ -110,17 +112,19 @@ def test_vllm_reserves_only_the_longest_sequence(monkeypatch):
 def beside_vllm(monkeypatch):
     """As if this vLLM were installed on a machine with a GPU of so many GB: what `auto` becomes, and the line."""
 
-    def found(version="0.31.0", gb=80, **overrides):
+    def found(version="0.31.0", gb=80, free=0.98, typed=(), **overrides):
         monkeypatch.setattr(vllm, "installed", lambda: version)
         monkeypatch.setattr(
             importlib.import_module("trl.import_utils"),
             "_is_package_available",
             lambda name, return_version=False: (version is not None, version),
         )
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(0.98e9 * gb), int(1e9 * gb)))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free * 1e9 * gb), int(1e9 * gb)))
         monkeypatch.setattr(engines, "_shape", lambda settings: memory.shape(QWEN_15B))
         merged = merge(train_grpo.HYPERPARAMETERS, ["--report_to", "none"], 1).settings
-        notes = engines.take_vllm(settings := {**merged, "use_cpu": False, **overrides}, 4096)
+        settings = {**merged, "use_cpu": False, **overrides}
+        engines.settle(settings, set(typed))
+        notes = engines.take_vllm(settings, 4096, set(typed))
         assert settings["use_vllm"] is (settings["generation"] == "vllm")
         return settings["generation"], settings["vllm_enable_sleep_mode"], "".join(notes)
 
@@ -157,6 +161,43 @@ def test_auto_leaves_vllm_out_with_its_reason(overrides, reason, beside_vllm):
 def test_auto_leaves_vllm_out_of_sharded_models(beside_vllm, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     assert "the model is sharded" in beside_vllm()[2]
+
+
+def test_several_processes_decide_by_what_their_gpus_share(beside_vllm, monkeypatch):
+    """What is free differs between GPUs; where one process takes vLLM and another does not, both wait for ever."""
+    assert "GB are free" in beside_vllm(free=0.2)[2]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert beside_vllm(free=0.2) == beside_vllm(free=0.98) and beside_vllm(free=0.2)[0] == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("others", "differs"),
+    [
+        ((True, False), None),
+        ((False, False), "process 0 takes vLLM and process 2 takes no vLLM"),
+        ((True, True), "process 0 takes vLLM and process 2 takes vLLM in sleep mode"),
+    ],
+)
+def test_processes_that_decide_differently_end_with_one_line(others, differs, monkeypatch):
+    training = SimpleNamespace(use_vllm=True, vllm_enable_sleep_mode=False, world_size=3)
+    monkeypatch.setattr("accelerate.utils.gather_object", lambda own: [*own, (True, False), others])
+    if differs is None:
+        return engines.check_agreement(training)
+    for agree in (engines.check_agreement, lambda training: make_trainer(SimpleNamespace(training=training), None)):
+        with pytest.raises(UserError, match=f"^generation: {differs}.*--generation continuous") as caught:
+            agree(training)
+        assert "\n" not in str(caught.value)
+
+
+def test_vllm_that_is_asked_for_sleeps_where_auto_would_have_it(beside_vllm):
+    assert beside_vllm(generation="vllm") == ("vllm", False, "")
+    engine, sleeps, line = beside_vllm(gb=24, generation="vllm")
+    assert (engine, sleeps) == ("vllm", True) and line.startswith("note: vLLM sleeps between rollouts, because")
+    assert beside_vllm(gb=24, generation="vllm", vllm_mode="server")[1:] == (False, "")
+    for asked in (True, False):
+        settings = {"typed": ["vllm_enable_sleep_mode"], "vllm_enable_sleep_mode": asked}
+        assert beside_vllm(gb=24, generation="vllm", **settings) == ("vllm", asked, "")
+    assert beside_vllm(gb=24, **settings)[0] == "auto"
 
 
 def test_vllm_on_a_cpu_needs_its_own_build(monkeypatch):
