@@ -119,7 +119,7 @@ def test_a_plan_on_a_cpu_has_memory_and_steps(capsys):
     assert "1.7 million trained" in model and "30 × 64 = 1,920 completions" in steps
 
 
-def test_cost_is_in_dollars_per_gpu_hour_and_small_times_in_their_unit():
+def test_cost_is_in_dollars_and_each_time_in_its_own_unit():
     lines = shown("--config", str(ROOT / "recipes" / "smollm2.yaml"))
     assert re.fullmatch(r"cost    \$[\d.]+ to \$[\d.]+ at \$2\.50 per GPU-hour \(--price\)", lines["cost"])
     assert re.search(r"evaluation [\d.]+ to [\d.]+ seconds$", lines["time"])
