@@ -48,12 +48,12 @@ from grpo.core import out_of_memory
 from grpo.core.errors import UserError, origins, reason_of
 from grpo.core.processes import say
 from grpo.policy.decoding import NextToken, base_of, free_memory, in_autocast, is_sharded
+from grpo.policy.memory import LENGTHS
 
 if TYPE_CHECKING:
     from grpo.policy.generation import Done, Job, Sampling
 
 LOOK = 8  # tokens between two looks at which rows have ended, which wait for the device
-LENGTHS = 256  # positions by which the part of the cache grows that attention reads
 FEWEST = 8  # rows of the smallest graph
 SHARE = 0.5  # of the free memory, for the cache at most
 

@@ -42,7 +42,8 @@ STATE_BYTES = (
     ("sgd", lambda b: 0.0),
     ("lion", lambda b: b),
 )
-KEPT = 1 / 8  # of a GPU's memory: what continuous batching may hold while the model trains (training/rollouts.py)
+KEPT = 1 / 4  # of a GPU's memory: what continuous batching may hold while the model trains (training/rollouts.py)
+LENGTHS = 256  # positions by which its cache grows, and the part of it that attention reads
 # Share of the free memory that the estimate without checkpointing may take: its own error, fragments, longer prompts
 ROOM = 0.7
 # Bytes of activations, CUDA graphs and the sampler in vLLM: an assumption, not measured
@@ -278,8 +279,9 @@ def _generation(shape: Shape, training: "Training", model: "Model", rows: int, p
 
 
 def _cache(shape: Shape, training: "Training", model: "Model", rows: int, prompt_length: int) -> float:
-    """Bytes of the keys and values of a rollout's longest sequences."""
+    """Bytes of the keys and values of a rollout's longest sequences, as continuous batching reserves them."""
     length = prompt_length + (training.max_completion_length or 0)
+    length = max(length, min(-(-length // LENGTHS) * LENGTHS, shape.positions or length))
     return float(rows * length * shape.layers * 2 * shape.key_value * _number(training, model))
 
 

@@ -135,11 +135,19 @@ def test_a_rollouts_cache_stays_if_it_is_small_for_the_gpu(flags, copies):
     training, model = on_a_gpu("--gradient_checkpointing", "false", *flags[1:])
     model.dtype = flags[0]
     shape = memory.shape(QWEN_15B, get_peft_config(model))
-    cache = 2 * (64 * (256 + 786) * 28 * 2 * 256 + copies)
+    cache = 2 * (64 * 1280 * 28 * 2 * 256 + copies)  # 256 + 786 positions, and the next multiple of 256
 
     def kept(size):
         return memory.memory(shape, training, model, 64, 256, 8192, device_memory=size).get("rollout cache", 0)
 
-    assert kept(8.1 * cache) == cache and kept(7.9 * cache) == 0
+    assert kept(4.1 * cache) == cache and kept(3.9 * cache) == 0
     training.use_vllm = True
     assert kept(80e9) == 0
+
+
+@pytest.mark.parametrize(("length", "reserved"), [(1024, 1024), (1025, 1280), (32_700, 32_768), (33_000, 33_000)])
+def test_a_cache_is_rounded_up_within_the_models_positions(length, reserved):
+    """As `continuous.Decoder.reserve` does."""
+    training, model = on_a_gpu("--max_completion_length", str(length - 256))
+    parts = memory.memory(memory.shape(QWEN_15B), training, model, 256, 256, 8192)
+    assert parts["generation"] == 256 * (reserved * 28 * 2 * 256 * 2 + 151_936 * 14)
