@@ -32,7 +32,8 @@ WORDS = (
     (r"Truthy value expected: got (.*) but expected one of .*", r"'\1' is neither true nor false"),
     (r"expected (one|at least one) argument", "it needs a value"),
     (r"the following arguments are required: (.*)", r"\1 is missing"),
-    (r"unrecognized arguments: (.*)", r"\1: no such flag"),
+    (r"unrecognized arguments: (-.*)", r"\1: no such flag"),
+    (r"unrecognized arguments: (.*)", r"\1 is one word too many"),
 )
 
 

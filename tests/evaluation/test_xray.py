@@ -293,9 +293,9 @@ def test_standard_input_and_a_terminal_that_is_not_utf8():
     [
         (["nowhere.jsonl"], "nowhere.jsonl"),
         (["."], "directory"),
-        ([], "required: FILE.jsonl"),
-        (["a", "b"], "unrecognized arguments: b"),
-        (["a", "--js"], "unrecognized arguments: --js"),
+        ([], "FILE.jsonl is missing"),
+        (["a", "b"], "b is one word too many"),
+        (["a", "--js"], "--js: no such flag"),
         (["-"], "'-' holds no row that can be scored (line 2: not valid JSON"),
     ],
 )
