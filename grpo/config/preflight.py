@@ -279,7 +279,8 @@ def about_disk(config: Config, shape: memory.Shape) -> Check:
     needed = kept * checkpoint + final
     existing = next(path for path in (output, *output.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    finding = f"about {in_words(needed)}: {kept or 'no'} checkpoints of {in_words(checkpoint)} and the model; "
+    what = f"{kept} checkpoints of {in_words(checkpoint)} and the model" if kept else "the model, no checkpoint"
+    finding = f"about {in_words(needed)}: {what}; "
     finding += f"{in_words(free)} free in {existing}"
     remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
     status = "error" if free < final + bool(kept) * checkpoint else "warning"

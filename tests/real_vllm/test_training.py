@@ -116,7 +116,7 @@ def test_the_demo_learns_with_it(capfd):
     assert train_grpo.main(argv) == 0
     shown = capfd.readouterr()
     assert shown.out.count(vllm_engine.ON_CPU) <= 1 and "Traceback" not in shown.err
-    assert "  ask the model    python train_grpo.py" in shown.out and "torchrun" not in shown.out
+    assert "python train_grpo.py --model_name_or_path run" in shown.out and "torchrun" not in shown.out
     before, after = (json.loads(Path(f"run/eval_{when}.json").read_text()) for when in ("before", "after"))
     assert after["accuracy_lenient"] > before["accuracy_lenient"] + 0.15
     assert json.loads(Path("run/run.json").read_text())["status"] == "finished"
