@@ -100,7 +100,7 @@ def code(text):
 # --- The reader's directory
 
 
-# The run that is there when a page says how to go on with one
+# The run that is there when a page resumes or uses one
 BEGUN = shlex.split(
     "--config recipes/demo.yaml --max_steps 2 --save_strategy steps --save_steps 2 --eval_samples 20 "
     "--per_device_train_batch_size 16 --logging_steps 1"

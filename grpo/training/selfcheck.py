@@ -94,15 +94,12 @@ def _in_float32(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
+    *args: Any,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
+    """Transformers' sdpa, with these numbers."""
     with sdpa_kernel(SDPBackend.MATH), torch.autocast(query.device.type, enabled=False):
-        output, _ = sdpa_attention_forward(
-            module, query.float(), key.float(), value.float(), attention_mask, dropout, scaling, **kwargs
-        )
+        output, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), *args, **kwargs)
     return output.to(query.dtype), None
 
 
@@ -285,7 +282,8 @@ def run(trainer: "LeanGRPOTrainer", race: bool, pack_tokens: int | None) -> list
         for engine in engines.values():
             if engine is not None:  # the one that stays begins anew, at the run's own size
                 engine.close()
-    say(describe(trials, chosen))
+    if chosen:
+        say(describe(trials, chosen))
     return [asdict(trial) | {"chosen": trial in chosen} for trial in trials]
 
 
