@@ -29,6 +29,7 @@ Ids = Sequence[Sequence[int]]
 # A completion template is a perfect completion with {reasoning} and {answer} as placeholders.
 XML_COT_FORMAT = "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
 THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
+ANSWER_PATTERNS = ("xml", "boxed", "hash", "final")  # where an answer is; or a template such as "Final: {answer}"
 
 # --- The five rewards ---------------------------------------------------------------------------------------------
 
@@ -86,6 +87,84 @@ def extract_hash_answer(text: str) -> str | None:
     """
     _, mark, rest = text.partition("####")
     return rest.partition("####")[0].strip().replace(",", "").replace("$", "") if mark else None
+
+
+# Everything that opens or closes a brace in LaTeX, and the rest of a line after "Answer:", also "**Final answer**:"
+_BRACES = re.compile(r"\\[\\{}]|(?:\\(?:boxed|fbox)\s{0,9})?\{|\}")
+_FINAL = re.compile(r"(?i)(?<![a-z])(?:(?:final )?answer|final)(?: is)?[*_]{0,3} ?[:：][*_]{0,3}")
+
+
+def extract_answer(text: str, pattern: str = "xml") -> str:
+    r"""The answer in a completion or a gold solution, stripped; the whole text, stripped, where the mark is missing.
+
+    Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
+    the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
+    `Final answer is:`, without bold type, dollar delimiters and a final full stop; or a template, `Final: {answer}`,
+    the last one, up to what follows `{answer}` in the template, or to the end of the line.
+
+    >>> extract_answer(r"So $x = \boxed{\frac{1}{2}}$.", "boxed"), extract_answer("2 + 2 = 4\n#### $4,000", "hash")
+    ('\\frac{1}{2}', '4000')
+    >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
+    ('72', '72')
+    """
+    check_pattern(pattern)
+    if pattern == "xml":
+        return extract_xml_answer(text)
+    if pattern == "boxed":
+        return _last_box(text)
+    if pattern == "hash":
+        _, mark, rest = text.rpartition("####")
+        answer = (rest.strip().splitlines() or [""])[0].strip() if mark else text.strip()
+        # the comma of (1, 200) and the dollars of a formula have a meaning
+        return answer if re.search(r"[\\({[]", answer) else re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
+    if pattern == "final":
+        *_, end = 0, *(found.end() for found in _FINAL.finditer(text))
+        return without_marks((text[end:].strip().splitlines() or [""])[0]) if end else text.strip()
+    before, _, after = pattern.partition("{answer}")
+    _, mark, rest = text.rpartition(before.strip())
+    if not mark:
+        return text.strip()
+    return (rest.partition(after.strip())[0] if after.strip() else (rest.strip().splitlines() or [""])[0]).strip()
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise ValueError unless `extract_answer` knows this pattern.
+
+    >>> check_pattern("latex")
+    Traceback (most recent call last):
+    ValueError: answer pattern 'latex': use xml, boxed, hash or final, or a template such as 'Final: {answer}'
+    """
+    before, mark, _ = pattern.partition("{answer}")
+    if pattern not in ANSWER_PATTERNS and not (mark and before.strip() and pattern.count("{answer}") == 1):
+        known = "use xml, boxed, hash or final, or a template such as 'Final: {answer}'"
+        raise ValueError(f"answer pattern {pattern!r}: {known}")
+
+
+def without_marks(answer: str) -> str:
+    """An answer without spaces, bold type, dollar delimiters and a full stop around it.
+
+    >>> [without_marks(answer) for answer in ("**72**.", "$x + 1$.", "$5", "9 a.m.")]
+    ['72', 'x + 1', '$5', '9 a.m.']
+    """
+    answer = re.sub(r"(?<![.\s])(?<![A-Za-z]\.[A-Za-z])\.$", "", answer.strip().strip("*").strip()).strip("*").strip()
+    return (
+        answer[1:-1].strip()
+        if len(answer) > 2 and answer[0] == answer[-1] == "$" and answer.count("$") == 2
+        else answer
+    )
+
+
+def _last_box(text: str) -> str:
+    opened: list[re.Match[str]] = []
+    last = (-1, text)  # where the box starts, and what it holds
+    for brace in _BRACES.finditer(text):
+        if brace[0] == "}" and opened:
+            opening = opened.pop()
+            if opening[0] != "{" and opening.start() > last[0]:
+                last = opening.start(), text[opening.end() : brace.start()]
+        elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
+            opened.append(brace)
+    return last[1].strip()
 
 
 def count_xml(text: str) -> float:
@@ -194,20 +273,20 @@ def last_number(text: str) -> Fraction | None:
     return -value if last["sign"] or last["minus"] else value
 
 
-def is_numerically_correct(text: str, gold: str) -> bool:
+def is_numerically_correct(text: str, gold: str, pattern: str = "xml") -> bool:
     """Whether the answer's last number (the text's, if the answer has no number) equals the gold answer's."""
-    number = last_number(extract_xml_answer(text))
+    number = last_number(extract_answer(text, pattern))
     number = last_number(text) if number is None else number
     return number is not None and number == last_number(gold)
 
 
-def is_right(text: str, gold: str) -> bool:
+def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
     """The lenient rule of every judgement: the extracted answer is the gold answer, or it is the same number.
 
     >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris</answer>", "Paris"), is_right("no idea", "7")
     (True, True, False)
     """
-    return extract_xml_answer(text) == gold or is_numerically_correct(text, gold)
+    return extract_answer(text, pattern) == gold or is_numerically_correct(text, gold, pattern)
 
 
 # --- More rewards -------------------------------------------------------------------------------------------------

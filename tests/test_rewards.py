@@ -22,6 +22,8 @@ from rewards import (
     REWARD_FUNCS,
     THINK_FORMAT,
     XML_COT_FORMAT,
+    check_pattern,
+    extract_answer,
     extract_hash_answer,
     extract_xml_answer,
     has_soft_format,
@@ -118,6 +120,56 @@ def test_a_missing_gold_answer_is_not_a_wrong_answer():
 )
 def test_hash_answers(solution, answer):
     assert extract_hash_answer(solution) == answer
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "answer"),
+    [
+        ("xml", "<answer>6</answer> no: <answer>\n7\n</answer>", "7"),
+        ("xml", r" \boxed{7} ", r"\boxed{7}"),  # without the mark: the whole text, stripped
+        ("boxed", r"$\boxed{6}$, no: $\boxed{7}$ \boxed{8", "7"),  # the last one that is closed
+        ("boxed", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        ("boxed", r"\boxed {\{1, \text{a}\}} {}", r"\{1, \text{a}\}"),
+        ("boxed", r"\fbox{x = \boxed{7}}", "7"),
+        ("boxed", r"\\{\boxed{}", ""),
+        ("boxed", "<answer>7</answer> ", "<answer>7</answer>"),
+        ("hash", "2 + 2 = 4\n#### 6\n#### $1,234,567\nWell.", "1234567"),
+        ("hash", r"#### $\frac{1}{2}$", r"$\frac{1}{2}$"),
+        ("hash", "#### (1, 200)", "(1, 200)"),
+        ("hash", "#### 1, 2 and 3", "1, 2 and 3"),
+        ("hash", "####", ""),
+        ("hash", " 7", "7"),
+        ("final", "Answer: 6\nFinal answer: 7 apples.\nDone", "7 apples"),
+        ("final", "**Final Answer**: **$7$**.", "7"),
+        ("final", "The answer is:\n\n7\n", "7"),
+        ("final", "ANSWER： 9 a.m.", "9 a.m."),
+        ("final", "Answer: $5 to $6", "$5 to $6"),
+        ("final", "Answer:", ""),
+        ("final", "The answer is 7, reanswer: 8 ", "The answer is 7, reanswer: 8"),
+        ("Final: {answer}", "Final: 6 Final: 7 apples.\nDone", "7 apples."),
+        ("[[{answer}]]", "[[6]] [[7]], of\ncourse [", "7"),
+        ("<a>\n{answer}\n</a>", "<a>7\n8</a>", "7\n8"),
+        ("Final: {answer}", " 7 ", "7"),
+    ],
+)
+def test_answers_where_a_pattern_puts_them(pattern, text, answer):
+    assert extract_answer(text, pattern) == answer
+
+
+@pytest.mark.parametrize("pattern", ["", "latex", "{answer}", " {answer}.", "A: {answer} {answer}", "Answer: answer"])
+def test_an_unknown_pattern_is_an_error(pattern):
+    for use in (check_pattern, lambda pattern: extract_answer("7", pattern)):
+        with pytest.raises(ValueError, match=r"use xml, boxed, hash or final, or a template such as"):
+            use(pattern)
+
+
+@pytest.mark.parametrize("unit", [r"\boxed{", "{}", r"\boxed{}", "Answer", "Answer: ", "Final is **", "#### ", "\n"])
+def test_extraction_takes_linear_time(unit):
+    text = unit * (500_000 // len(unit))
+    start = time.process_time()
+    for pattern in (*rewards.ANSWER_PATTERNS, "Final: {answer}", "## {answer} ##"):
+        extract_answer(text, pattern)
+    assert time.process_time() - start < 4  # quadratic code takes minutes
 
 
 @pytest.mark.parametrize(
