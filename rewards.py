@@ -49,15 +49,18 @@ def strict_format_reward_func(completions: Texts, *, template: str = XML_COT_FOR
     return [0.5 if has_strict_format(completion_text(completion), template) else 0.0 for completion in completions]
 
 
-def int_reward_func(completions: Texts, **kwargs: Any) -> list[float]:
+def int_reward_func(completions: Texts, *, answer_pattern: str = "xml", **kwargs: Any) -> list[float]:
     """0.5 if the extracted answer is all digits (`str.isdigit`, so `²` and `٣` count and `-5` does not); else 0."""
-    return [0.5 if extract_xml_answer(completion_text(completion)).isdigit() else 0.0 for completion in completions]
+    answers = [extract_answer(completion_text(completion), answer_pattern) for completion in completions]
+    return [0.5 if answer.isdigit() else 0.0 for answer in answers]
 
 
-def correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) -> list[float]:
+def correctness_reward_func(
+    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
+) -> list[float]:
     """2.0 if the extracted answer is the gold answer, character by character; else 0."""
-    pairs = zip(completions, answer, strict=True)
-    return [2.0 if extract_xml_answer(completion_text(completion)) == gold else 0.0 for completion, gold in pairs]
+    answers = [extract_answer(completion_text(completion), answer_pattern) for completion in completions]
+    return [2.0 if got == gold else 0.0 for got, gold in zip(answers, answer, strict=True)]
 
 
 # --- What they are made of ----------------------------------------------------------------------------------------
@@ -299,20 +302,33 @@ def _question(prompt: Completion) -> str:
     return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
-def signed_correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) -> list[float]:
+def signed_correctness_reward_func(
+    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
+) -> list[float]:
     """1 if the extracted answer is the gold answer, character by character; else -1."""
-    return [value - 1 for value in correctness_reward_func(completions, answer)]
+    return [value - 1 for value in correctness_reward_func(completions, answer, answer_pattern=answer_pattern)]
 
 
-def numeric_correctness_reward_func(completions: Texts, answer: Golds, **kwargs: Any) -> list[float]:
+def numeric_correctness_reward_func(
+    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
+) -> list[float]:
     """2.0 if the answer is right by the lenient rule (`$72.00` and `72 apples` are 72, see `is_right`); else 0."""
     pairs = zip(map(completion_text, completions), answer, strict=True)
-    return [2.0 if is_right(text, gold) else 0.0 for text, gold in pairs]
+    return [2.0 if is_right(text, gold, answer_pattern) else 0.0 for text, gold in pairs]
+
+
+def judge_reward_func(completions: Texts, *, judge: Any = None, **kwargs: Any) -> list[float]:
+    """2.0 if the run's judge (`is_right`, or `--judge my_file.f`, of text and row) finds it right; else 0."""
+    from grpo.rewarding.judge import Judge, rows_of  # here: this file needs nothing of the package
+
+    verdict = (judge or Judge()).verdict
+    texts = list(map(completion_text, completions))
+    return [2.0 if verdict(*pair) else 0.0 for pair in zip(texts, rows_of(kwargs, len(texts)), strict=True)]
 
 
 def step_verified_reward_func(
     completions: Texts, answer: Golds, *, line_value: float = 0.2, answer_value: float = 0.4, max_lines: int = 3,
-    template: str | None = None, **kwargs: Any,
+    template: str | None = None, answer_pattern: str = "xml", **kwargs: Any,
 ) -> list[float]:  # fmt: skip
     """0 … 1: 0.2 for each of up to three verified lines of arithmetic in the reasoning, 0.4 for the gold answer.
 
@@ -324,7 +340,7 @@ def step_verified_reward_func(
     if max_lines < 0:
         raise ValueError(f"max_lines {max_lines}: must be at least 0")
     prompts = kwargs.get("prompts") or [None] * len(completions)
-    right = correctness_reward_func(completions, answer)
+    right = correctness_reward_func(completions, answer, answer_pattern=answer_pattern)
     values = []
     for completion, prompt, paid in zip(completions, prompts, right, strict=True):
         question = None if prompt is None else _question(prompt)
@@ -396,7 +412,7 @@ def style_reward_func(completions: Texts, *, phrases: Sequence[str] = FILLERS, *
 
 
 def debug_reward_func(
-    completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, **kwargs: Any
+    completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, answer_pattern: str = "xml", **kwargs: Any
 ) -> list[float]:
     """1.0 for all, which moves no advantage; prints `count` samples every `every` optimizer steps, in one process."""
     if every < 1 or count < 0:
@@ -406,7 +422,8 @@ def debug_reward_func(
     if now and now[1] % every == 0 and now not in _SHOWN and os.environ.get("RANK", "0") == "0":
         _SHOWN[:] = [now]  # once a step, which may have several rollouts
         for text, gold, ask in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
-            row = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {extract_xml_answer(text)}"
+            read = extract_answer(text, answer_pattern)
+            row = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {read}"
             print(f"--- step {now[1]}\n" + "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in row))
     return [1.0] * len(completions)
 
@@ -430,6 +447,7 @@ REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
         correctness_reward_func,
         signed_correctness_reward_func,
         numeric_correctness_reward_func,
+        judge_reward_func,
         step_verified_reward_func,
         incremental_format_reward_func,
         length_reward_func,

@@ -161,11 +161,11 @@ def experiment(config: "Config", rows: Any = None) -> int:
     from grpo.policy import loading
     from grpo.rewarding import registry
 
-    reward_funcs = registry.of_run(config, prompt_format)
+    reward_funcs, judge = registry.of_run(config, prompt_format)
     architecture = loading.read_configs(config)
     tokenizer, prompt_format = loading.load_tokenizer(config, prompt_format)
     data = dataset.build(config, tokenizer, prompt_format, EXEMPLARS, rows)  # train and held-out share no question
-    preflight.run(config, tokenizer, architecture, data, reward_funcs)  # prints the table, raises at an error
+    preflight.run(config, tokenizer, architecture, data, reward_funcs, judge)  # prints the table, raises at an error
     if config.script.dry_run:
         return 0
 
@@ -173,17 +173,19 @@ def experiment(config: "Config", rows: Any = None) -> int:
     from grpo.runs.run import open_run
 
     if config.script.eval_only:
-        return before_after.measure_alone(config, tokenizer, data)
+        return before_after.measure_alone(config, tokenizer, data, judge)
 
     from grpo.training.setup import make_trainer
 
     with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
         # 2. The policy, and the trainer: TRL's GRPOTrainer, with the same gradient for less work
         policy = loading.load(config)
-        data = difficulty.apply(config, policy, tokenizer, data)  # filter_pass_rate and curriculum, if they are set
+        data = difficulty.apply(config, policy, tokenizer, data, judge)  # filter_pass_rate and curriculum, if set
         trainer = make_trainer(
             config,
             run,
+            judge,
+            data.prompt_format.prefill,
             model=policy,
             reward_funcs=list(reward_funcs.values()),
             train_dataset=data.train,
@@ -191,7 +193,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
             processing_class=tokenizer,
         )
         run.begin(**data.facts(), self_check=trainer.self_check)
-        before = before_after.measure_before(config, trainer, tokenizer, data)
+        before = before_after.measure_before(config, trainer, tokenizer, data, judge)
         # 3. Training. One optimizer step:
         #      sample num_generations completions of each prompt    grpo/policy/generation.py
         #      score each with every reward                         rewards.py
@@ -203,7 +205,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
         # 4. What was learned: the same held-out questions again
         if not run.stopped:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
-            before_after.measure_after(config, trainer, tokenizer, data, before)
+            before_after.measure_after(config, trainer, tokenizer, data, judge, before)
         run.end()
         if not run.stopped:
             inference.share(config, trainer)  # merge_lora and push_to_hub, if they are set

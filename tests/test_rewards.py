@@ -390,6 +390,7 @@ RANGES = {  # lowest and highest value, and what is between them if not everythi
     "int": (0, 0.5, {0, 0.5}),
     "correctness": (0, 2, {0, 2}),
     "signed_correctness": (-1, 1, {-1, 1}),
+    "judge": (0, 2, {0, 2}),
     "numeric_correctness": (0, 2, {0, 2}),
     "step_verified": (0, 1, {0, 0.2, 0.4, 0.6, 0.8, 1}),
     "incremental_format": (-math.inf, 1),

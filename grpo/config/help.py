@@ -80,10 +80,10 @@ MORE = {  # where --help_all lists this project's other settings
     "Data and prompt": (
         *("dataset_config", "dataset_split", "eval_split", "eval_num_samples", "max_prompt_length"),
         *("filter_pass_rate", "filter_num_samples", "curriculum"),
-        *("system_prompt", "question_template", "completion_template", "use_chat_template"),
+        *("system_prompt", "question_template", "completion_template", "answer_pattern", "use_chat_template"),
     ),
     "Rewards": (
-        *("reward_args", "allow_custom_rewards", "max_faulty_rewards", "stages"),
+        *("reward_args", "judge", "allow_custom_rewards", "max_faulty_rewards", "stages"),
         *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds"),
     ),
     "GRPO": (),

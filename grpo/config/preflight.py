@@ -20,14 +20,16 @@ from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import for_rich
 from grpo.core.settings import Config
+from grpo.data import prompts
 from grpo.data.dataset import Data, canonical
 from grpo.evaluation import inference
 from grpo.policy import memory, vllm
 from grpo.rewarding import probe
+from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, refuse_collisions
 from grpo.runs import hub, trackers
 from grpo.training import attention
-from rewards import short_name
+from rewards import XML_COT_FORMAT, short_name, template_parts
 
 if TYPE_CHECKING:
     import torch
@@ -96,15 +98,26 @@ def about_golds(data: Data, reward_names: Container[str]) -> Iterator[Check]:
     yield check_if(remedy, "gold answers", finding, remedy)
 
 
-def about_prompts(config: Config, data: Data) -> Iterator[Check]:
+def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
     kind = "chat messages" if data.prompt_format.chat else "plain text"
     fields = ("system_prompt", "question_template", "completion_template")
     own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
     finding = f"{config.script.prompt_format}{own and f' with your {own}'} as {kind}, "
     finding += counted(len(data.shots), "worked example")
+    if data.prompt_format.pattern != "xml":
+        finding += f", answers as {data.prompt_format.answered('…', '72').split('…')[-1].strip()}"
     asked = config.script.use_chat_template is not None
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield check_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
+    if data.prompt_format.prefill:
+        finding = f"prompts end in {data.prompt_format.prefill!r}: completions are scored and shown with it in front"
+        closed = "</" in data.prompt_format.prefill
+        remedy = "the reasoning is closed before it begins: use chat_template_kwargs to let the model think, or xml"
+        yield check_if(closed, "prefilled", finding, remedy)
+    elif opened := re.search(r"<\w+>\s*$", prompt):
+        finding = f"prompts end in {opened[0]!r}, which is no part of this format's completions"
+        remedy = "no completion can have the format: use --prompt_format think, or a completion_template with that tag"
+        yield Check("warning", "prefilled", finding, remedy)
     try:
         trained = inference.prompting(config.model_name)
         if trained and trained != (data.prompt_format, list(data.shots)):
@@ -119,10 +132,16 @@ def about_prompts(config: Config, data: Data) -> Iterator[Check]:
     yield Check("ok", "difficulty", finding)
 
 
-def about_tags(prompt: str, data: Data, total: dict[str, float]) -> Iterator[Check]:
-    """Whether the prompt shows the tags that a perfect completion has, where the rewards pay for these."""
-    hidden = [tag for tag in re.findall(r"<\w+>", data.prompt_format.completion) if tag not in prompt]
-    if hidden and total and total["perfect"] > total["no tags"]:
+def about_tags(prompt: str, data: Data, tried: probe.Tried, weights: dict[str, float]) -> Iterator[Check]:
+    """Whether the prompt shows the tags and marks that the rewards pay for."""
+    total, marks = probe.weighted_sum(tried, weights), []
+    if total and total["perfect"] > total["no tags"]:
+        _, middle, _ = template_parts(data.prompt_format.completion)
+        marks = [*re.findall(r"<\w+>", data.prompt_format.completion), middle.split()[-1]]
+    if weights.get("xmlcount_reward_func"):  # which counts its own four, whatever the format
+        marks += re.findall(r"<\w+>", XML_COT_FORMAT)
+    hidden = [mark for mark in dict.fromkeys(marks) if mark not in prompt]
+    if hidden:
         finding = f"the prompt never shows {' and '.join(hidden)}, which the rewards pay for"
         yield Check("warning", "tags", finding, "show them in system_prompt or question_template, or use num_shots 1")
 
@@ -332,6 +351,7 @@ def run(
     architecture: "tuple[PretrainedConfig, PeftConfig | None]",
     data: Data,
     rewards: Rewards,
+    judge: Judge,
 ) -> None:
     """Print every check of the table, what the rewards give, and a prompt as the model gets it.
 
@@ -342,7 +362,7 @@ def run(
         UserError: for the first check that failed.
     """
     tried, weights = try_out(config, tokenizer, data, rewards)
-    checks = check(config, tokenizer, *architecture, data, tried, weights)
+    checks = check(config, tokenizer, *architecture, data, tried, weights, judge)
     if is_first_process():
         print_checks(checks)
         if tried:
@@ -386,15 +406,17 @@ def check(
     data: Data,
     tried: probe.Tried,
     weights: dict[str, float],
+    judge: Judge,
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it."""
     encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
     checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried)]
-    checks += about_prompts(config, data)
+    checks += about_prompts(config, data, prompt)
+    checks += probe.about_judge(judge, data.train[0], data.prompt_format)
     solutions = solution_lengths(data, lambda text: len(encode(text)) + 1)  # 1: the end token
     checks += about_lengths(config, data, solutions)
     if tried:
-        checks += about_tags(prompt, data, probe.weighted_sum(tried, weights))
+        checks += about_tags(prompt, data, tried, weights)
         said = " ".join(each.remedy for each in checks)  # about_golds may say why a reward gives the same to all
         checks += probe.about_rewards(tried, weights, {name for name in tried if name in said})
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
@@ -408,12 +430,7 @@ def check(
 
 def example(config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data) -> str:
     """The first training prompt as text, with the special tokens of the chat template."""
-    prompt = data.train[0]["prompt"]
-    if not data.prompt_format.chat:
-        return prompt
-    return str(
-        tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **config.template_kwargs)
-    )
+    return prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
 
 
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}

@@ -17,7 +17,7 @@ from transformers.training_args import OptimizerNames
 from grpo.core import parsing, processes
 from grpo.core.errors import UserError
 from grpo.core.redaction import holds_key, is_secret_name
-from rewards import PENALTIES
+from rewards import PENALTIES, check_pattern
 
 MOST = 2**31 - 1  # no setting means more, and what counts to more overflows somewhere
 RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
@@ -83,6 +83,13 @@ def check_values(settings: dict[str, Any]) -> None:
     for key, choices in CHOICES.items():
         if settings[key] is not None and str(settings[key]) not in choices:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
+    try:
+        check_pattern(settings["answer_pattern"])
+    except ValueError:
+        raise UserError(
+            f"answer_pattern: {settings['answer_pattern']!r} is unknown; use xml, boxed, hash or final, or a template "
+            "such as 'Final: {answer}'"
+        ) from None
     shares = settings["filter_pass_rate"]
     if shares is not None and (len(shares) != 2 or shares[0] > shares[1]):
         raise UserError(f"filter_pass_rate: {shares} is not a range; use the lowest and highest share, as 0.1 0.9")
@@ -110,7 +117,7 @@ def check_adaptive(settings: dict[str, Any]) -> None:
 
 
 # Texts of the user's own, which may well show a URL with somebody's name in it
-PROSE = ("ask", "system_prompt", "question_template", "completion_template")
+PROSE = ("ask", "system_prompt", "question_template", "completion_template", "answer_pattern")
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:

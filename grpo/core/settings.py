@@ -73,7 +73,15 @@ class ScriptArguments:
     )
     completion_template: str | None = field(
         default=None,
-        metadata={"help": "Replaces its perfect completion; contains {reasoning} and <answer>{answer}</answer>."},
+        metadata={"help": "Replaces its perfect completion; contains {reasoning} and {answer}."},
+    )
+    answer_pattern: str = field(
+        default="xml",
+        metadata={
+            "help": "Where a completion has its answer: xml (<answer>), boxed (\\boxed{...}), hash (####), final "
+            "(Answer: ...), or a template such as `Final: {answer}`. Without a completion_template, the prompt asks "
+            "for it."
+        },
     )
     use_chat_template: bool | None = field(
         default=None,
@@ -83,8 +91,15 @@ class ScriptArguments:
     reward_args: dict[str, Any] | str | None = field(
         default=None, metadata={"help": 'Parameters of rewards: {"length_reward_func": {"low": 50}}.'}
     )
+    judge: str | None = field(
+        default=None,
+        metadata={
+            "help": "What is right: my_file.my_function(text, row) -> bool, with allow_custom_rewards; unset: "
+            "rewards.is_right"
+        },
+    )
     allow_custom_rewards: bool = field(
-        default=False, metadata={"help": "Let reward_funcs run functions in your own files."}
+        default=False, metadata={"help": "Let reward_funcs and judge run functions in your own files."}
     )
     max_faulty_rewards: float = field(
         default=0.1,

@@ -15,6 +15,7 @@ from grpo.data.dataset import Data
 from grpo.evaluation import comparison, evaluate
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading, sharding
+from grpo.rewarding.judge import Judge
 from grpo.runs.resume import unchanged
 from grpo.runs.run import open_run
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 COLOURS = {"got_better": "bold green", "got_worse": "bold red"}  # of a verdict; all others say less than was hoped
 
 
-def measure_before(config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, data: Data) -> Evaluation:
+def measure_before(
+    config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, data: Data, judge: Judge
+) -> Evaluation:
     """Measure the policy that training starts from, save and show what it answers.
 
     A resumed run takes what it found when it began, where no setting that matters was changed.
@@ -39,7 +42,7 @@ def measure_before(config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTo
         summary, answers = known
     else:
         with sharding.whole(trainer) as policy:
-            summary, answers = evaluate.measure(config, policy, tokenizer, data)
+            summary, answers = evaluate.measure(config, policy, tokenizer, data, judge)
     if is_first_process():
         evaluate.save(config.output, "before", summary, answers)
         evaluate.print_answers("before training", answers)
@@ -60,11 +63,16 @@ def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
 
 
 def measure_after(
-    config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, data: Data, before: Evaluation
+    config: Config,
+    trainer: GRPOTrainer,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Data,
+    judge: Judge,
+    before: Evaluation,
 ) -> None:
     """Measure the trained policy, compare it with `before` question by question, save and show both."""
     with sharding.whole(trainer) as policy:
-        summary, answers = evaluate.measure(config, policy, tokenizer, data)
+        summary, answers = evaluate.measure(config, policy, tokenizer, data, judge)
     if is_first_process():
         evaluate.save(config.output, "after", summary, answers)
         compared = comparison.compare(before[1], answers)
@@ -74,10 +82,10 @@ def measure_after(
         evaluate.print_evaluations({"before": before[0], "after": summary}, compared["sentence"], style)
 
 
-def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> int:
+def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, judge: Judge) -> int:
     """`--eval_only`: measure the model as it is; the exit status."""
     with open_run(config) as run:
-        summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data)
+        summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data, judge)
         run.begin(**data.facts())  # only now: it may replace a run (`overwrite_run`)
         if is_first_process():
             evaluate.save(config.output, "only", summary, answers)

@@ -97,7 +97,7 @@ def _judge(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
         return measures[measure]["difference"] > 0 and measures[measure]["p_value"] < SIGNIFICANT
 
     tags = [name for name in ("format_strict", "format_soft", "strict") if rose(name)]
-    shown = _shown("the right number", lenient)
+    shown = _shown("the right answer", lenient)
     if rose("lenient"):
         return "got_better", f"It got better: {shown}."
     if lenient["difference"] < 0 and lenient["p_value"] < SIGNIFICANT:

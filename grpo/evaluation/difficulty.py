@@ -6,6 +6,7 @@ teaches nothing (Yu et al., DAPO, 2025, drop such groups at every step; here the
 
 import dataclasses
 import hashlib
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,26 +23,28 @@ from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.generation import Sampling, generate, training_autocast
-from rewards import is_right
+from grpo.rewarding.judge import Judge
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> list[float]:
+def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data, judge: Judge) -> list[float]:
     """Of each training question, the share of `filter_num_samples` samples that is right, drawn as rollouts are.
 
-    Right is what `rewards.is_right` says, however it is written. Cached beside datasets' own files, under the
-    weights, the prompts and the settings.
+    Right is what the judge says. Cached beside datasets' own files, under the weights, the prompts, the settings and
+    the file of a judge of one's own.
     """
     training, k = config.training, config.script.filter_num_samples
     prompts = tokenize(data.train["prompt"], tokenizer, config.template_kwargs)
     sampling, limit = Sampling.like(training), config.completion_limit
-    golds = data.train["answer"][:]
+    rows = data.train.to_list()
+    code = Path(inspect.getfile(inspect.unwrap(judge.function))).read_text() if judge.function else ""
     some = [weight.detach().flatten()[:: max(1, weight.numel() // 64)].tolist() for weight in model.parameters()]
-    facts = [prompts, golds, dataclasses.asdict(sampling), limit, k, str(model.dtype), some]
+    asked = [prompts, rows, judge.pattern, judge.name, code]
+    facts = [*asked, dataclasses.asdict(sampling), limit, k, str(model.dtype), some]
     directory = Path(datasets.config.HF_DATASETS_CACHE) / "grpo_pass_rates"
-    cached = directory / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.json"
+    cached = directory / f"{hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]}.json"
     # the main process looks, since all of them must take the same way
     (rates,) = broadcast_object_list([json.loads(cached.read_text()) if cached.is_file() else None])
     if rates is None:
@@ -51,7 +54,8 @@ def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: D
             engine = config.script.generation
             drawn = generate(model, tokenizer, many, limit, batch_size, sampling, "difficulty", engine)
         texts = tokenizer.batch_decode([ids for ids, _ in drawn], skip_special_tokens=True)
-        right = [is_right(text, golds[index // k]) for index, text in enumerate(texts)]
+        prefill = data.prompt_format.prefill
+        right = [judge.is_right(prefill + text, rows[index // k]) for index, text in enumerate(texts)]
         rates = [sum(right[start : start + k]) / k for start in range(0, len(right), k)]
         if PartialState().is_main_process:
             directory.mkdir(parents=True, exist_ok=True)
@@ -71,14 +75,14 @@ def select(data: Data, rates: Sequence[float], bounds: Sequence[float] | None, e
     return dataclasses.replace(data, train=data.train.select(kept), too_hard=harder, too_easy=easier)
 
 
-def apply(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> Data:
+def apply(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data, judge: Judge) -> Data:
     """`filter_pass_rate` and `curriculum`, if they are set; UserError where too few questions are left."""
     bounds, easy_first = config.script.filter_pass_rate, config.script.curriculum
     if bounds is None and not easy_first:
         return data
     k, rows = config.script.filter_num_samples, len(data.train)
     say(f"Difficulty: {k} samples of each of {rows} training questions")
-    rates = pass_rates(config, model, tokenizer, data)
+    rates = pass_rates(config, model, tokenizer, data, judge)
     data = select(data, rates, bounds, easy_first)
     never, always = rates.count(0), rates.count(1)
     found = f"of {rows} training questions {never} are never right in {k} samples and {always} always"

@@ -1,13 +1,12 @@
 """Honest evaluation: held-out questions, answered greedily and, if asked, k times more by sampling, scored two ways.
 
-*Strict* is what the reward sees: the extracted answer is the gold answer, character by character. *Lenient* is
-`rewards.is_right`: the right number counts however it is written and wherever it is.
+*Strict* is what the reward sees: the extracted answer is the gold answer, character by character. *Lenient* is what
+the run's judge says (rewarding/judge.py): the right answer counts however it is written and wherever it is.
 """
 
 import json
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -22,13 +21,8 @@ from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.generation import Sampling, generate, training_autocast
-from rewards import (
-    extract_xml_answer,
-    has_soft_format,
-    has_strict_format,
-    is_right,
-    last_number,
-)
+from grpo.rewarding.judge import Judge
+from rewards import has_soft_format, has_strict_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,23 +52,27 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def majority(texts: Sequence[str]) -> str | None:
+def majority(texts: Sequence[str], judge: Judge) -> str | None:
     """The first completion that gives the most frequent answer; of equally frequent ones, the one sampled first.
 
-    Numbers are the same answer if they are equal as numbers; a completion without an answer has no vote.
+    Answers are the same if the judge's rule finds them equal; a completion without an answer has no vote.
     """
-    answers = {index: extract_xml_answer(text) for index, text in enumerate(texts)}
-    numbers = {index: last_number(answer) for index, answer in answers.items()}
-    votes = {
-        index: answers[index] if number is None else number for index, number in numbers.items() if answers[index]
-    }
-    if not votes:
-        return None
-    winner = Counter(votes.values()).most_common(1)[0][0]  # insertion order decides between equals
-    return texts[next(index for index, vote in votes.items() if vote == winner)]
+    votes: dict[str, int] = {}  # by the first completion that gives an answer
+    for text in filter(judge.extract, texts):
+        first = next((other for other in votes if judge.same(text, other)), text)
+        votes[first] = votes.get(first, 0) + 1
+    return max(votes, key=lambda text: votes[text], default=None)  # insertion order decides between equals
 
 
-def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data) -> Evaluation:
+def judge_samples(texts: Sequence[str], judge: Judge, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Several completions of one question, as a record keeps them."""
+    chosen = majority(texts, judge)
+    right = [judge.is_right(text, row) for text in texts]
+    majority_right = chosen is not None and judge.is_right(chosen, row)
+    return {"samples": list(texts), "samples_right": right, "majority_right": majority_right}
+
+
+def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data, judge: Judge) -> Evaluation:
     """Greedy pass@1 on the held-out questions; with `eval_num_samples` k > 1 also maj@k and pass@k.
 
     It computes in training's number format; samples are drawn like rollouts.
@@ -85,6 +83,7 @@ def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data
     """
     start = time.perf_counter()
     training, k, template = config.training, config.script.eval_num_samples, data.prompt_format.completion
+    prefill = data.prompt_format.prefill
     prompts = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs)
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
     engine = config.script.generation
@@ -95,25 +94,26 @@ def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data
             many = [prompt for prompt in prompts for _ in range(k)]
             drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training), engine=engine)
     records = []
-    for question, gold, (ids, cut) in zip(data.held_out["question"], data.held_out["answer"], greedy, strict=True):
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        extracted = extract_xml_answer(text)
+    rows = data.held_out.to_list()
+    for row, (ids, cut) in zip(rows, greedy, strict=True):
+        text = prefill + tokenizer.decode(ids, skip_special_tokens=True)
         records.append(
             {
-                "question": question,
-                "answer": gold,
+                "question": row["question"],
+                "answer": row["answer"],
                 "completion": text,
-                "extracted": extracted,
-                "strict": extracted == gold,
-                "lenient": is_right(text, gold),
+                "extracted": judge.extract(text),
+                "strict": judge.is_exact(text, row, template),
+                "lenient": judge.is_right(text, row),
                 "format_strict": has_strict_format(text, template),
                 "format_soft": has_soft_format(text, template),
                 "truncated": cut,
                 "length": len(ids),
             }
         )
-    for index, (ids, _) in enumerate(drawn):
-        records[index // k].setdefault("samples", []).append(tokenizer.decode(ids, skip_special_tokens=True))
+    for record, row, start_at in zip(records, rows, range(0, len(drawn), k), strict=bool(drawn)):
+        texts = [prefill + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn[start_at:][:k]]
+        record |= judge_samples(texts, judge, row)
     return {**summarize(records), "seconds": round(time.perf_counter() - start, 2)}, records
 
 
@@ -128,9 +128,8 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     others: dict[str, Any] = {"mean_length": sum(record["length"] for record in records) / n}
     if "samples" in records[0]:
         k = len(records[0]["samples"])
-        right = [sum(is_right(text, record["answer"]) for text in record["samples"]) for record in records]
-        chosen = [(majority(record["samples"]), record["answer"]) for record in records]
-        counts["maj_k"] = sum(text is not None and is_right(text, gold) for text, gold in chosen)
+        right = [sum(record["samples_right"]) for record in records]
+        counts["maj_k"] = sum(record["majority_right"] for record in records)
         counts["pass_k"] = sum(correct > 0 for correct in right)
         others |= {"k": k, "pass_1": sum(right) / (n * k)}
     summary: dict[str, Any] = {"n": n}
@@ -153,8 +152,9 @@ def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) 
     for record in records[:count]:
         text = f"[bold]{for_rich(record['question'])}[/bold]\n\n{for_rich(record['completion'].strip()[:1200])}\n\n"
         mark = "[green]right[/green]" if record["lenient"] else "[red]wrong[/red]"
-        read = record["extracted"] if "<answer>" in record["completion"] else ""
-        text += f"answer read: {for_rich(read[:80]) or 'none'}, gold: {for_rich(record['answer'])}, {mark}"
+        read = record["extracted"] if record["extracted"] != record["completion"].strip() else ""
+        gold = "" if record["answer"] is None else f", gold: {for_rich(record['answer'])}"
+        text += f"answer read: {for_rich(read[:80]) or 'none'}{gold}, {mark}"
         show(Panel(text, title=f"a held-out question, {when}", title_align="left"))
 
 
@@ -167,7 +167,7 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "",
     summaries = list(evaluations.values())
     table = Table(
         title=f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
-        caption="strict: the answer tag holds exactly the gold answer; lenient: the right number anywhere",
+        caption="strict: exactly the gold answer, where it is asked for; lenient: the right answer anywhere",
         title_justify="left",
         min_width=64,  # for the title
         caption_justify="left",

@@ -14,7 +14,7 @@ from grpo.data.prompts import PromptFormat, Shot, tokenize
 from grpo.policy.generation import generate, training_autocast
 from grpo.policy.loading import load, load_tokenizer, read_adapter, read_model_config
 from grpo.runs import hub
-from rewards import extract_xml_answer
+from rewards import extract_answer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,9 +51,10 @@ def answer(
     with training_autocast(training, model):
         limit, engine = config.completion_limit, config.script.generation
         ((ids, cut),) = generate(model, tokenizer, prompts, limit, batch_size=1, engine=engine)
-    text = tokenizer.decode(ids, skip_special_tokens=True)
+    text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
     end = f" (cut off at {config.completion_limit} tokens)" if cut else ""
-    read = (extract_xml_answer(text) or "empty") if "<answer>" in text else "no answer tag"
+    read = extract_answer(text, prompt_format.pattern)
+    read = "nothing marks it" if read == text.strip() else read or "empty"
     return printable(f"{text.rstrip()}\n\nAnswer: {read}{end}")
 
 

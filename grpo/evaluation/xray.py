@@ -17,14 +17,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import rewards
 from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser
 from grpo.data.gold import gold_answer
 from grpo.rewarding import registry
-from rewards import REWARD_FUNCS, count_xml, extract_xml_answer, has_soft_format, has_strict_format, last_number
+from rewards import REWARD_FUNCS, count_xml, extract_answer, has_soft_format, has_strict_format
 
 FEW = 5  # flagged rows of each kind that are listed without --all
 Row = dict[str, Any]  # as read: line, completion (its text), answer (the gold one); as scored: see `score`
@@ -57,19 +57,30 @@ def _read_row(row: Any) -> Row:
     return {"completion": text, "answer": gold}
 
 
-def run_settings(file: Path) -> tuple[dict[str, Any], str]:
-    """Settings and completion template of the run whose directory holds the file; without one, the defaults."""
+class Form(NamedTuple):
+    """How a completion is written: its template, and the pattern by which its answer is found."""
+
+    template: str = rewards.XML_COT_FORMAT
+    pattern: str = "xml"
+
+
+USUAL = Form()
+
+
+def run_settings(file: Path) -> tuple[dict[str, Any], Form]:
+    """Settings and completion format of the run whose directory holds the file; without one, the defaults."""
     path = file.parent / "run.json"
     if not path.is_file():
-        return {}, rewards.XML_COT_FORMAT
+        return {}, USUAL
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return dict(record["settings"]), str(record["prompt"]["completion"])
+        prompt = record["prompt"]
+        return dict(record["settings"]), Form(str(prompt["completion"]), str(prompt.get("pattern", "xml")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{str(path)!r} is not a run's record ({type(error).__name__}); move it, or fix it") from None
 
 
-def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: str) -> registry.Rewards:
+def select(names: Sequence[str] | None, settings: Mapping[str, Any], form: Form) -> registry.Rewards:
     """The rewards of these names, or else the run's, or else the five, with the run's parameters for them.
 
     Rewards that need more than completions and answers are skipped, with a line on stderr.
@@ -87,20 +98,22 @@ def select(names: Sequence[str] | None, settings: Mapping[str, Any], template: s
         print(f"not scored, because they need more than completions and answers: {skipped}", file=sys.stderr)
     chosen = chosen or rewards.GIST_REWARDS
     args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
-    return registry.choose(chosen, None, args, {"template": template}, allow_custom=False)
+    follow = {"template": form.template, "answer_pattern": form.pattern}
+    return registry.choose(chosen, None, args, follow, allow_custom=False)
 
 
-def score(rows: Sequence[Row], functions: registry.Rewards, template: str = rewards.XML_COT_FORMAT) -> list[Row]:
+def score(rows: Sequence[Row], functions: registry.Rewards, form: Form = USUAL) -> list[Row]:
     """What `--json` prints of each row; a value that is None, NaN or infinite becomes None and adds 0 to the total."""
     batch = {"completions": [row["completion"] for row in rows], "answer": [row["answer"] for row in rows]}
     columns = [reward(**batch) for reward in functions.values()]
     scored = []
     for row, values in zip(rows, zip(*columns, strict=True), strict=True):
         finite = [float(value) if value is not None and math.isfinite(value) else None for value in values]
-        seen = {"line": row["line"], "answer": row["answer"], "extracted": extract_xml_answer(row["completion"])}
-        seen |= {"answer_tag": "<answer>" in row["completion"]}
+        got = extract_answer(row["completion"], form.pattern)
+        seen = {"line": row["line"], "answer": row["answer"], "extracted": got}
+        seen |= {"answer_tag": got != row["completion"].strip()}
         seen |= {"rewards": dict(zip(functions, finite, strict=True)), "total": math.fsum(filter(None, finite))}
-        scored.append(seen | {"suspicious": suspicions(row | seen, template)})
+        scored.append(seen | {"suspicious": suspicions(row | seen, form)})
     return scored
 
 
@@ -114,18 +127,18 @@ def totals(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
     return result
 
 
-def _unpaid(text: str, got: str, gold: str, template: str) -> bool:
-    right = rewards.is_numerically_correct(text, gold) or last_number(text) == last_number(gold) is not None
-    return right and got != gold
+def _unpaid(text: str, got: str, gold: str, form: Form) -> bool:
+    after = text.rpartition("</answer>")[2]  # "or rather 7"
+    return got != gold and (rewards.is_right(text, gold, form.pattern) or rewards.is_right(after, gold))
 
 
 _EMPTY = re.compile(r"<(reasoning|think)>[\s.…]*</\1>")  # or the prompt's own `...`, copied
-# name: (what is suspicious, whether a completion is, by its text, the answer got from it, the gold one, the template)
-KINDS: dict[str, tuple[str, Callable[[str, str, str, str], bool]]] = {
-    "unpaid": ("last number equals gold but correctness is 0", _unpaid),
+# name: (what is suspicious, whether a completion is, by its text, the answer got from it, the gold one, the form)
+KINDS: dict[str, tuple[str, Callable[[str, str, str, Form], bool]]] = {
+    "unpaid": ("right by the lenient rule but correctness is 0", _unpaid),
     "empty_answer": (
         "format right, answer empty",
-        lambda text, got, gold, form: not got and has_soft_format(text, form),
+        lambda text, got, gold, form: not got and has_soft_format(text, form.template),
     ),
     "untagged": (
         "correctness without the tags: the whole text is the answer",
@@ -141,14 +154,16 @@ KINDS: dict[str, tuple[str, Callable[[str, str, str, str], bool]]] = {
     "costly_tail": ("xmlcount below 0: the tail costs more than the tags earn", lambda text, *_: count_xml(text) < 0),
     "no_newline": (
         "strict except for its last newline: xmlcount penalizes all its text",
-        lambda text, got, gold, form: has_strict_format(text + "\n", form) and not has_strict_format(text, form),
+        lambda text, got, gold, form: (
+            has_strict_format(text + "\n", form.template) and not has_strict_format(text, form.template)
+        ),
     ),
 }
 
 
-def suspicions(row: Row, template: str = rewards.XML_COT_FORMAT) -> list[str]:
+def suspicions(row: Row, form: Form = USUAL) -> list[str]:
     """The names of the KINDS that a row with `completion`, `extracted` and `answer` belongs to."""
-    facts = row["completion"], row["extracted"], row["answer"], template
+    facts = row["completion"], row["extracted"], row["answer"], form
     return [kind for kind, (_, holds) in KINDS.items() if holds(*facts)]
 
 
@@ -166,7 +181,7 @@ def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]],
 
     def show(row: Row) -> None:
         parts = " ".join(number(value, "g") for value in row["rewards"].values())
-        read = "extracted" if row["answer_tag"] else "no answer tag:"
+        read = "extracted" if row["answer_tag"] else "nothing marks it:"
         texts = f"gold '{shown(row['answer'], 20)}', {read} '{shown(row['extracted'], 60)}'"
         print(f"  line {row['line']}: {texts}, total {row['total']:.3f} ({parts})")
 
@@ -198,8 +213,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
     try:
         arguments = parser.parse_args(argv)
-        settings, template = run_settings(Path(arguments.file))
-        functions = select(arguments.reward_funcs, settings, template)
+        settings, form = run_settings(Path(arguments.file))
+        functions = select(arguments.reward_funcs, settings, form)
         data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
         rows, bad = read(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))  # some editors write a byte-order mark
         if not rows:
@@ -213,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for line, reason in bad.items():
         print(f"line {line}: {reason}", file=sys.stderr)
-    rows = score(rows, functions, template)
+    rows = score(rows, functions, form)
     if arguments.json:
         found = {kind: [row["line"] for row in rows if kind in row["suspicious"]] for kind in KINDS}
         bad_lines = [{"line": line, "reason": reason} for line, reason in bad.items()]

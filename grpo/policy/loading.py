@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from grpo.core.errors import UserError, readable
 from grpo.core.out_of_memory import START, phase
 from grpo.core.settings import Config
+from grpo.data import prompts
 from grpo.data.prompts import PromptFormat
 from grpo.policy import sharding, unsloth
 
@@ -210,7 +211,8 @@ def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple["PreTra
         _check_template(tokenizer, prompt_format, name, cast(dict[str, Any], training.chat_template_kwargs or {}))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer, prompt_format
+    prompt = prompts.rendered(prompt_format.prompt("2 + 2?"), tokenizer, config.template_kwargs)
+    return tokenizer, dataclasses.replace(prompt_format, prefill=prompts.prefilled(prompt, prompt_format.completion))
 
 
 def _check_template(

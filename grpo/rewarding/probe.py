@@ -14,6 +14,7 @@ from grpo.core.errors import UserError
 from grpo.core.redaction import for_rich
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.guard import numbers_of
+from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from rewards import last_number, short_name
 
@@ -70,6 +71,28 @@ def try_rewards(
         except (Exception, SystemExit) as error:  # a user's function may raise anything; the table shows it
             tried[name] = error
     return tried
+
+
+def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) -> Iterator[Check]:
+    """A judge of one's own, tried on completions of a training row; whether it tells right from wrong."""
+    if judge.function is None:
+        return
+    texts = perturbed("", row.get("answer") or "", prompt_format)
+    try:
+        verdicts = {kind: judge.function(text, row) for kind, text in texts.items()}
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        finding = f"{judge.name} raises {type(error).__name__}: {error}"
+        yield Check("error", "judge", finding, "fix it: it gets a completion's text and its row, a dictionary")
+        return
+    odd = next((verdict for verdict in verdicts.values() if type(verdict).__name__ not in ("bool", "bool_")), None)
+    if odd is not None or None in verdicts.values():
+        yield Check("error", "judge", f"{judge.name} returns {odd!r}", "let it return True or False")
+        return
+    right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
+    finding, remedy = f"{judge.name}; of the test completions right: {right}", ""
+    if row.get("answer") and (verdicts["wrong number"] or not verdicts["perfect"]):
+        remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
+    yield check_if(remedy, "judge", finding, remedy)
 
 
 def weighted_sum(tried: Tried, weights: dict[str, float]) -> dict[str, float]:

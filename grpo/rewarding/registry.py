@@ -18,6 +18,7 @@ from typing import Any
 from grpo.core.errors import UserError
 from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat
+from grpo.rewarding.judge import Judge
 from rewards import REWARD_FUNCS
 
 RewardFunc = Callable[..., list[float]]
@@ -63,18 +64,27 @@ def choose(
     return chosen
 
 
-def of_run(config: Config, prompt_format: PromptFormat) -> Rewards:
-    """The rewards that a run's settings choose; they follow its completion template and its longest completion."""
+def of_run(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, Judge]:
+    """The rewards that a run's settings choose, which follow its judge and its templates; and that judge."""
     script, training = config.script, config.training
-    follow = {"template": prompt_format.completion, "max_completion_length": training.max_completion_length}
+    judge = Judge(prompt_format.pattern)
+    if script.judge:
+        function = _load(script.judge, script.allow_custom_rewards, "judge")
+        judge = Judge(prompt_format.pattern, function, script.judge)
+    follow = {
+        "template": prompt_format.completion,
+        "answer_pattern": prompt_format.pattern,
+        "judge": judge,
+        "max_completion_length": training.max_completion_length,
+    }
     args = script.reward_args if isinstance(script.reward_args, dict) else None  # read from JSON by now
-    return choose(script.reward_funcs, training.reward_weights, args, follow, script.allow_custom_rewards)
+    return choose(script.reward_funcs, training.reward_weights, args, follow, script.allow_custom_rewards), judge
 
 
 def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
     """What can be set of a reward: its keyword-only parameters, by name.
 
-    >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["int_reward_func"])
+    >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["xmlcount_reward_func"])
     (['low', 'high', 'margin'], {})
     """
     found = inspect.signature(reward).parameters.values()
@@ -98,12 +108,14 @@ def _instead(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {full}?" if full else f"; use one or more of {', '.join(known)}"
 
 
-def _load(name: str, allow_custom: bool) -> RewardFunc:
+def _load(name: str, allow_custom: bool, setting: str = "reward_funcs") -> Callable[..., Any]:
     """A function of a module in the working directory."""
     module_name, _, attribute = name.rpartition(".")
+    if not module_name:
+        raise UserError(f"{setting}: {name!r} is not a function of a file; write my_file.my_function")
     if not allow_custom:
         raise UserError(
-            f"reward_funcs: {name!r} runs the code of {module_name.replace('.', '/')}.py; if you trust it, use "
+            f"{setting}: {name!r} runs the code of {module_name.replace('.', '/')}.py; if you trust it, use "
             "--allow_custom_rewards true"
         )
     here = Path.cwd()
@@ -113,15 +125,13 @@ def _load(name: str, allow_custom: bool) -> RewardFunc:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         raise UserError(
-            f"reward_funcs: importing {module_name!r} from {here} raises {type(error).__name__}: {error}; fix it"
+            f"{setting}: importing {module_name!r} from {here} raises {type(error).__name__}: {error}; fix it"
         ) from error
     if not Path(module.__file__ or "").resolve().is_relative_to(here.resolve()):
-        raise UserError(
-            f"reward_funcs: {module_name!r} is the name of another module ({module.__file__}); rename yours"
-        )
+        raise UserError(f"{setting}: {module_name!r} is the name of another module ({module.__file__}); rename yours")
     functions = {key: value for key, value in vars(module).items() if callable(value) and not isinstance(value, type)}
     if attribute not in functions:
-        raise UserError(f"reward_funcs: {module_name!r} has no function {attribute!r}{_instead(attribute, functions)}")
+        raise UserError(f"{setting}: {module_name!r} has no function {attribute!r}{_instead(attribute, functions)}")
     return functions[attribute]
 
 
@@ -140,17 +150,19 @@ def _with_parameters(
     if not isinstance(given, Mapping):
         raise UserError(f"reward_args: {name}: {given!r} is not a dictionary; write {{parameter: value}}")
     for key, value in given.items():
-        if key not in known:
+        if key not in known or key == "judge":
             raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(known) or 'none'}")
         if not _fits(value, default := known[key].default):
             raise UserError(f"reward_args: {name}: {key} is {value!r}; use a value such as {default!r}")
-    values = {key: value for key, value in run_parameters.items() if key in known} | dict(given)
+    follows = {key: value for key, value in run_parameters.items() if key in known and value != known[key].default}
+    values = follows | dict(given)
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in values:
             raise UserError(f"reward_args: {name} needs a value for its parameter {key!r}; set one in reward_args")
     if check and values:
         try:
-            reward([""], answer=[""], completion_ids=[[]], **values)  # only to have the parameters looked at
+            # only to have the parameters looked at; a judge of one's own would need a row of the data
+            reward([""], answer=[""], completion_ids=[[]], **{**values, "judge": None})
         except (ValueError, TypeError) as error:
             raise UserError(f"reward_args: {name}: {error}") from None
     if not values and hasattr(reward, "__name__"):

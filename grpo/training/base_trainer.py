@@ -27,8 +27,11 @@ from grpo.core.errors import UserError
 from grpo.core.out_of_memory import phase
 from grpo.policy import sharding, vllm_engine
 from grpo.rewarding.guard import RewardGuard
+from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, report
 from grpo.runs.record import without_nan
+
+COMPLETION_IDS, COMPLETIONS = 1, 3  # where they are in what TRL's `_generate` returns
 
 
 class BaseGRPOTrainer(GRPOTrainer):
@@ -42,11 +45,16 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     Attributes:
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
+        judge: what is right, for the metrics of groups; None: these are not known.
+        prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Rewards
+            and logs get the whole text; TRL's completion alone would never be in the format (TRL issue 6966).
         self_check: what was tried before the run, a dictionary each (selfcheck.py).
         losses_finite: whether all losses of this process were finite since a callback last set it.
     """
 
     args: GRPOConfig
+    judge: Judge | None = None
+    prefill = ""
     pack_tokens: int | None = None  # what a training step computes at once; None: TRL's micro-batch
     model: Any  # PreTrainedModel or PeftModel; never None once constructed
 
@@ -68,7 +76,23 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         with phase(out_of_memory.GENERATION, self), self._timed("time/generation"):
-            return super()._generate(*args, **kwargs)
+            generated = super()._generate(*args, **kwargs)
+        self._write_out(*generated[COMPLETION_IDS : COMPLETIONS + 1])
+        return generated
+
+    def _write_out(self, completion_ids: list[list[int]], _: Any, completions: list[Any]) -> None:
+        """Let completions be what the model wrote, after what its prompt began.
+
+        TRL has neither: where the tokenizer has a response template, `<think>` and what it holds are taken out.
+        """
+        parsed = any(getattr(self._tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
+        if self.tools or not (self.prefill or parsed):
+            return
+        texts = self._tokenizer.batch_decode(completion_ids, skip_special_tokens=True)
+        for index, text in enumerate(texts):
+            whole = self.prefill + text
+            chat = not isinstance(completions[index], str)
+            completions[index] = [{"role": "assistant", "content": whole}] if chat else whole
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
         with phase(out_of_memory.REWARDS, self), self._timed("time/rewards"), self.guard.watching(self) as faults:

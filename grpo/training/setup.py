@@ -8,6 +8,7 @@ from trl import get_peft_config
 from grpo.core.errors import readable
 from grpo.core.settings import Config
 from grpo.policy import engines
+from grpo.rewarding.judge import Judge
 from grpo.rewarding.weighting import RewardWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
@@ -17,10 +18,12 @@ from grpo.training.stopping import Stopping
 from grpo.training.trainer import LeanGRPOTrainer, trainer_class
 
 
-def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
+def make_trainer(config: Config, run: Run, judge: Judge, prefill: str, **arguments: Any) -> BaseGRPOTrainer:
     """LeanGRPOTrainer (or what Unsloth has made of TRL's) for these settings, with its callbacks in their order.
 
     Args:
+        judge: what is right, for the metrics of groups.
+        prefill: what rendered prompts end in and completions begin with, for the rewards.
         arguments: GRPOTrainer's: `model`, `reward_funcs`, `train_dataset`, `eval_dataset`, `processing_class`.
 
     Raises:
@@ -38,6 +41,7 @@ def make_trainer(config: Config, run: Run, **arguments: Any) -> BaseGRPOTrainer:
         trainer = trainer_class(config.script)(args=training, **arguments)
     if isinstance(trainer, LeanGRPOTrainer) and selfcheck.wanted(trainer, config.script.self_check):
         trainer.self_check = selfcheck.run(trainer, config.script.generation == "auto", config.script.pack_tokens)
+    trainer.judge, trainer.prefill = judge, prefill
     trackers.start(training)
     trainer.checkpoint_facts = facts
     # the first reason to stop counts: a cause is asked about before the alarms that follow from it

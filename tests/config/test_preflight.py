@@ -23,6 +23,7 @@ from grpo.core.errors import UserError
 from grpo.data import dataset
 from grpo.data.prompts import choose
 from grpo.policy import loading, memory
+from grpo.rewarding.judge import Judge
 from rewards import GIST_REWARDS, REWARD_FUNCS
 
 
@@ -53,7 +54,7 @@ def table(write_jsonl):
         read, peft_config = loading.read_configs(config)
         functions = {name: REWARD_FUNCS[name] for name in rewards}
         tried, weights = preflight.try_out(config, tokenizer, data, functions)
-        found = preflight.check(config, tokenizer, model_config or read, peft_config, data, tried, weights)
+        found = preflight.check(config, tokenizer, model_config or read, peft_config, data, tried, weights, Judge())
         return {check.name: check for check in found}
 
     return checks

@@ -18,7 +18,7 @@ XML, THINK = PROMPT_FORMATS["xml"], PROMPT_FORMATS["think"]
 
 def script(**settings):
     unset = dict.fromkeys(("system_prompt", "question_template", "completion_template", "use_chat_template"))
-    return SimpleNamespace(**{"prompt_format": "xml", **unset, **settings})
+    return SimpleNamespace(**{"prompt_format": "xml", "answer_pattern": "xml", **unset, **settings})
 
 
 def test_the_default_prompt_is_the_gists():
@@ -95,12 +95,12 @@ def test_a_recipe_can_change_each_field_of_a_format():
     ("settings", "expected"),
     [
         ({"question_template": "{question} {question}"}, "exactly once"),
-        ({"question_template": "{question} {x}"}, "needs {question} exactly once, and no other braces"),
         ({"completion_template": "<answer>{answer}</answer>"}, "needs {reasoning} and {answer}"),
-        ({"completion_template": "{reasoning} \\boxed{{answer}}"}, "other braces"),
-        ({"completion_template": "{reasoning} {answer} {"}, "other braces"),
-        ({"completion_template": "{reasoning} so {answer}"}, "between <answer> and </answer>"),
-        ({"completion_template": "{reasoning}<answer>is {answer}</answer>"}, "between <answer> and </answer>"),
+        ({"completion_template": "{reasoning} {answer}"}, "one or more tags"),
+        ({"completion_template": "{reasoning} \\boxed{{answer}}"}, "answer_pattern xml reads '1 \\\\boxed{2}'"),
+        ({"completion_template": "{reasoning} so {answer}"}, "answer_pattern xml reads '1 so 2'"),
+        ({"completion_template": "{reasoning}<answer>is {answer}</answer>"}, "answer_pattern xml reads 'is 2'"),
+        ({"completion_template": "{reasoning} so {answer}", "answer_pattern": "boxed"}, "answer_pattern boxed reads"),
     ],
 )
 def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected):

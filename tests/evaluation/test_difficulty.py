@@ -19,6 +19,7 @@ from grpo.data import dataset
 from grpo.data.prompts import choose, tokenize
 from grpo.evaluation import difficulty
 from grpo.policy.generation import Sampling, generate
+from grpo.rewarding.judge import Judge
 from rewards import is_right
 
 
@@ -41,7 +42,7 @@ def prepared(tokenizer, rows=24, **flags):
 def test_a_pass_rate_is_the_share_of_right_samples_drawn_once(demo, cache, monkeypatch):
     model, tokenizer = demo
     config, data = prepared(tokenizer, 14, filter_pass_rate=["0", "1"])
-    rates = difficulty.pass_rates(config, model, tokenizer, data)
+    rates = difficulty.pass_rates(config, model, tokenizer, data, Judge())
     prompts = [ids for ids in tokenize(data.train["prompt"], tokenizer) for _ in range(4)]
     drawn = generate(model, tokenizer, prompts, 40, 64, Sampling.like(config.training))
     for place, gold in enumerate(data.train["answer"]):
@@ -51,7 +52,7 @@ def test_a_pass_rate_is_the_share_of_right_samples_drawn_once(demo, cache, monke
     (file,) = cache.iterdir()
     assert json.loads(file.read_text()) == rates
     monkeypatch.setattr(difficulty, "generate", None)
-    assert difficulty.pass_rates(config, model, tokenizer, data) == rates
+    assert difficulty.pass_rates(config, model, tokenizer, data, Judge()) == rates
 
 
 def test_what_pass_rates_depend_on_is_measured_anew(demo, cache, monkeypatch):
@@ -60,11 +61,11 @@ def test_what_pass_rates_depend_on_is_measured_anew(demo, cache, monkeypatch):
     changes = [{}, {"temperature": ["0.7"]}, {"filter_num_samples": ["2"]}, {"num_shots": ["1"]}]
     for count, flags in enumerate([*changes, {"max_completion_length": ["30"]}], start=1):
         config, data = prepared(tokenizer, 10, filter_pass_rate=["0", "1"], **flags)
-        difficulty.pass_rates(config, model, tokenizer, data)
+        difficulty.pass_rates(config, model, tokenizer, data, Judge())
         assert len(list(cache.iterdir())) == count, flags
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
     model.model.layers[1].mlp.up_proj.weight.data *= 1.001
-    difficulty.pass_rates(config, model, tokenizer, data)
+    difficulty.pass_rates(config, model, tokenizer, data, Judge())
     assert len(list(cache.iterdir())) == count + 1
 
 
@@ -87,12 +88,12 @@ def test_too_few_questions_left_is_one_line(demo, monkeypatch):
     with pytest.raises(
         UserError, match=r"filter_pass_rate: of 22 .* 21 are never right .* 1 are kept, fewer than the 2"
     ):
-        difficulty.apply(config, model, tokenizer, data)
+        difficulty.apply(config, model, tokenizer, data, Judge())
 
 
 def test_without_either_setting_nothing_is_drawn():
     config, data = SimpleNamespace(script=SimpleNamespace(filter_pass_rate=None, curriculum=False)), object()
-    assert difficulty.apply(config, None, None, data) is data
+    assert difficulty.apply(config, None, None, data, Judge()) is data
 
 
 @pytest.mark.parametrize("value", [["0.5"], ["0.9", "0.1"], ["-0.1", "0.5"], ["0.5", "1.5"]])
@@ -111,7 +112,7 @@ def test_a_curriculum_is_trained_in_its_order(tiny_run, monkeypatch, capfd):
     monkeypatch.setitem(rewards.REWARD_FUNCS, "int_reward_func", note)
     seen = {}
 
-    def rates(config, model, tokenizer, data):
+    def rates(config, model, tokenizer, data, judge):
         seen.update({asked: 0.25 + (7 * place % 10) / 20 for place, asked in enumerate(data.train["question"])})
         return list(seen.values())
 

@@ -14,6 +14,7 @@ from grpo.config.resolve import resolve
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import wilson
+from grpo.rewarding.judge import Judge
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
@@ -45,7 +46,7 @@ def test_wilson_intervals_equal_scipys(n):
     ],
 )
 def test_the_majority_is_the_first_of_the_most_frequent_answer(texts, winner):
-    assert evaluate.majority(texts) == (None if winner is None else texts[winner])
+    assert evaluate.majority(texts, Judge()) == (None if winner is None else texts[winner])
 
 
 def record(strict, lenient, format_strict, truncated=False, length=10, **more):
@@ -77,7 +78,7 @@ def measure(model, tokenizer, questions, bf16=False, **script):
     config = resolve(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
     config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
     data = SimpleNamespace(held_out=questions, prompt_format=PROMPT_FORMATS["xml"])
-    return evaluate.measure(config, model, tokenizer, data)
+    return evaluate.measure(config, model, tokenizer, data, Judge())
 
 
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
@@ -92,7 +93,9 @@ def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
 def test_k_samples_give_majority_and_pass_at_k():
     right, wrong = "<answer>4</answer>", "<answer>5</answer>"
     mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
-    summary = evaluate.summarize([record(True, True, True, answer="4", samples=mix) for mix in mixes])
+    summary = evaluate.summarize(
+        [record(True, True, True, **evaluate.judge_samples(mix, Judge(), {"answer": "4"})) for mix in mixes]
+    )
     assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75)
     assert summary["pass_1"] == pytest.approx((4 + 0 + 1 + 3) / 16) and summary["maj_k_low"] < 0.5
 
@@ -125,7 +128,8 @@ def test_the_verdict_is_one_colour(capsys, monkeypatch):
 
 
 def test_one_evaluation_alone_with_samples(capsys):
-    summary = evaluate.summarize([record(True, True, True, answer="4", samples=["4", "4", "5"])] * 4)
+    samples = evaluate.judge_samples(["4", "4", "5"], Judge(), {"answer": "4"})
+    summary = evaluate.summarize([record(True, True, True, **samples)] * 4)
     evaluate.print_evaluations({"some/model": summary})
     shown = capsys.readouterr().out
     assert "some/model" in shown and "maj@3" in shown and "pass@3" in shown and "change" not in shown

@@ -129,7 +129,7 @@ def test_a_question_goes_with_the_flags_of_any_run():
     [
         ("<answer>\n7\n</answer>\n", "Answer: 7"),
         ("<answer></answer>", "Answer: empty"),
-        ("It is 7.", "Answer: no answer tag"),
+        ("It is 7.", "Answer: nothing marks it"),
     ],
 )
 def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):

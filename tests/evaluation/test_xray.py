@@ -24,7 +24,7 @@ def line(completion, answer="7", **others):
 def scored(completion, answer="7"):
     rows, bad = xray.read([line(completion, answer)])
     assert not bad
-    return xray.score(rows, xray.select(None, {}, XML_COT_FORMAT))[0]
+    return xray.score(rows, xray.select(None, {}, xray.USUAL))[0]
 
 
 # --- Values
@@ -62,7 +62,7 @@ def test_the_summary_comes_first_then_five_flagged_rows(write_jsonl, capsys):
 
 def test_a_completion_without_the_tag_has_nothing_extracted(write_jsonl, capsys):
     assert xray.main([write_jsonl([{"completion": "7", "answer": "7"}])]) == 0
-    assert "  line 1: gold '7', no answer tag: '7', total " in capsys.readouterr().out
+    assert "  line 1: gold '7', nothing marks it: '7', total " in capsys.readouterr().out
 
 
 def test_values_that_are_not_finite_have_no_part_in_the_sums(write_jsonl, monkeypatch, capsys):

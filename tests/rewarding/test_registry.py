@@ -122,8 +122,8 @@ MISTAKES = {
         "length_reward_func has no parameter 'lo'; it has low, high, margin",
     ),
     "no parameters": (
-        dict(names=["int_reward_func"], args={"int_reward_func": {"completions": 3}}),
-        "int_reward_func has no parameter 'completions'; it has none",
+        dict(names=["xmlcount_reward_func"], args={"xmlcount_reward_func": {"completions": 3}}),
+        "xmlcount_reward_func has no parameter 'completions'; it has none",
     ),
     "needed": (dict(names=["my_rewards.strict"]), "strict needs a value for its parameter 'needed'"),
     "range by the run": (

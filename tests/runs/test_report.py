@@ -263,7 +263,10 @@ def test_a_right_number_without_its_form_is_told_apart(run, undrawn):
         record = {"question": "q", "answer": "1", "completion": "so 1", "extracted": "so 1", "strict": False}
         (run / f"completions_{when}.jsonl").write_text(json.dumps(record | {"lenient": lenient}) + "\n")
     text = Page(report.write(run)).text
-    assert "Before ✗ wrong so 1 no answer tag After ✓ right number, wrong form so 1 no answer tag" in text
+    assert (
+        "Before ✗ wrong so 1 nothing marks the answer After ✓ right answer, wrong form so 1 nothing marks the answer"
+        in text
+    )
 
 
 @pytest.mark.parametrize("status", ["running", "finished", "evaluated", "stopped by an alarm: x", "failed: x"])

@@ -1,0 +1,142 @@
+"""grpo/rewarding/judge.py: one rule everywhere, the built-in one or the user's own."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from helpers_runs import DEMO
+
+import train_grpo
+from grpo.core.checklist import Check
+from grpo.rewarding import probe, registry
+from grpo.rewarding.judge import Judge, rows_of
+from rewards import REWARD_FUNCS, XML_COT_FORMAT
+
+JUDGE = '''
+def even(text, row):
+    """Right: an even number of words, and the question is there."""
+    return bool(row["question"]) and len(text.split()) % 2 == 0
+
+def number(text, row):
+    return 0.5
+
+def broken(text, row):
+    return row["nothing"]
+
+def yes(text, row):
+    return True
+'''
+
+
+@pytest.fixture(autouse=True)
+def my_tasks(monkeypatch):
+    Path("my_tasks.py").write_text(JUDGE)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.delitem(__import__("sys").modules, "my_tasks", raising=False)
+
+
+def test_the_built_in_judge_reads_answers_by_its_pattern():
+    judge = Judge("boxed")
+    assert judge.extract(r"so \boxed{72}.") == "72"
+    assert judge.is_right(r"so \boxed{72.0}.", {"answer": "72"}) and not judge.is_exact(
+        r"\boxed{72.0}", {"answer": "72"}
+    )
+    assert judge.is_exact(r"\boxed{72}", {"answer": "72"})
+    assert not judge.is_right("72", {"answer": None}) and not judge.judges({"question": "?"})
+    assert judge.same(r"\boxed{72}", r"it is \boxed{72.00}") and not judge.same(r"\boxed{72}", r"\boxed{7}")
+
+
+def test_a_judge_of_ones_own_gets_text_and_row():
+    judge = Judge(function=lambda text, row: text == row["target"], name="mine")
+    assert judge.is_right("7", {"target": "7"}) and judge.judges({}) and not judge.is_right("8", {"target": "7"})
+    text = XML_COT_FORMAT.format(reasoning="r", answer="7")
+    assert judge.is_exact(text, {"target": text}) and not judge.is_exact("7", {"target": "7"})
+
+
+def test_a_judge_that_raises_says_so_once_and_counts_as_wrong(capsys):
+    judge = Judge(function=lambda text, row: row["nothing"], name="mine")
+    assert [judge.is_right(text, {}) for text in ("a", "b")] == [False, False]
+    assert capsys.readouterr().out.count("judge mine raises KeyError") == 1
+    with pytest.raises(KeyError):  # a reward's fault, which excludes the row
+        REWARD_FUNCS["judge_reward_func"](["a"], judge=judge)
+
+
+def test_the_judge_reward_pays_what_the_judge_finds_right():
+    reward = REWARD_FUNCS["judge_reward_func"]
+    assert reward(["It is 7.", "<answer>8</answer>"], answer=["7", "7"], trainer_state=None) == [2.0, 0.0]
+    judge = Judge(function=lambda text, row: int(text) in row["numbers"], name="mine")
+    assert reward(["3", "4"], judge=judge, numbers=[[1, 3], [5, 6]], question=["?", "?"]) == [2.0, 0.0]
+
+
+def test_rows_are_the_columns_of_this_length():
+    columns = {"answer": ["1", "2"], "trainer_state": object(), "log_extra": print, "kept": ("a", "b"), "short": [1]}
+    assert rows_of(columns, 2) == [{"answer": "1", "kept": "a"}, {"answer": "2", "kept": "b"}]
+
+
+def test_the_runs_rewards_follow_its_judge_and_pattern():
+    follow = {"answer_pattern": "boxed", "judge": Judge("boxed")}
+    names = ["correctness_reward_func", "numeric_correctness_reward_func", "int_reward_func", "judge_reward_func"]
+    rewards = registry.choose(names, None, None, follow, allow_custom=False)
+    values = [reward([r"so \boxed{72}"], answer=["72"]) for reward in rewards.values()]
+    assert values == [[2.0], [2.0], [0.5], [2.0]] and list(rewards) == names
+    assert pickle.loads(pickle.dumps(rewards["int_reward_func"]))([r"\boxed{7}"]) == [0.5]
+    usual = registry.choose(names, None, None, {"answer_pattern": "xml"}, allow_custom=False)
+    assert usual["correctness_reward_func"] is REWARD_FUNCS["correctness_reward_func"]
+
+
+ROW = {"question": "2 + 2?", "answer": "4", "prompt": "2 + 2?"}
+
+
+def judged(function, row=ROW) -> Check:
+    (check,) = probe.about_judge(Judge(function=function, name="mine"), row, train_grpo.PROMPT_FORMATS["xml"])
+    return check
+
+
+def test_preflight_tries_a_judge_of_ones_own():
+    assert not list(probe.about_judge(Judge(), ROW, train_grpo.PROMPT_FORMATS["xml"]))
+    fine = judged(lambda text, row: "<answer>\n4\n" in text)
+    assert (fine.status, fine.finding) == ("ok", "mine; of the test completions right: perfect, extra text")
+    assert judged(lambda text, row: True).status == "warning"
+    assert judged(lambda text, row: False).remedy.startswith("it does not tell the gold answer from a wrong one")
+    assert judged(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
+    assert "returns 0.5" in judged(lambda text, row: 0.5).finding
+    assert "returns None" in judged(lambda text, row: None).finding
+    assert judged(lambda text, row: row["x"]).finding == "mine raises KeyError: 'x'"
+
+
+@pytest.mark.slow
+def test_a_run_is_judged_by_it_everywhere(tiny_run):
+    argv = tiny_run(
+        judge="my_tasks.even", allow_custom_rewards="true", output_dir="run", eval_num_samples="2",
+        filter_pass_rate="0 1", filter_num_samples="2", max_steps="2", max_completion_length="12",
+    )  # fmt: skip
+    argv = [word for each in argv for word in (each.split() if each == "0 1" else [each])]
+    assert train_grpo.main([*argv, "--reward_funcs", "judge_reward_func", "xmlcount_reward_func"]) == 0
+    records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
+    assert [record["lenient"] for record in records] == [len(r["completion"].split()) % 2 == 0 for r in records]
+    summary = json.loads(Path("run/eval_after.json").read_text())
+    assert summary["pass_1"] == sum(len(text.split()) % 2 == 0 for record in records for text in record["samples"]) / (
+        2 * len(records)
+    )
+    assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.even"
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--judge", "my_tasks.even"], "judge: 'my_tasks.even' runs the code of my_tasks.py"),
+        (["--judge", "even", "--allow_custom_rewards", "true"], "judge: 'even' is not a function of a file"),
+        (["--judge", "my_tasks.odd", "--allow_custom_rewards", "true"], "judge: 'my_tasks' has no function 'odd'"),
+        (["--judge", "my_task.even", "--allow_custom_rewards", "true"], "judge: importing 'my_task'"),
+        (["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"], "judge: my_tasks.broken raises KeyError"),
+        (["--judge", "my_tasks.number", "--allow_custom_rewards", "true"], "judge: my_tasks.number returns 0.5"),
+        (["--answer_pattern", "latex"], "answer_pattern: 'latex' is unknown; use xml, boxed, hash or final"),
+        (["--answer_pattern", "{answer}"], "answer_pattern: '{answer}' is unknown"),
+    ],
+)
+def test_mistakes_are_one_line(flags, line, capsys):
+    argv = ["--config", "demo", "--dry_run", "true", "--report_to", "none", "--dataset_name", str(DEMO / "test.jsonl")]
+    assert train_grpo.main([*argv, *flags]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line in last
