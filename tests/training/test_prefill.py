@@ -1,0 +1,108 @@
+"""Chat templates that begin the completion: what the model writes is scored, evaluated and shown after it."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers_runs import DEMO
+from transformers import AutoTokenizer
+
+import train_grpo
+from grpo.data import prompts
+from grpo.data.prompts import THINK
+from rewards import has_soft_format, has_strict_format
+
+MESSAGES = "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}<|im_end|>\n{% endfor %}"
+# As R1's distills, Qwen3 (which closes an empty thought where it is not to think) and Qwen3's thinking models end
+R1 = MESSAGES + "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+QWEN3 = (
+    MESSAGES + "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+QWEN3_THINKING = (
+    MESSAGES + "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% else %}<think>\n{% endif %}{% endif %}"
+)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """The demo's model with another chat template; its directory."""
+
+    def with_template(template):
+        place = tmp_path / "model"
+        shutil.copytree(DEMO / "model", place, dirs_exist_ok=True)
+        (place / "chat_template.jinja").write_text(template)
+        return str(place)
+
+    return with_template
+
+
+@pytest.mark.parametrize(
+    ("template", "kwargs", "prefill"),
+    [
+        (R1, {}, "<think>\n"),
+        (QWEN3, {}, ""),
+        (QWEN3, {"enable_thinking": True}, ""),
+        (QWEN3, {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+        (QWEN3_THINKING, {}, "<think>\n"),
+        (QWEN3_THINKING, {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+    ],
+)
+def test_what_a_rendered_prompt_begins_is_found(model, template, kwargs, prefill):
+    tokenizer = AutoTokenizer.from_pretrained(model(template))
+    prompt = prompts.rendered(THINK.prompt("2 + 2?"), tokenizer, kwargs)
+    assert prompts.prefilled(prompt, THINK.completion) == prefill
+    if prefill:
+        whole = prefill + "2 + 2 = 4\n</think>\n<answer>4</answer>\n" * ("</" not in prefill)
+        assert has_strict_format(whole, THINK.completion) == ("</" not in prefill)
+        assert has_soft_format(prefill + "<answer>4</answer>", THINK.completion) == ("</" in prefill)
+    xml = train_grpo.PROMPT_FORMATS["xml"]
+    assert prompts.prefilled(prompt, xml.completion) == ""  # that format has no such tag
+
+
+def test_a_question_template_may_begin_the_completion():
+    plain = dataclasses.replace(THINK, chat=False, question="{question}\n<think>")
+    assert prompts.prefilled(plain.prompt("2 + 2?"), plain.completion) == "<think>\n"
+    assert prompts.prefilled(THINK.prompt("2 + 2?")[-1]["content"], THINK.completion) == ""
+
+
+def argv(model, **flags):
+    usual = {
+        "config": "demo_think", "model_name_or_path": model, "max_steps": "2", "eval_samples": "16",
+        "output_dir": "run", "report_to": "none", "warmup_steps": "0",
+    }  # fmt: skip
+    return [word for key, value in (usual | flags).items() for word in (f"--{key}", value)]
+
+
+@pytest.mark.slow
+def test_a_run_scores_evaluates_and_shows_whole_completions(model, capsys):
+    assert train_grpo.main(argv(model(R1), reward_funcs="soft_format_reward_func")) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "completions are scored and shown with it in front" in shown
+    records = [json.loads(line) for line in Path("run/completions_before.jsonl").read_text().splitlines()]
+    assert all(record["completion"].startswith("<think>\n") for record in records)
+    summary = json.loads(Path("run/eval_before.json").read_text())
+    assert summary["format_strict"] > 0.2  # 0 if the tag that the template writes were missing
+    logs = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert all(line["rewards/soft_format_reward_func/mean"] > 0.1 for line in logs if "reward" in line)
+    assert json.loads(Path("run/run.json").read_text())["prompt"]["prefill"] == "<think>\n"
+    capsys.readouterr()
+    assert train_grpo.main(["--model_name_or_path", "run", "--use_cpu", "true", "--ask", "What is 3 + 4?"]) == 0
+    assert "answers:\n\n<think>\n" in capsys.readouterr().out
+
+
+def test_preflight_names_a_tag_that_the_format_does_not_have(model, capsys):
+    flags = {"prompt_format": "xml", "reward_funcs": "correctness_reward_func", "dry_run": "true"}
+    assert train_grpo.main(argv(model(R1), **flags)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "which is no part of this format's completions" in shown and "--prompt_format think" in shown
+
+
+def test_preflight_warns_where_thinking_is_closed(model, capsys):
+    flags = {"chat_template_kwargs": '{"enable_thinking": false}', "dry_run": "true"}
+    assert train_grpo.main(argv(model(QWEN3), **flags)) == 0
+    assert "closed before it begins" in " ".join(capsys.readouterr().out.split())
