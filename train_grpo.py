@@ -54,6 +54,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_dataset_name=None,  # None: from dataset_name
     eval_split="test",  # where the source has none, a tenth of the training rows (at most eval_samples) is held out
     eval_samples=200,  # held-out questions, answered before and after training; None: all
+    eval_every=None,  # optimizer steps after which they are answered while it trains, too
     eval_num_samples=1,  # above 1: so many samples of each besides, for maj@k and pass@k
     question_column="question",
     answer_column="answer",  # the gold answer follows `####`, or is all that the column holds
@@ -169,7 +170,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
     if config.script.dry_run:
         return 0
 
-    from grpo.evaluation import before_after, difficulty
+    from grpo.evaluation import before_after, curve, difficulty
     from grpo.runs.run import open_run
 
     if config.script.eval_only:
@@ -194,6 +195,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
         )
         run.begin(**data.facts(), self_check=trainer.self_check)
         before = before_after.measure_before(config, trainer, tokenizer, data, judge)
+        accuracy = curve.follow(config, run, trainer, tokenizer, data, before)  # eval_every and keep_best, if set
         # 3. Training. One optimizer step:
         #      sample num_generations completions of each prompt    grpo/policy/generation.py
         #      score each with every reward                         rewards.py
@@ -205,7 +207,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
         # 4. What was learned: the same held-out questions again
         if not run.stopped:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
-            before_after.measure_after(config, trainer, tokenizer, data, judge, before)
+            before_after.measure_after(config, trainer, tokenizer, data, judge, before, accuracy)
         run.end()
         if not run.stopped:
             inference.share(config, trainer)  # merge_lora and push_to_hub, if they are set

@@ -43,6 +43,7 @@ MAIN = {
         "answer_column": "its gold answers: `... #### 72`, or 72 alone",
         "eval_dataset_name": "held-out questions; unset: the test split or a slice",
         "eval_samples": "held-out questions, at most",
+        "eval_every": "steps between measures of accuracy while training",
         "max_samples": "training rows, at most",
         "prompt_format": "xml (<reasoning>, <answer>) or think (<think>, <answer>)",
         "num_shots": "worked examples in each prompt (0 to 3)",
@@ -88,7 +89,7 @@ MORE = {  # where --help_all lists this project's other settings
     ),
     "GRPO": (),
     "Optimization": ("packed", "pack_tokens", "self_check"),
-    "The run": ("overwrite_run", "merge_lora"),
+    "The run": ("overwrite_run", "keep_best", "merge_lora"),
 }
 EXAMPLES = (
     "python train_grpo.py --config demo",

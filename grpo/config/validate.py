@@ -26,7 +26,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         lambda number: number >= 1,
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
         "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples eval_samples "
-        "eval_num_samples pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
+        "eval_num_samples eval_every pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
         "ref_model_sync_steps ddp_timeout",
     ),
     ("at least 2", lambda number: number >= 2, "num_generations num_generations_eval filter_num_samples"),
@@ -186,10 +186,23 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
         raise UserError("lora_target_modules: TRL reads lm_head's weights itself, past an adapter on it; drop lm_head")
     if settings["fsdp"] and world_size == 1:
         raise UserError(f"fsdp: {settings['fsdp']} needs several processes; start it with torchrun, or drop it")
+    if settings["keep_best"]:
+        _check_keep_best(settings)
     if settings["save_on_each_node"] and processes.count() > 1:
         raise UserError(
             "save_on_each_node: true would let every machine write the same run; drop it, and share output_dir"
         )
+
+
+def _check_keep_best(settings: dict[str, Any]) -> None:
+    """UserError where no accuracy is measured to pick by, nothing is saved, or another measure picks."""
+    if not settings["eval_every"]:
+        raise UserError("keep_best: nothing is measured while it trains; add --eval_every 10, or drop it")
+    if settings["save_strategy"] == "no":
+        raise UserError("keep_best: save_strategy is no, so nothing is kept; add --save_strategy steps, or drop it")
+    for key, usual in (("load_best_model_at_end", False), ("metric_for_best_model", None)):
+        if settings[key] != usual:
+            raise UserError(f"{key}: keep_best picks by lenient accuracy, and one can pick; drop one of them")
 
 
 def doubts(settings: Mapping[str, Any], below: Mapping[str, Any]) -> list[str]:

@@ -54,6 +54,14 @@ class ScriptArguments:
     eval_num_samples: int = field(
         default=1, metadata={"help": "Above 1: also sample each held-out question this often, for maj@k and pass@k."}
     )
+    eval_every: int | None = field(
+        default=None,
+        metadata={"help": "Also measure greedy accuracy every so many optimizer steps; unset: before and after only."},
+    )
+    keep_best: bool = field(
+        default=False,
+        metadata={"help": "Save the model of the step with the best lenient accuracy (needs eval_every)."},
+    )
     max_prompt_length: int | None = field(
         default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
     )

@@ -41,6 +41,7 @@ class Data:
     lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
     too_long: int
     solutions: dict[str, tuple[str, str]]  # question: (reasoning, answer), of at most a thousand gold solutions
+    picking: Dataset | None = None  # other held-out questions, which pick the best checkpoint (keep_best)
     too_hard: int = 0  # training rows below and above filter_pass_rate
     too_easy: int = 0
     perfect: dict[str, float] = dataclasses.field(default_factory=dict)  # by reward: what preflight finds
@@ -50,6 +51,7 @@ class Data:
         names = ("unusable", "overlap", "too_long", "too_hard", "too_easy")
         dropped = {name: getattr(self, name) for name in names}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
+        rows["picking"] = len(self.picking or ())
         prompt = dataclasses.asdict(self.prompt_format)
         return {"prompt": prompt, "shots": list(self.shots), "data": rows, "perfect": self.perfect}
 
@@ -107,13 +109,14 @@ def prepare(
     split = script.eval_split.partition("[")[0]
     if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
         eval_source = {split: next(iter(eval_source.values()))}
-    unusable, given = 0, None
+    unusable, given, picking = 0, None, None
     if eval_source or split in source or must_exist:
         raw = take_split(eval_source or source, script.eval_split, "eval_split")
         label = f"evaluation data {(script.eval_dataset_name or script.dataset_name)!r}"
         given, unusable = make_prompts(raw, make_prompt, *columns, label=label)
         available = len(given)
-        given = sample(given, script.eval_samples, seed)
+        all_given, given = given, sample(given, script.eval_samples, seed)
+        picking = sample_others(all_given, given, seed) if script.keep_best else None
     if given is not None and script.eval_only:
         rows = held_out = given
     else:
@@ -124,6 +127,9 @@ def prepare(
         if given is None:
             available = len(rows) // 10
             rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
+            if script.keep_best and available >= 2 * len(held_out):
+                rows, more_held_out = split_held_out(rows, len(held_out), seed)
+                picking, _ = drop_overlap(more_held_out, held_out)
         else:
             held_out = given
     overlap, limit = 0, None
@@ -131,6 +137,9 @@ def prepare(
         rows = held_out
     else:
         rows, overlap = drop_overlap(rows, held_out)
+        if picking:
+            rows, more = drop_overlap(rows, picking)
+            overlap += more
         limit = script.max_prompt_length
     answers: dict[str, set[str]] = {}
     for question, answer in zip(rows["question"], rows["answer"], strict=True):
@@ -142,6 +151,7 @@ def prepare(
         shots=shots,
         train=train,
         held_out=held_out,
+        picking=picking,
         available=available,
         unusable=unusable,
         overlap=overlap,
@@ -244,6 +254,15 @@ def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
     if count is None or count >= len(rows):
         return rows
     return rows.select(sorted(random.Random(seed).sample(range(len(rows)), count)))
+
+
+def sample_others(rows: Dataset, taken: Dataset, seed: int) -> Dataset | None:
+    """As many other questions as are taken, a seeded sample in their order; None where there are fewer."""
+    known = set(map(canonical, taken["question"]))
+    free = [index for index, question in enumerate(rows["question"]) if canonical(question) not in known]
+    if len(free) < len(taken):
+        return None
+    return rows.select(sorted(random.Random(seed).sample(free, len(taken))))
 
 
 def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Dataset]:

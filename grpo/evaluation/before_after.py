@@ -13,6 +13,7 @@ from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.evaluation import comparison, evaluate
+from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading, sharding
 from grpo.rewarding.judge import Judge
@@ -69,11 +70,20 @@ def measure_after(
     data: Data,
     judge: Judge,
     before: Evaluation,
+    accuracy: AccuracyCurve,
 ) -> None:
-    """Measure the trained policy, compare it with `before` question by question, save and show both."""
-    with sharding.whole(trainer) as policy:
-        summary, answers = evaluate.measure(config, policy, tokenizer, data, judge)
+    """Measure the trained policy, compare it with `before` question by question, save and show both.
+
+    Args:
+        accuracy: the curve, whose last point is not measured again.
+    """
+    if accuracy.after:
+        summary, answers = accuracy.after
+    else:
+        with sharding.whole(trainer) as policy:
+            summary, answers = evaluate.measure(config, policy, tokenizer, data, judge)
     if is_first_process():
+        summary["step"] = accuracy.step
         evaluate.save(config.output, "after", summary, answers)
         compared = comparison.compare(before[1], answers)
         (config.output / "comparison.json").write_text(json.dumps(compared, indent=2) + "\n", encoding="utf-8")

@@ -27,7 +27,7 @@ FREE = (
     *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "overwrite_run", "stop_on_alarm"),
     *("dry_run", "merge_lora", "ddp_timeout", "disable_tqdm", "dataset_name", "dataset_config", "dataset_split"),
     *("max_samples", "packed", "pack_tokens", "max_faulty_rewards", "allow_custom_rewards", "trackio_space_id"),
-    *("gradient_checkpointing", "activation_checkpointing"),
+    *("gradient_checkpointing", "activation_checkpointing", "keep_best"),
 )
 FREE_PREFIXES = ("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb")
 

@@ -121,6 +121,11 @@ class BaseGRPOTrainer(GRPOTrainer):
         mode = "train" if self.model.training else "eval"
         self._metrics[mode].setdefault(name, []).append(time.perf_counter() - start)
 
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the next micro-batch begins with a rollout: only there can a checkpoint be resumed from."""
+        return self._step % ((self.args.steps_per_generation or 1) * self.num_iterations) == 0
+
     def weights_are_finite(self) -> bool:
         """Whether all trained weights are finite, on all processes alike."""
         local, device = [sharding.part(w) for w in self.model.parameters() if w.requires_grad], self.accelerator.device

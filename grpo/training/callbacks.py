@@ -200,9 +200,11 @@ class Watch(TrainerCallback):
             self._compare_weights(warm)
         self._raise(state)
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if self.trainer.model.training:  # type: ignore[union-attr]  # an evaluation's log leaves those of training
-            self._read.clear()  # TRL's log empties them
+    def on_log(
+        self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        if self._read.keys() <= (logs or {}).keys():  # those of an evaluation are logged apart
+            self._read.clear()  # TRL empties what it has logged
 
     def _new_metrics(self) -> dict[str, float]:
         """The means of what TRL has noted since the last optimizer step."""

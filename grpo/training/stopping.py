@@ -36,7 +36,7 @@ class Stopping(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._asked_by_signal()
         self._postponed |= control.should_save
-        may_end = self.at_boundary or state.global_step >= state.max_steps
+        may_end = self.trainer.at_boundary or state.global_step >= state.max_steps
         control.should_save = self._postponed and may_end
         if may_end:
             self._postponed = False
@@ -51,11 +51,6 @@ class Stopping(TrainerCallback):
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved = state.global_step
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the next micro-batch begins with a rollout."""
-        return self.trainer._step % ((self.trainer.args.steps_per_generation or 1) * self.trainer.num_iterations) == 0
 
     def _asked_by_signal(self) -> bool:
         """Ask the run to end for the signal that any of the processes has got; whether that is why it ends."""

@@ -165,6 +165,7 @@ OUT_OF_RANGE = {
         ("attn_implementation", "flash"), ("output_dir", ""), ("question_template", "Q:"),
         ("completion_template", "{reasoning} {answer}"), ("filter_pass_rate", "0.5"), ("merge_only", "gone"),
         ("dtype", "bfloat16"),  # on a CPU
+        ("eval_every", "0"), ("keep_best", "yess"),
     ]
 }  # fmt: skip
 
@@ -180,6 +181,9 @@ SETTINGS = {
     "optimizer not installed": given("--optim", "galore_adamw", says="optim:"),
     "reference model without beta": given("--sync_ref_model", "true", says="sync_ref_model:"),
     "evaluation at the start of none": given("--eval_on_start", "true", says="eval_on_start:"),
+    "best of what is not measured": given("--keep_best", "true", says="keep_best: nothing is measured"),
+    "best of what is not kept": given("--keep_best", "true", "--eval_every", "1", "--save_strategy", "no", says="keep_best: save_strategy"),
+    "best by two measures": given("--keep_best", "true", "--eval_every", "1", "--load_best_model_at_end", "true", says="load_best_model_at_end:"),
     "best of no measure": given("--save_strategy", "best", says="metric_for_best_model", loads=True),
     "columns that rewards need": given("--remove_unused_columns", "true", says="remove_unused_columns:"),
     "schedule without its arguments": given("--lr_scheduler_type", "cosine_with_min_lr", says="lr_scheduler_kwargs:"),

@@ -2,6 +2,7 @@
 
 import functools
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -120,6 +121,35 @@ def test_a_sample_is_seeded_and_in_order():
     assert len(places) == 5 and places == sorted(places)
     assert sample.to_list() == dataset.sample(rows, 5, seed=3).to_list()
     assert dataset.sample(rows, None, seed=3) is rows and dataset.sample(rows, 99, seed=3) is rows
+
+
+def test_others_are_as_many_and_share_no_question():
+    rows = Dataset.from_list([{"question": text} for text in ["A", "b", "c", "d", "a"]])
+    taken = rows.select([0, 1])
+    others = dataset.sample_others(rows, taken, seed=3)
+    assert others["question"] == ["c", "d"]  # in their order, without what differs in its case only
+    assert dataset.sample_others(rows, rows.select([0, 1, 2]), seed=3) is None
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["a split", "cut from the training rows"])
+@pytest.mark.parametrize(("count", "apart"), [(2, True), (3, False)])
+def test_other_questions_pick_where_there_are_enough(split, count, apart):
+    sums = [{"question": f"{number} + 1?", "answer": f"{number + 1}"} for number in range(50)]
+    test = Dataset.from_list(sums[:5])  # as many as a tenth of the others
+    source = {"train": Dataset.from_list(sums)} | ({"test": test} if split else {})
+    script = SimpleNamespace(
+        question_column="question", answer_column="answer", eval_split="test", dataset_split="train",
+        eval_samples=count, max_samples=None, max_prompt_length=None, eval_only=False, keep_best=True,
+        dataset_name="sums", eval_dataset_name=None,
+    )  # fmt: skip
+    tokenize = lambda prompts: [[1]] * len(prompts)  # noqa: E731
+    data = dataset.prepare(source, None, script, PROMPT_FORMATS["xml"], [], tokenize, seed=1)
+    held_out, train = set(data.held_out["question"]), set(data.train["question"])
+    picking = set(data.picking["question"]) if data.picking else set()
+    assert len(held_out) == count and len(picking) == (count if apart else 0)
+    assert not held_out & picking and not train & (held_out | picking)
+    assert len(train) == 50 - len(held_out | picking) and data.facts()["data"]["picking"] == len(picking)
+    assert data.overlap == (len(held_out | picking) if split else 0)
 
 
 def test_all_reserved_columns_are_named_at_once():

@@ -107,12 +107,11 @@ def test_the_log_of_an_evaluation_leaves_training_metrics(tmp_path):
     watch, noted = Watch(made, tmp_path, SkipNonFiniteSteps(made)), made._metrics["train"]
     noted["kl"].append(9.0)
     assert watch._new_metrics() == {"kl": 9.0}
-    made.model.eval()
-    watch.on_log(None, None, None)
-    made.model.train()
+    for logs in ({"eval_kl": 2.0}, {"eval/accuracy_lenient": 0.5}):  # TRL's, and that of curve.py
+        watch.on_log(None, None, None, logs=logs)
     noted["kl"].append(1.0)
     assert watch._new_metrics() == {"kl": 1.0}  # not the mean of both
-    watch.on_log(None, None, None)
+    watch.on_log(None, None, None, logs={"loss": 0.0, "kl": 5.0})
     noted["kl"] = [5.0]  # TRL has emptied them
     assert watch._new_metrics() == {"kl": 5.0}
 

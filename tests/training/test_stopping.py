@@ -21,6 +21,7 @@ from grpo.evaluation import evaluate
 from grpo.runs import checkpoints
 from grpo.runs.run import Run
 from grpo.training import callbacks
+from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.stopping import Stopping
 
 
@@ -104,10 +105,11 @@ def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):
 
 def fake(tmp_path, step=4, every=1, processes=1, gathered=None):
     """As much of a trainer as Stopping asks."""
+    trainer = type("Fake", (SimpleNamespace,), {"at_boundary": BaseGRPOTrainer.at_boundary})
     accelerator = SimpleNamespace(
         num_processes=processes, device="cpu", gather=lambda own: own if gathered is None else gathered
     )
-    return SimpleNamespace(
+    return trainer(
         _step=step, num_iterations=1, accelerator=accelerator, is_world_process_zero=lambda: True,
         args=SimpleNamespace(steps_per_generation=every, output_dir=str(tmp_path)),
     )  # fmt: skip
