@@ -84,7 +84,7 @@ class AccuracyCurve(TrainerCallback):
     def _measure_and_pick(self) -> bool:
         """Whether this step is the best so far, and its checkpoint is to be kept."""
         trainer, script = self.trainer, self.config.script
-        state = trainer.state
+        state: Any = trainer.state
         ends = state.global_step >= state.max_steps and not self.apart
         greedy = dataclasses.replace(self.config, script=dataclasses.replace(script, eval_num_samples=1))
         with sharding.whole(trainer) as policy:
@@ -92,8 +92,10 @@ class AccuracyCurve(TrainerCallback):
             evaluation = evaluate.measure(measured, policy, self.tokenizer, self.data, trainer.judge)
         self.after = evaluation if ends else None
         self._note(evaluation[0])
-        accuracy = evaluation[0].get("accuracy_lenient")
-        if not self.picks or state.global_step == 0 or accuracy <= (state.best_metric or -1):
+        if not self.picks or state.global_step == 0:
+            return False
+        accuracy, best = evaluation[0]["accuracy_lenient"], state.best_metric
+        if best is not None and accuracy <= best:
             return False
         state.best_metric, state.best_global_step = accuracy, state.global_step
         return True

@@ -122,15 +122,19 @@ def test_a_stop_comes_before_an_evaluation(tiny_run, measures, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, LORA], ids=["all weights", "LoRA"])
-def test_the_best_checkpoint_is_kept_and_saved(tiny_run, measures, capfd, more):
-    calls = measures(0.9, 0.2, 0.3, 0.7, 0.7, 0.1)  # before; then steps 0 to 4 by other questions
+@pytest.mark.parametrize(
+    ("more", "found", "best"),
+    [({}, [0.3, 0.7, 0.7, 0.1], 2), (LORA, [0.0, 0.0, 0.0, 0.0], 1)],
+    ids=["all weights", "LoRA, never right"],
+)
+def test_the_best_checkpoint_is_kept_and_saved(tiny_run, measures, capfd, more, found, best):
+    calls = measures(0.9, 0.8, *found)  # before; then steps 0 to 4 by other questions
     assert train_grpo.main(tiny_run(**BEST, **OTHERS, **more, save_total_limit="1")) == 0
     assert list(lines_of()[0]) == [0, 1, 2, 3, 4]
-    assert sorted(path.name for path in Path("run").glob("checkpoint-*")) == ["checkpoint-2"]
-    assert_same(weights("run"), weights("run/checkpoint-2"))
-    assert record()["step"] == 2
-    assert "Step 2 was the best: its weights replace those of step 4" in " ".join(capfd.readouterr().out.split())
+    assert sorted(path.name for path in Path("run").glob("checkpoint-*")) == [f"checkpoint-{best}"]
+    assert_same(weights("run"), weights(f"run/checkpoint-{best}"))
+    assert record()["step"] == best
+    assert f"Step {best} was the best: its weights replace those of step 4" in " ".join(capfd.readouterr().out.split())
     before, picking, after = set(calls[0]), set(calls[1]), set(calls[-1])
     assert before == after and not before & picking and len(picking) == 6
     assert all(set(call) == picking for call in calls[1:-1]) and len(calls) == 7
