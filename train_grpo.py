@@ -48,7 +48,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     lora_dropout=0.05,
     lora_target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
     # Data
-    dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .csv or .parquet file, or a save_to_disk directory
+    dataset_name="openai/gsm8k",  # Hub ids, .jsonl, .json, .csv or .parquet files, save_to_disk directories
     dataset_config="main",  # Hub data sets only
     dataset_split="train",  # slices: train[:1000], train[:10%]
     eval_dataset_name=None,  # None: from dataset_name
@@ -56,7 +56,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_samples=200,  # held-out questions, answered before and after training; None: all
     eval_every=None,  # optimizer steps after which they are answered while it trains, too
     eval_num_samples=1,  # above 1: so many samples of each besides, for maj@k and pass@k
-    question_column="question",
+    question_column="question",  # text, or lists of messages; `prompt` is read where there is no `question`
     answer_column="answer",  # the gold answer follows `####`, or is all that the column holds
     max_samples=None,  # train on so many rows only; 20 makes a smoke test
     filter_pass_rate=None,  # [0.1, 0.9]: sample each question first, train on those that are right so often
@@ -123,7 +123,7 @@ PROMPT_FORMATS = {  # a model without a chat template gets the opening and the q
     "think": THINK,
 }
 
-EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer)
+EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer); a recipe may list its own
     (
         "What is the largest single-digit prime number?",
         "The single-digit numbers from the top are 9, 8 and 7. 9 is divisible by 3 and 8 by 2, but 7 is prime.",
@@ -154,8 +154,9 @@ def experiment(config: "Config", rows: Any = None) -> int:
 
     # 1. The task: rows become prompts, and rewards say what a completion is worth
     prompt_format = prompts.choose(PROMPT_FORMATS, config.script)
+    exemplars = prompts.exemplars(config.script, EXEMPLARS)
     if config.script.ask or config.script.merge_only:  # a saved run is used, and none begins
-        return inference.use_saved(config, prompt_format, EXEMPLARS)
+        return inference.use_saved(config, prompt_format, exemplars)
 
     from grpo.config import preflight
     from grpo.data import dataset
@@ -165,7 +166,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
     reward_funcs, judge = registry.of_run(config, prompt_format)
     architecture = loading.read_configs(config)
     tokenizer, prompt_format = loading.load_tokenizer(config, prompt_format)
-    data = dataset.build(config, tokenizer, prompt_format, EXEMPLARS, rows)  # train and held-out share no question
+    data = dataset.build(config, tokenizer, prompt_format, exemplars, rows)  # train and held-out share no question
     preflight.run(config, tokenizer, architecture, data, reward_funcs, judge)  # prints the table, raises at an error
     if config.script.dry_run:
         return 0

@@ -19,12 +19,14 @@ from grpo.config import help
 from grpo.config.validate import refuse_secrets
 from grpo.core.ending import pipe_may_close
 from grpo.core.errors import UserError, did_you_mean
-from grpo.core.parsing import ArgumentParser, from_yaml, in_our_words
+from grpo.core.parsing import ArgumentParser, from_yaml, in_our_words, json_word
 from grpo.core.settings import ScriptArguments
+from grpo.data import prompts
 from grpo.rewarding import stages
 
 # What belongs to one data set: other data by a flag or a recipe never meets it
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
+DATA_SETS = ("dataset_name", "eval_dataset_name")
 
 
 class Arguments(NamedTuple):
@@ -49,7 +51,10 @@ class Parser(TrlParser):
         self.keys: dict[str, argparse.Action] = {
             action.dest: action for action in reversed(self._actions) if action.dest not in ("help", "config")
         }
-        self.keys["stages"].type = stages.from_json
+        self.keys["stages"].type = json_word(stages.EXAMPLE)
+        self.keys["exemplars"].type = json_word(prompts.EXAMPLE)
+        for key in DATA_SETS:  # one is a text, several are a list
+            self.keys[key].nargs = "+"
         self.keys["liger_kernel_config"].type = str  # JSON, like others; dict("{}") would raise
         self.texts = {key for key, action in self.keys.items() if action.type is str or action.choices is not None}
         for action in self.keys.values():
@@ -73,12 +78,15 @@ class Parser(TrlParser):
         return [f"--{key}={value}"]
 
 
+NONE = ("none", "None", "null")
+
+
 def _or_none(read: Any) -> Callable[[str], Any]:
-    """The type of a setting that `none` unsets, as in `--eval_dataset_name none`."""
+    """The type of a setting that `none` unsets, as in `--dataset_config none`."""
 
     @functools.wraps(read)  # argparse's errors name it
     def unset_or_read(text: str) -> Any:
-        return None if text in ("none", "None", "null") else read(text)
+        return None if text in NONE else read(text)
 
     return unset_or_read
 
@@ -113,6 +121,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
             raise UserError(f"{key}: no such setting (in HYPERPARAMETERS){help.did_you_mean(key, parser.keys)}")
     recipe = _read_recipe(given.config[0], parser) if given.config else {}
     merged = {**hyperparameters, **recipe}
+    merged |= {key: _data_sets(key, merged[key]) for key in DATA_SETS if key in merged}
     if merged.get("dataset_name") != hyperparameters.get("dataset_name"):
         merged |= {key: None for key in OF_THE_DATA if key not in recipe}
     # A command line cannot say None or the empty list
@@ -137,10 +146,27 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
     typed = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
     settings = {key: getattr(namespace, key) for key in parser.keys}
-    if settings["dataset_name"] != merged.get("dataset_name"):
-        own = hyperparameters if settings["dataset_name"] == hyperparameters.get("dataset_name") else {}
+    settings |= {key: _data_sets(key, settings[key]) for key in DATA_SETS}
+    names, usual = settings["dataset_name"], hyperparameters.get("dataset_name")
+    if names != merged.get("dataset_name"):
+        own = hyperparameters if names == usual else {}
         settings |= {key: own.get(key) for key in OF_THE_DATA if key not in typed}
+    if isinstance(names, list) and usual in names and not settings["dataset_config"]:  # GSM8K beside other data
+        own_config = f"{usual}:{hyperparameters.get('dataset_config') or ''}".rstrip(":")
+        settings["dataset_name"] = [own_config if name == usual else name for name in names]
     return Arguments(settings, typed, merged)
+
+
+def _data_sets(key: str, value: Any) -> Any:
+    """The data sets of a setting: None, one as a text, or a list of several; UserError for one that is there twice."""
+    if not isinstance(value, list):
+        return value
+    if key == "eval_dataset_name" and value and value[0] in NONE and len(value) == 1:
+        return None
+    for name in value:
+        if value.count(name) > 1:
+            raise UserError(f"{key}: {name!r} is listed twice; drop one of them")
+    return value[0] if len(value) == 1 else value
 
 
 def _print_and_exit(hyperparameters: dict[str, Any], argv: list[str]) -> NoReturn:
@@ -181,8 +207,13 @@ def _read_recipe(path: str, parser: Parser) -> dict[str, Any]:
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {path} contains stages, too, which have their own; drop one of them")
     if Path(path).resolve().parent == help.RECIPES:  # its files are found from any directory
-        for key in ("model_name_or_path", "dataset_name", "eval_dataset_name"):
-            name = recipe.get(key)
-            if isinstance(name, str) and not os.path.exists(name) and (help.ROOT / name).exists():
-                recipe[key] = str(help.ROOT / name)
+        for setting in ("model_name_or_path", *DATA_SETS):
+            if given := recipe.get(setting):
+                recipe[setting] = [_found(name) for name in given] if isinstance(given, list) else _found(given)
     return recipe
+
+
+def _found(name: Any) -> Any:
+    """The path of a file that a shipped recipe names by its place in this project; any other name as it is."""
+    here = isinstance(name, str) and not os.path.exists(name) and (help.ROOT / name).exists()
+    return str(help.ROOT / name) if here else name

@@ -38,8 +38,8 @@ MAIN = {
         "use_cpu": "train on the CPU",
     },
     "Data and prompt": {
-        "dataset_name": "a Hub id, a .jsonl, .csv or .parquet file, or a save_to_disk directory",
-        "question_column": "the column of questions",
+        "dataset_name": "Hub ids, .jsonl, .json, .csv or .parquet files, save_to_disk directories",
+        "question_column": "the column of questions, as text or lists of messages",
         "answer_column": "its gold answers: `... #### 72`, or 72 alone",
         "eval_dataset_name": "held-out questions; unset: the test split or a slice",
         "eval_samples": "held-out questions, at most",
@@ -81,7 +81,8 @@ MORE = {  # where --help_all lists this project's other settings
     "Data and prompt": (
         *("dataset_config", "dataset_split", "eval_split", "eval_num_samples", "max_prompt_length"),
         *("filter_pass_rate", "filter_num_samples", "curriculum"),
-        *("system_prompt", "question_template", "completion_template", "answer_pattern", "use_chat_template"),
+        *("exemplars", "system_prompt", "question_template", "completion_template", "answer_pattern"),
+        "use_chat_template",
     ),
     "Rewards": (
         *("reward_args", "judge", "allow_custom_rewards", "max_faulty_rewards", "stages"),

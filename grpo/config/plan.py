@@ -21,7 +21,7 @@ from grpo.config import gpus, hardware
 from grpo.core.checklist import counted
 from grpo.core.errors import UserError, readable
 from grpo.core.parsing import ArgumentParser
-from grpo.core.settings import Config, Geometry
+from grpo.core.settings import Config, Geometry, as_list
 from grpo.policy import memory
 from grpo.policy.loading import read_model_config
 
@@ -252,9 +252,10 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
         shape = memory.shape(architecture, adapter)
     kind = torch.device("cpu" if settings.use_cpu else "cuda")
     backend = attention.of_settings(vars(settings), kind, architecture, (7, 5) if early else (8, 0))
-    questions = ROWS
-    if Path(settings.dataset_name).exists():  # others are taken for GSM8K
-        questions = len(sources.take_split(sources.load_source(settings.dataset_name), settings.dataset_split))
+    names, questions = as_list(settings.dataset_name), 0
+    for name in names:  # those that are not here are taken for GSM8K
+        local = Path(name).exists()
+        questions += len(sources.take_split(sources.load_source(name), settings.dataset_split)) if local else ROWS
     if not shape.layers:
         raise UserError(f"model_name_or_path: the config.json of {name!r} lacks its layers' sizes; use another model")
     planned = Plan(

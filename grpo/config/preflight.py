@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from grpo.core.checklist import Check, check_if, counted, in_words, stop_at_erro
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import for_rich
-from grpo.core.settings import Config
+from grpo.core.settings import Config, as_list
 from grpo.data import prompts
 from grpo.data.dataset import Data, canonical
 from grpo.evaluation import inference
@@ -51,13 +52,19 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     if data.unusable:
         finding += f"; dropped {counted(data.unusable, 'row')} without a question or a gold answer"
     yield check_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
+    for note in data.notes:
+        yield Check("ok", "rows", note)
+    if data.sources and "source" in data.train.column_names:
+        shown = [f"{name} {counted(count, 'row')}" for name, count in Counter(data.train["source"][:]).most_common()]
+        finding = f"{', '.join(shown)}; results are also given for each of them"
+        yield Check("ok", "sources", finding)
     finding = counted(len(data.held_out), "held-out question")
     if not script.eval_only:
         steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
         finding = f"{counted(rows, 'training row')}, {steps} per epoch; {finding}"
     remedy = "add rows (where there is no eval_split, a tenth of them is held out), or set eval_dataset_name"
     if script.eval_dataset_name:
-        remedy = f"add rows to {script.eval_dataset_name}"
+        remedy = f"add rows to {', '.join(as_list(script.eval_dataset_name))}"
     if len(data.held_out) < data.available:
         remedy = "raise eval_samples"
     remedy = f"so few held-out questions show only huge changes; {remedy}"

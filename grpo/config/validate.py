@@ -17,6 +17,7 @@ from transformers.training_args import OptimizerNames
 from grpo.core import parsing, processes
 from grpo.core.errors import UserError
 from grpo.core.redaction import holds_key, is_secret_name
+from grpo.core.settings import as_list
 from rewards import PENALTIES, check_pattern
 
 MOST = 2**31 - 1  # no setting means more, and what counts to more overflows somewhere
@@ -237,6 +238,7 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ),
     ("vllm_importance_sampling_(cap|mode|clip_.*)", ("vllm_importance_sampling_correction",), (True,)),
     ("transformers_continuous_batching_config", ("use_transformers_continuous_batching",), (True,)),
+    ("exemplars", ("num_shots",), (True,)),
     ("filter_num_samples", ("filter_pass_rate", "curriculum"), (True,)),
     ("adaptive_threshold|adaptive_bounds", ("adaptive_rewards",), (True,)),
     ("ref_model_.*", ("sync_ref_model",), (True,)),
@@ -256,7 +258,7 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
 
 
 WISHES = {"filter_pass_rate": "0.1 0.9", "adaptive_rewards": "all", "beta": "0.04", "fsdp": "full_shard"}
-WISHES |= {"dataloader_num_workers": "2"}
+WISHES |= {"dataloader_num_workers": "2", "num_shots": "1"}
 
 
 def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
@@ -272,15 +274,16 @@ def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
                 states = " and ".join(f"{name} is {_shown(settings[name])}" for name in names)
                 wish = f"--{names[0]} {WISHES.get(names[0], _shown(values[0]))}"
                 raise UserError(f"{key}: it has no effect while {states}; drop it, or add {wish}")
-    held_out = settings["eval_dataset_name"]
-    files = [os.path.exists(os.path.expanduser(name)) for name in (settings["dataset_name"], held_out) if name]
+    held_out = as_list(settings["eval_dataset_name"])
+    files = [os.path.exists(os.path.expanduser(name)) for name in (*as_list(settings["dataset_name"]), *held_out)]
     if "dataset_config" in typed and settings["dataset_config"] and all(files):
         raise UserError("dataset_config: it has no effect on local data; drop it, or name a data set of the Hub")
     split = settings["eval_split"].partition("[")[0]
-    if "eval_split" in typed and held_out and os.path.isfile(held_out) and split not in ("train", "test"):
-        raise UserError(
-            f"eval_split: {held_out!r} is a file and has no split {split!r}; drop it, or slice: test[:100]"
-        )
+    for name in held_out if "eval_split" in typed and split not in ("train", "test") else ():
+        if os.path.isfile(name):
+            raise UserError(
+                f"eval_split: {name!r} is a file and has no split {split!r}; drop it, or slice: test[:100]"
+            )
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import yaml
@@ -51,6 +52,25 @@ def from_json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def json_word(example: str) -> Callable[[str], Any]:
+    """The type of a flag whose words are mappings in JSON; argparse adds the flag to the error."""
+
+    def read(text: str) -> Any:
+        try:
+            return from_json(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not JSON ({error}); write one mapping for each: '{example}'"
+            ) from None
+
+    return read
+
+
+def one_list(words: list[Any]) -> list[Any]:
+    """The mappings of such a flag, which may also come as one list in a single word."""
+    return words[0] if len(words) == 1 and isinstance(words[0], list) else words
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

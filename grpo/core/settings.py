@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,21 +17,43 @@ if TYPE_CHECKING:
 IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
 
 
+def as_list(names: str | list[str] | None) -> list[str]:
+    """The data sets that `dataset_name` or `eval_dataset_name` lists."""
+    return [names] if isinstance(names, str) else list(names or [])
+
+
+def data_label(name: str) -> str:
+    """A data set's short name: a file's without its ending, the last part of a Hub id.
+
+    >>> data_label("data/my sums.jsonl"), data_label("openai/gsm8k:main"), data_label("saved/")
+    ('my-sums', 'gsm8k', 'saved')
+    """
+    last = Path(name).name if Path(name).exists() else Path(name).name.partition(":")[0]
+    return re.sub(r"[.](jsonl?|csv|parquet)$", "", last).replace(" ", "-")
+
+
 @dataclass
 class ScriptArguments:
     """This project's own settings; most have their value in HYPERPARAMETERS, a default here is "off"."""
 
     # Data
-    dataset_name: str = field(
-        metadata={"help": "A Hub id, a .jsonl, .csv or .parquet file, or a directory written by save_to_disk."}
+    dataset_name: list[str] | str = field(
+        metadata={
+            "help": "One or more of: a Hub id, a .jsonl, .json, .csv or .parquet file, a directory written by "
+            "save_to_disk."
+        }
     )
     dataset_split: str = field(metadata={"help": "Training split; slices allowed: train[:1000], train[:10%%]."})
     eval_split: str = field(metadata={"help": "Split of held-out questions; cut from training rows if there is none."})
-    question_column: str = field(metadata={"help": "The column that holds the question."})
+    question_column: str = field(
+        metadata={
+            "help": "The column of questions, as text or lists of messages; `prompt` where there is no question."
+        }
+    )
     answer_column: str = field(
         metadata={"help": "The column of gold answers: `... #### 72`, or 72 alone, as text or a number."}
     )
-    num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3)."})
+    num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3, or of `exemplars`)."})
     prompt_format: str = field(metadata={"help": "How questions are asked and answered: xml or think."})
     reward_funcs: list[str] = field(
         metadata={"help": "Names from rewards.REWARD_FUNCS, or my_file.my_function with allow_custom_rewards."}
@@ -45,8 +68,10 @@ class ScriptArguments:
             "installed and fits in memory, otherwise continuous."
         },
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a Hub dataset."})
-    eval_dataset_name: str | None = field(
+    dataset_config: str | None = field(
+        default=None, metadata={"help": "Configuration of a Hub dataset; or write it after the id: openai/gsm8k:main."}
+    )
+    eval_dataset_name: list[str] | str | None = field(
         default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
     )
     max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
@@ -75,6 +100,10 @@ class ScriptArguments:
     filter_num_samples: int = field(default=8, metadata={"help": "Samples of each question for that share."})
     curriculum: bool = field(default=False, metadata={"help": "Train on the easiest questions first, by that share."})
     # Prompt
+    exemplars: list[dict[str, Any]] | None = field(
+        default=None,
+        metadata={"help": "Replace EXEMPLARS: for each a mapping (JSON) of question, reasoning, answer."},
+    )
     system_prompt: str | None = field(default=None, metadata={"help": "Replaces the prompt format's system prompt."})
     question_template: str | None = field(
         default=None, metadata={"help": "Replaces the prompt format's question; contains {question}."}

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -14,15 +15,18 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo.core.checklist import counted
 from grpo.core.errors import UserError
-from grpo.core.settings import Config, ScriptArguments
+from grpo.core.settings import IN_MEMORY, Config, ScriptArguments, as_list
 from grpo.data import prompts
 from grpo.data.gold import gold_answers
-from grpo.data.prompts import Prompt, PromptFormat, Shot
-from grpo.data.sources import load_source, take_split
+from grpo.data.prompts import Message, Prompt, PromptFormat, Shot, messages_of
+from grpo.data.sources import Splits, join, load_source, load_sources, on_hub, take_split
 from rewards import extract_hash_answer
 
 # keyword arguments of a reward, and what makes TRL take prompts for those of a vision model
 TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images"}
+
+MOST_SOURCES = 20  # a column `source` with more values is not one of data sets
+NEED_GOLD = ("correctness_reward_func",)  # of a caller that does not say what needs gold answers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +48,19 @@ class Data:
     picking: Dataset | None = None  # other held-out questions, which pick the best checkpoint (keep_best)
     too_hard: int = 0  # training rows below and above filter_pass_rate
     too_easy: int = 0
+    notes: list[str] = dataclasses.field(default_factory=list)  # on how rows were read, for preflight
     perfect: dict[str, float] = dataclasses.field(default_factory=dict)  # by reward: what preflight finds
+
+    @property
+    def sources(self) -> list[str]:
+        """The data sets that the held-out questions are of, where results are also reported for each."""
+        found = list(dict.fromkeys(self.held_out["source"])) if "source" in self.held_out.column_names else []
+        return found if 1 < len(found) <= MOST_SOURCES and all(isinstance(name, str) for name in found) else []
+
+    @property
+    def has_golds(self) -> bool:
+        """Whether every held-out question has a gold answer."""
+        return None not in self.held_out["answer"][:]
 
     def facts(self) -> dict[str, Any]:
         """For run.json: how prompts are made, and rows by what became of them."""
@@ -52,6 +68,8 @@ class Data:
         dropped = {name: getattr(self, name) for name in names}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
         rows["picking"] = len(self.picking or ())
+        if self.sources and "source" in self.train.column_names:
+            rows["sources"] = Counter(self.train["source"])
         prompt = dataclasses.asdict(self.prompt_format)
         return {"prompt": prompt, "shots": list(self.shots), "data": rows, "perfect": self.perfect}
 
@@ -62,94 +80,122 @@ def build(
     prompt_format: PromptFormat,
     exemplars: Sequence[Shot],
     rows: pd.DataFrame | Dataset | None = None,
+    needs_gold: Sequence[str] = NEED_GOLD,
 ) -> Data:
     """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
 
     Args:
         exemplars: worked examples; `num_shots` takes the first so many.
         rows: to be used instead of those that `dataset_name` names.
+        needs_gold: the rewards and settings that need gold answers; where it is empty, rows may lack them.
     """
     script = config.script
     if script.num_shots > len(exemplars):
         raise UserError(f"num_shots: {script.num_shots} is more than there are exemplars; use 0 to {len(exemplars)}")
+    names, other, source = as_list(script.dataset_name), as_list(script.eval_dataset_name), {}
     with PartialState().main_process_first():  # the others find the main process' download in the cache
-        other = script.eval_dataset_name
-        alone = script.eval_only and other  # then nothing else is needed
-        name = script.dataset_name if rows is None else rows
-        source = {} if alone else load_source(name, script.dataset_config)
-        eval_source = load_source(other, script.dataset_config, "eval_dataset_name") if other else None
+        if rows is not None:
+            source = {IN_MEMORY: load_source(rows)}
+        elif not (script.eval_only and other):  # then nothing else is needed
+            source = load_sources(names, script.dataset_config)
+        # a configuration belongs to the training data, if these are of the Hub
+        own = any(map(on_hub, names)) and not set(other) <= set(names)
+        eval_source = load_sources(other, None if own else script.dataset_config, "eval_dataset_name")
     datasets.disable_progress_bars()  # of what takes no time from here on
     tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.template_kwargs)
     shots = exemplars[: script.num_shots]
-    typed = "eval_split" in config.typed
-    return prepare(source, eval_source, script, prompt_format, shots, tokenize, config.training.seed, typed)
+    typed, seed = config.typed, config.training.seed
+    return prepare(source, eval_source, script, prompt_format, shots, tokenize, seed, typed, needs_gold)
 
 
 def prepare(
-    source: dict[str, Dataset],
-    eval_source: dict[str, Dataset] | None,
+    source: Mapping[str, Splits],
+    eval_source: Mapping[str, Splits],
     script: ScriptArguments,
     prompt_format: PromptFormat,
     shots: Sequence[Shot],
     tokenize: Callable[[Sequence[Prompt]], list[list[int]]],
     seed: int,
-    must_exist: bool = False,
+    typed: Container[str] = (),
+    needs_gold: Sequence[str] = NEED_GOLD,
 ) -> Data:
     """Training and held-out rows; for an evaluation alone, the held-out ones are both.
 
+    Of several data sets each holds out what it would alone, `eval_samples` and `max_samples` divided between them.
+
     Args:
-        source: the splits of `dataset_name`; empty where an evaluation alone does without.
-        eval_source: those of `eval_dataset_name`, None where that is unset.
+        source: the splits of each data set of `dataset_name`; empty where an evaluation alone does without.
+        eval_source: those of `eval_dataset_name`, empty where that is unset.
         shots: worked examples for each prompt.
         tokenize: prompts to token ids.
-        must_exist: `eval_split` is not cut from the training rows where the source lacks it.
+        typed: settings of the command line; with `eval_split`, nothing is cut from training rows instead.
+        needs_gold: as in `build`.
     """
     columns = script.question_column, script.answer_column
     make_prompt = functools.partial(prompt_format.prompt, shots=shots)
+    raw: dict[str, Dataset] = {}  # as they were read, by label; the training rows, where there are some
+    unusable, several = 0, len(source) > 1 or len(eval_source) > 1
+
+    def ask(label: str, rows: Dataset, kind: str, names: str | list[str] | None) -> Dataset:
+        nonlocal unusable
+        raw[label] = rows
+        called = f"{kind} data {names if isinstance(names, str) else label!r}"
+        asked, dropped = make_prompts(rows, make_prompt, *columns, label=called, needs_gold=needs_gold)
+        unusable += dropped
+        return with_source(asked, label) if several else asked
+
     split = script.eval_split.partition("[")[0]
-    if eval_source and len(eval_source) == 1:  # a file has no split names: its rows are what was asked for
-        eval_source = {split: next(iter(eval_source.values()))}
-    unusable, given, picking = 0, None, None
-    if eval_source or split in source or must_exist:
-        raw = take_split(eval_source or source, script.eval_split, "eval_split")
-        label = f"evaluation data {(script.eval_dataset_name or script.dataset_name)!r}"
-        given, unusable = make_prompts(raw, make_prompt, *columns, label=label)
-        available = len(given)
-        all_given, given = given, sample(given, script.eval_samples, seed)
-        picking = sample_others(all_given, given, seed) if script.keep_best else None
-    if given is not None and script.eval_only:
-        rows = held_out = given
-    else:
-        raw = take_split(source, script.dataset_split)
-        raw = raw.select(range(min(script.max_samples or len(raw), len(raw))))
-        rows, more = make_prompts(raw, make_prompt, *columns, label=f"training data {script.dataset_name!r}")
-        unusable += more
-        if given is None:
-            available = len(rows) // 10
-            rows, held_out = split_held_out(rows, script.eval_samples or len(rows), seed)
-            if script.keep_best and available >= 2 * len(held_out):
-                rows, more_held_out = split_held_out(rows, len(held_out), seed)
-                picking, _ = drop_overlap(more_held_out, held_out)
+    held: dict[str, Dataset] = {}
+    for label, splits in (eval_source or source).items():
+        if eval_source and len(splits) == 1:  # a file has no split names: its rows are what was asked for
+            splits = {split: next(iter(splits.values()))}
+        if eval_source or split in splits or "eval_split" in typed:
+            rows = take_split(splits, script.eval_split, "eval_split")
+            held[label] = ask(label, rows, "evaluation", script.eval_dataset_name or script.dataset_name)
+    # an evaluation alone needs the training rows of those alone that have no others
+    needed = [label for label in source if not script.eval_only or not (eval_source or label in held)]
+    taken = {label: take_split(source[label], script.dataset_split) for label in needed}
+    counts = divide(script.max_samples, [len(rows) for rows in taken.values()])
+    train = {
+        label: ask(label, rows.select(range(count)), "training", script.dataset_name)
+        for (label, rows), count in zip(taken.items(), counts, strict=True)
+    }
+    cut = [] if eval_source else [label for label in train if label not in held]
+    available = sum(map(len, held.values())) + sum(len(train[label]) // 10 for label in cut)
+    sizes = [len(rows) for rows in held.values()] + [max(1, len(train[label]) // 10) for label in cut]
+    others: dict[str, Dataset | None] = {}  # held-out questions that pick the best checkpoint
+    for label, count in zip([*held, *cut], divide(script.eval_samples, sizes), strict=True):
+        if label in held:
+            every, held[label] = held[label], sample(held[label], count, seed)
+            others[label] = sample_others(every, held[label], seed) if script.keep_best else None
+        elif count == 0:  # more data sets than eval_samples
+            held[label] = train[label].select([])
         else:
-            held_out = given
+            most = len(train[label]) // 10
+            train[label], held[label] = split_held_out(train[label], count, seed)
+            if script.keep_best and most >= 2 * len(held[label]):
+                train[label], others[label] = split_held_out(train[label], len(held[label]), seed)
+    held_out = join({label: held[label] for label in eval_source or source})
+    enough = {label: rows for label, rows in others.items() if rows}
+    picking = drop_overlap(join(enough), held_out)[0] if enough else None
     overlap, limit = 0, None
     if script.eval_only:
         rows = held_out
     else:
-        rows, overlap = drop_overlap(rows, held_out)
+        rows, overlap = drop_overlap(join(train), held_out)
         if picking:
             rows, more = drop_overlap(rows, picking)
             overlap += more
         limit = script.max_prompt_length
-    answers: dict[str, set[str]] = {}
+    answers: dict[str, set[str | None]] = {}
     for question, answer in zip(rows["question"], rows["answer"], strict=True):
         answers.setdefault(canonical(question), set()).add(answer)
     lengths = [len(ids) for ids in tokenize(rows["prompt"])]
-    train, too_long = drop_long(rows, lengths, limit)
+    kept, too_long = drop_long(rows, lengths, limit)
     return Data(
         prompt_format=prompt_format,
         shots=shots,
-        train=train,
+        train=kept,
         held_out=held_out,
         picking=picking,
         available=available,
@@ -159,42 +205,87 @@ def prepare(
         contradictory=sum(len(golds) > 1 for golds in answers.values()),
         lengths=lengths,
         too_long=too_long,
-        solutions=_solutions(raw.select(range(min(1000, len(raw)))), *columns),
+        solutions=_solutions([raw[label] for label in train or held], *columns),
+        notes=_notes([raw[label] for label in train or held], prompt_format, script.question_column),
     )
 
 
-def _solutions(rows: Dataset, question_column: str, answer_column: str) -> dict[str, tuple[str, str]]:
-    """Gold solutions by question: what comes before `####`, and the answer."""
-    pairs = zip(rows[question_column], rows[answer_column], strict=True)
-    return {
-        canonical(question): (solution.partition("####")[0].strip(), answer)
-        for question, solution in pairs
-        if isinstance(question, str) and isinstance(solution, str) and (answer := extract_hash_answer(solution))
-    }
+def _solutions(tables: Sequence[Dataset], question_column: str, answer_column: str) -> dict[str, tuple[str, str]]:
+    """Gold solutions by question, of at most a thousand rows: what comes before `####`, and the answer."""
+    found = {}
+    for rows in tables:
+        some = rows.select(range(min(1000 // len(tables), len(rows))))
+        asked = some[column_of(some, question_column)][:]
+        solutions = some[answer_column][:] if answer_column in some.column_names else []
+        for question, solution in zip(asked, solutions, strict=False):
+            text = question[-1]["content"] if isinstance(question, list) and question else question
+            if isinstance(text, str) and isinstance(solution, str) and (answer := extract_hash_answer(solution)):
+                found[canonical(text)] = solution.partition("####")[0].strip(), answer
+    return found
+
+
+def _notes(tables: Sequence[Dataset], prompt_format: PromptFormat, question_column: str) -> list[str]:
+    """What was decided for the user, for preflight."""
+    found = []
+    if any(column_of(rows, question_column) != question_column for rows in tables):
+        found.append(f"the questions are in 'prompt', where there is no column {question_column!r}")
+    asked = [rows[column_of(rows, question_column)] for rows in tables]
+    lists = [cell for cells in asked for cell in cells[:] if not isinstance(cells[0], str)]
+    chats = [messages for cell in lists if (messages := messages_of(cell))]
+    if chats:
+        added = sum(map(prompt_format.adds_system, chats))
+        prompt = "system prompt" if prompt_format.chat else "opening"
+        with_ours = f"the run's {prompt} goes before {added:,}, which neither have one nor show the format"
+        found.append(
+            f"{counted(len(chats), 'prompt')} as messages, used as they are" + (f"; {with_ours}" if added else "")
+        )
+    return found
 
 
 # --- Prompts and gold answers -------------------------------------------------------------------------------------
 
 
+def column_of(rows: Dataset, question_column: str) -> str:
+    """The column of questions: `prompt`, TRL's own name for it, where there is no `question`."""
+    names = rows.column_names
+    return (
+        "prompt"
+        if question_column == "question" and "question" not in names and "prompt" in names
+        else question_column
+    )
+
+
 def make_prompts(
     rows: Dataset,
-    make_prompt: Callable[[str], Prompt],
+    make_prompt: Callable[[str | list[Message]], Prompt],
     question_column: str = "question",
     answer_column: str = "answer",
     label: str = "dataset",
+    needs_gold: Sequence[str] = NEED_GOLD,
 ) -> tuple[Dataset, int]:
     """Add the columns `question`, `prompt` and `answer` (the gold answer); other columns stay.
 
+    A question is text, or a list of messages, whose last one is then the `question`.
+
     Args:
         label: what errors call these rows.
+        needs_gold: as in `build`; where nothing needs gold answers, `answer` is None in rows without one.
 
     Returns:
-        The rows that have a question and a gold answer, and how many were dropped because they lack one.
+        The rows that have a question and, if needed, a gold answer, and how many were dropped because they lack one.
     """
-    for key, column in (("question_column", question_column), ("answer_column", answer_column)):
-        if column not in rows.column_names:
-            have = ", ".join(rows.column_names)
-            raise UserError(f"{key}: {label} has no column {column!r}; it has {have}: name one with --{key}")
+    question_column, have = column_of(rows, question_column), ", ".join(rows.column_names)
+    without = f", or do without {' and '.join(needs_gold)}" if needs_gold and needs_gold != NEED_GOLD else ""
+    if question_column not in rows.column_names:
+        raise UserError(
+            f"question_column: {label} has no column {question_column!r}; it has {have}: name one with "
+            "--question_column"
+        )
+    if answer_column not in rows.column_names and (needs_gold or answer_column != "answer"):
+        raise UserError(
+            f"answer_column: {label} has no column {answer_column!r}; it has {have}: name one with "
+            f"--answer_column{without}"
+        )
     if question_column == answer_column:  # each prompt would contain its gold answer
         raise UserError(
             f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
@@ -202,19 +293,21 @@ def make_prompts(
     if reserved := [name for name in rows.column_names if name in TRLS_OWN]:
         raise UserError(f"{label}: TRL reserves these column names: {', '.join(reserved)}; rename the columns")
     # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second
-    asked, answers = rows[question_column][:], gold_answers(rows[answer_column])
-    kept = [
-        index
-        for index, (question, answer) in enumerate(zip(asked, answers, strict=True))
-        if answer and isinstance(question, str) and question.strip()
+    asked = [
+        _question(cell, f"question_column: row {number} of {label} (column {question_column!r})")
+        for number, cell in enumerate(rows[question_column][:], 1)
     ]
+    answers = gold_answers(rows[answer_column]) if answer_column in rows.column_names else [None] * len(rows)
+    texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
+    kept = [index for index, text in enumerate(texts) if text.strip() and (answers[index] or not needs_gold)]
     if not kept:
+        gold = f" and a gold answer in {answer_column!r} (`… #### 72`, or 72 alone)" if needs_gold else ""
         raise UserError(
-            f"answer_column: none of the {len(rows)} rows of {label} has a question in {question_column!r} (as text) "
-            f"and a gold answer in {answer_column!r} (`… #### 72`, or 72 alone); name other columns, or fix the rows"
+            f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
+            f"in {question_column!r} (as text){gold}; name other columns, or fix the rows{without}"
         )
     made = {
-        "question": [asked[index] for index in kept],
+        "question": [texts[index] for index in kept],
         "prompt": [make_prompt(asked[index]) for index in kept],
         "answer": [answers[index] for index in kept],
     }
@@ -223,6 +316,24 @@ def make_prompts(
     if others.column_names:
         result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
     return result, len(rows) - len(kept)
+
+
+def _question(cell: Any, where: str) -> str | list[Message]:
+    """What a cell asks; an empty text where it asks nothing."""
+    if isinstance(cell, str):
+        return cell
+    try:
+        return messages_of(cell) or ""
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def with_source(rows: Dataset, label: str) -> Dataset:
+    """The rows with the column `source`: which data set they are of, where they do not say it themselves."""
+    own = rows["source"][:] if "source" in rows.column_names else [None] * len(rows)
+    texts = [label if value is None or not str(value).strip() else str(value) for value in own]
+    rest = rows.remove_columns("source") if "source" in rows.column_names else rows
+    return datasets.concatenate_datasets([rest.flatten_indices(), Dataset.from_dict({"source": texts})], axis=1)
 
 
 def canonical(question: str) -> str:
@@ -247,6 +358,23 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 
 
 # --- Held-out questions -------------------------------------------------------------------------------------------
+
+
+def divide(total: int | None, sizes: Sequence[int]) -> list[int]:
+    """`total` in proportion to the sizes, 1 of each at least where it is enough; all of them where it is None.
+
+    >>> divide(10, [60, 30, 1]), divide(None, [3, 4]), divide(1, [5, 9])
+    ([6, 3, 1], [3, 4], [0, 1])
+    """
+    if total is None or total >= sum(sizes):
+        return list(sizes)
+    exact = [total * size / sum(sizes) for size in sizes]
+    found = [max(int(share), int(total >= len(sizes))) for share in exact]
+    while sum(found) < total:  # the largest remainders
+        found[max(range(len(sizes)), key=lambda at: exact[at] - found[at])] += 1
+    while sum(found) > total:
+        found[found.index(max(found))] -= 1
+    return found
 
 
 def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:

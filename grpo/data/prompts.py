@@ -4,10 +4,12 @@ A chat model gets messages, a model without a chat template the same as one text
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from grpo.core import parsing
 from grpo.core.errors import UserError
 from grpo.core.settings import ScriptArguments
 from rewards import THINK_FORMAT, extract_answer, template_parts
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, str]
+SYSTEM = ("system", "developer")  # roles of messages that come first
 Prompt = list[Message] | str
 Shot = tuple[str, str, str]  # question, reasoning, answer
+EXAMPLE = '{"question": "What is 2 + 2?", "reasoning": "2 + 2 = 4", "answer": "4"}'  # of `exemplars`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +41,33 @@ class PromptFormat:
     pattern: str = "xml"  # where the answer is in a completion, for `rewards.extract_answer`
     prefill: str = ""  # the part of a completion that the rendered prompt ends in: `<think>\\n` of some chat templates
 
-    def prompt(self, question: str, shots: Sequence[Shot] = ()) -> Prompt:
-        """The prompt of a question, after worked examples."""
-        pairs = [(self._asked(question), self.answered(why, gold)) for question, why, gold in shots]
-        last = self._asked(question)
+    def prompt(self, question: str | list[Message], shots: Sequence[Shot] = ()) -> Prompt:
+        """The prompt of a question, after worked examples.
+
+        Args:
+            question: as text, for the template; or a whole conversation, which is used as it is. One that neither has
+                a system message nor shows the format gets this format's.
+        """
+        pairs = [(self._asked(text), self.answered(why, gold)) for text, why, gold in shots]
+        messages = [{"role": "user", "content": self._asked(question)}] if isinstance(question, str) else question
+        head = list(itertools.takewhile(lambda message: message["role"] in SYSTEM, messages))
+        rest = messages[len(head) :]
+        added = isinstance(question, str) or self.adds_system(messages)
         if not self.chat:
+            opening = self.opening if added else _as_lines(head)
             examples = "".join(f"{asked.rstrip()}\n{answer}" for asked, answer in pairs)
-            return f"{self.opening}{examples}{last.rstrip()}\n"
-        messages = [{"role": "system", "content": self.system}] if self.system else []
+            return opening + examples + _as_lines(rest)
+        if added and self.system:
+            head = [{"role": "system", "content": self.system}]
         for asked, answer in pairs:
-            messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
-        return [*messages, {"role": "user", "content": last}]
+            head += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+        return [*head, *rest]
+
+    def adds_system(self, messages: Sequence[Message]) -> bool:
+        """Whether a conversation gets this format's system prompt: it has none, and does not show the format."""
+        marks = [*re.findall(r"<\w+>", self.completion), template_parts(self.completion)[1].split()[-1]]
+        shown = "".join(message["content"] for message in messages)
+        return messages[0]["role"] not in SYSTEM and not all(mark in shown for mark in marks)
 
     def answered(self, reasoning: str, answer: str) -> str:
         """A perfect completion."""
@@ -93,6 +113,46 @@ def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptF
 
 
 MARKS = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
+
+
+def exemplars(script: ScriptArguments, usual: Sequence[Shot]) -> Sequence[Shot]:
+    """The worked examples that `exemplars` lists, or the usual ones; UserError for one that is not complete."""
+    if script.exemplars is None:
+        return usual
+    keys, found = ("question", "reasoning", "answer"), []
+    for number, each in enumerate(parsing.one_list(script.exemplars), start=1):
+        values = [each.get(key) for key in keys] if isinstance(each, dict) and set(each) == set(keys) else []
+        asked, why, gold = (str(value) if type(value) in (int, float, str) else "" for value in values or [None] * 3)
+        if not (asked.strip() and why.strip() and gold.strip()):
+            raise UserError(
+                f"exemplars: the {number}. is {each!r}; write question, reasoning and answer, as {EXAMPLE}"
+            )
+        found.append((asked, why, gold))
+    return found
+
+
+def messages_of(cell: Any) -> list[Message] | None:
+    """The conversation that a cell holds, roles and texts alone; None for what holds no question.
+
+    Raises:
+        ValueError: it is a list, but not of messages that end with the user's.
+    """
+    if isinstance(cell, dict) and isinstance(cell.get("role"), list):  # as datasets reads a Sequence of messages
+        cell = [dict(zip(cell, values, strict=True)) for values in zip(*cell.values(), strict=True)]
+    if not isinstance(cell, list) or not cell:
+        return None
+    for message in cell:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ValueError(f"{str(message)[:60]!r} is not a message; write {{role: user, content: …}}")
+        if not isinstance(message.get("content"), str):
+            raise ValueError(f"a message's content is {str(message.get('content'))[:60]!r}; it must be text")
+    if (role := cell[-1]["role"]) != "user":
+        raise ValueError(f"the last message is of the role {role!r}, where the model begins; end with the user's")
+    return [{"role": message["role"], "content": message["content"]} for message in cell]
+
+
+def _as_lines(messages: Sequence[Message]) -> str:
+    return "".join(f"{message['content'].rstrip()}\n" for message in messages)
 
 
 def _check_template(key: str, template: str, *fields: str) -> None:

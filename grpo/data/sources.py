@@ -1,21 +1,60 @@
 """Where rows come from: a file, a saved dataset or the Hub, and slices of their splits."""
 
+import itertools
+import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pandas as pd
-from datasets import Dataset, DatasetDict, ReadInstruction
+from datasets import Dataset, DatasetDict, ReadInstruction, Value
 
 from grpo.core import parsing
 from grpo.core.errors import UserError
+from grpo.core.settings import IN_MEMORY, as_list, data_label
+
+Splits = dict[str, Dataset]
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Short names for data sets, all different.
+
+    >>> labels(["openai/gsm8k", "sums.csv"]), labels(["a/train.csv", "b/train.csv", "c.json", "c.csv"])
+    (['gsm8k', 'sums'], ['a/train', 'b/train', 'c', 'c-2'])
+    """
+    short, found = list(map(data_label, names)), []
+    for name, label in zip(names, short, strict=True):
+        if short.count(label) > 1 and (above := Path(name).parent.name):
+            label = f"{above}/{label}"
+        number = next(number for number in itertools.count(1) if f"{label}-{number}" not in found)
+        found.append(f"{label}-{number}")
+    return [label.removesuffix("-1") for label in found]
+
+
+def load_sources(
+    names: str | list[str] | None, config: str | None, setting: str = "dataset_name"
+) -> dict[str, Splits]:
+    """The splits of one or more data sets, by their `labels`.
+
+    Args:
+        config: the configuration of those of the Hub whose name has none of its own (`openai/gsm8k:main`).
+    """
+    listed = as_list(names)
+    return {label: load_source(name, config, setting) for label, name in zip(labels(listed), listed, strict=True)}
+
+
+def on_hub(name: str) -> bool:
+    """Whether a data set's name is not that of a file or a directory."""
+    path = Path(name).expanduser()
+    return name != IN_MEMORY and path.suffix not in READERS and not os.path.exists(path)
 
 
 def load_source(
     name: str | pd.DataFrame | Dataset, config: str | None = None, setting: str = "dataset_name"
-) -> dict[str, Dataset]:
+) -> Splits:
     """All splits of a data source: a file, a directory written by `save_to_disk`, a Hub id, or rows in memory.
 
     Files, rows and a saved Dataset have one split, `train`. UserError where there is nothing to be read.
@@ -57,12 +96,16 @@ def load_source(
         raise UserError(f"dataset {name!r} is not a {types} file; convert it to one of these")
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise UserError(f"dataset {name!r} does not exist; use a file, a saved dataset's directory or a Hub id")
+    hub_id, _, own = name.partition(":")
     try:
-        return dict(datasets.load_dataset(name, config))
+        return dict(datasets.load_dataset(hub_id, own or config))
     except (OSError, ValueError) as error:
+        reason, remedy = _first_line(error), f"use a local {types} file with --dataset_name to work without it"
+        if configs := re.search(r"(?:available configs: |Available: )(\[.*\])", str(error)):
+            reason = f"it has the configurations {configs[1]}"
+            remedy = f"write one of them after its id, as {hub_id}:NAME, or use --dataset_config"
         raise UserError(
-            f"dataset {name!r} (configuration {config}) cannot be loaded from the Hub: {_first_line(error)}; use a "
-            f"local {types} file with --dataset_name to work without it"
+            f"{setting}: {hub_id!r} (configuration {own or config}) cannot be loaded from the Hub: {reason}; {remedy}"
         ) from None
 
 
@@ -85,6 +128,23 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _read_json(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        rows = parsing.from_json(text) if text.strip() else []
+    except ValueError as error:
+        lines = re.match(r"\s*\{.*\}[ \t\r]*\n\s*\{", text)  # the first line is an object, the next one begins
+        reason = "it holds one object a line; rename it to .jsonl" if lines else f"broken JSON ({_first_line(error)})"
+        raise ValueError(reason) from None
+    if isinstance(rows, dict):
+        key = next((f" ({key!r} holds it: keep that alone)" for key in rows if isinstance(rows[key], list)), "")
+        raise ValueError(f"it must be an array of objects, [{{…}}, …], not one object{key}")
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
+        if not isinstance(row, dict):
+            raise ValueError(f"item {number}: each must be one JSON object, {{…}}, not {json.dumps(row)[:40]!r}")
+    return rows
+
+
 def _read_csv(path: Path) -> list[dict[str, Any]]:
     """Everything as text, so that a column of answers does not turn 18 into 18.0."""
     try:
@@ -104,7 +164,12 @@ def _read_parquet(path: Path) -> Dataset:
     return Dataset.from_pandas(pd.read_parquet(path), preserve_index=False)
 
 
-READERS: dict[str, Callable[[Path], Any]] = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
+READERS: dict[str, Callable[[Path], Any]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
 
 
 def _from_rows(rows: list[dict[str, Any]], name: str) -> Dataset:
@@ -141,3 +206,24 @@ def take_split(source: dict[str, Dataset], spec: str, setting: str = "dataset_sp
     if len(rows) == 0:
         raise UserError(f"{setting}: {spec!r} holds no rows; use some of {sizes}")
     return rows
+
+
+def join(parts: Mapping[str, Dataset]) -> Dataset:
+    """The rows of several data sets, by label, below each other: one table of all their columns.
+
+    A column that only some of them have is None elsewhere. Where its types differ, numbers become text.
+
+    Raises:
+        UserError: a column is text or numbers in one data set, and lists or objects in another.
+    """
+    tables = dict(parts)
+    for name in dict.fromkeys(name for table in parts.values() for name in table.column_names):
+        kinds = {label: table.features[name] for label, table in parts.items() if name in table.column_names}
+        known = [kind for kind in kinds.values() if kind != Value("null")]
+        if all(kind == known[0] for kind in known):
+            continue
+        if not all(isinstance(kind, Value) for kind in known):
+            found = ", ".join(f"{type(kind).__name__} in {label}" for label, kind in kinds.items())
+            raise UserError(f"dataset_name: the column {name!r} differs ({found}); make them alike, or remove it")
+        tables |= {label: tables[label].cast_column(name, Value("string")) for label in kinds}
+    return datasets.concatenate_datasets(list(tables.values()))

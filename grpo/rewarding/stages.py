@@ -5,7 +5,6 @@ starts from the weights and the optimizer state that the last one left, one lear
 a resumed run finds its stage by its step.
 """
 
-import argparse
 import itertools
 import math
 from typing import Any
@@ -16,16 +15,6 @@ from grpo.core.settings import Stage
 
 KEYS = ("name", "reward_funcs", "reward_weights", "max_steps")
 EXAMPLE = '{"name": "format", "reward_funcs": ["xmlcount_reward_func"], "max_steps": 40}'
-
-
-def from_json(text: str) -> Any:
-    """One stage, given as a word of the command line; argparse adds the flag to the error."""
-    try:
-        return parsing.from_json(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not JSON ({error}); write one mapping for each stage: '{EXAMPLE}'"
-        ) from None
 
 
 def at(stages: list[Stage], step: int) -> int:
@@ -56,8 +45,7 @@ def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> t
     asked = settings["stages"]
     if asked is None:
         return [], []
-    if len(asked) == 1 and isinstance(asked[0], list):  # all of them as one word of the command line
-        asked = asked[0]
+    asked = parsing.one_list(asked)
     if not asked:
         raise UserError(f"stages: the list is empty; write one mapping for each stage, like {EXAMPLE}, or remove it")
     for key in ("reward_funcs", "reward_weights"):

@@ -15,19 +15,22 @@ from filelock import FileLock, Timeout
 from grpo.core import processes
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process
+from grpo.core.settings import as_list, data_label
 from grpo.runs import checkpoints
 
 LOCK = "run.lock"
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or replace it (--overwrite_run true)"
 
 
-def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = False) -> tuple[str, str]:
-    """Unset `output_dir` and `run_name` follow from the model's name (family and size) and the data's.
+def default_names(model_name_or_path: str, dataset_name: str | list[str], eval_only: bool = False) -> tuple[str, str]:
+    """Unset `output_dir` and `run_name` follow from the model's name (family and size) and the data sets'.
 
     An evaluation alone is called after all of the model's name.
 
     >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
     ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
+    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", ["openai/gsm8k:main", "my.csv"])[1]
+    'Llama-1B-GRPO-gsm8k+my'
     """
     path = Path(model_name_or_path)
     base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
@@ -39,7 +42,7 @@ def default_names(model_name_or_path: str, dataset_name: str, eval_only: bool = 
     )
     if eval_only:
         name = f"{base}-eval"
-    data = re.sub(r"[.](jsonl?|csv|parquet)$", "", Path(dataset_name).name).replace(" ", "-")
+    data = "+".join(map(data_label, as_list(dataset_name)))
     return f"outputs/{name}", f"{name}-{data}"
 
 

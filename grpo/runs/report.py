@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 
 from grpo.core.errors import UserError, reason_of
 from grpo.core.parsing import ArgumentParser, from_yaml
+from grpo.core.settings import as_list
 from grpo.runs import charts, directory
 from rewards import short_name
 
@@ -75,6 +76,7 @@ def _facts(run: Path) -> dict[str, Any]:
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
         "settings": settings,
+        "data_name": ", ".join(as_list(settings.get("dataset_name"))),
         "status": _status(run, record),
         "resume": record.get("resume") if any(run.glob("checkpoint-*")) else None,
         "curves": curves,
@@ -224,12 +226,17 @@ def refresh(run: Path, steps: int = 0) -> str:
 def write_model_card(run: Path, **names: Any) -> Path:
     """Write the model card, `README.md` beside the model; TRL's names for model and data are in `run.json` already."""
     facts = _facts(run) | {"adapter": (run / "adapter_config.json").is_file()}
-    for key in ("model_name_or_path", "dataset_name"):
-        name = str(facts["settings"].get(key))
-        hub_id = re.fullmatch(r"[a-zA-Z0-9][\w.-]*(/[\w.-]+)?(?<!\.jsonl|..\.csv|arquet)", name, re.ASCII)
-        facts[key] = name if hub_id and not Path(name).exists() else None
+    facts["model_name_or_path"] = _hub_id(str(facts["settings"].get("model_name_or_path")))
+    facts["datasets"] = list(filter(None, map(_hub_id, as_list(facts["settings"].get("dataset_name")))))
     facts |= {"license": _license(facts), "directory": run.resolve().name, "unimportant": NOT_ON_THE_CARD}
     return _fill("model_card.md.j2", run / "README.md", facts)
+
+
+def _hub_id(name: str) -> str | None:
+    """The Hub id that a name is, without a data set's configuration; None for a file, a directory or a text."""
+    pattern = r"([a-zA-Z0-9][\w.-]*(/[\w.-]+)?)(?<!\.jsonl|.\.json|..\.csv|arquet)(:[\w.-]+)?"
+    found = re.fullmatch(pattern, name, re.ASCII)
+    return found[1] if found and not Path(name).exists() else None
 
 
 def _license(facts: dict[str, Any]) -> dict[str, str]:

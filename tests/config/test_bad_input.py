@@ -132,6 +132,14 @@ FILES = {
     "one row": data(ROW, "dataset: 1 row"),
     "fewer rows than a rollout": Case("dataset:", {"max_samples": "2"}),
     "prompts all too long": Case("max_prompt_length:", {"max_prompt_length": "5"}),
+    "JSON that is no array": data('{"data": []}', "'given.json'", name="given.json"),
+    "one object a line in .json": data(ROW + ROW, "rename it to .jsonl", name="given.json"),
+    "the same file twice": Case("dataset_name: 'a.csv' is listed twice", words=("--dataset_name", "a.csv", "a.csv")),
+    "second file missing": Case("dataset_name: the file 'gone.csv'", words=("--dataset_name", "rows.jsonl", "gone.csv")),
+    "second evaluation file missing": Case("eval_dataset_name: the file 'gone.csv'", words=("--eval_dataset_name", "rows.jsonl", "gone.csv")),
+    "messages that end with an answer": data(lines([{"prompt": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}], "answer": "2"}]), "question_column: row 1 of training data 'given.jsonl' (column 'prompt')", name="given.jsonl"),
+    "columns that do not fit": Case("dataset_name: the column 'level' differs", words=("--dataset_name", "a.jsonl", "b.jsonl"), files={"a.jsonl": lines([row | {"level": 1} for row in ROWS]), "b.jsonl": lines([row | {"level": [1]} for row in ROWS])}),
+    "no gold answers": data(lines([{"question": row["question"]} for row in ROWS]), "answer_column: training data 'given.jsonl' has no column 'answer'"),
     "split missing": Case("dataset_split:", {"dataset_split": "validation"}),
     "evaluation split misspelt": Case("eval_split: 'tset' cannot be used", {"eval_split": "tset"}),
     "split of no rows": Case("eval_split:", {"eval_split": "train[:0]"}),
@@ -170,6 +178,10 @@ OUT_OF_RANGE = {
 }  # fmt: skip
 
 SETTINGS = {
+    "exemplars that are not JSON": given("--num_shots", "1", "--exemplars", "{", says="exemplars: '{' is not JSON"),
+    "exemplar without an answer": given("--num_shots", "1", "--exemplars", '{"question": "a", "reasoning": "b"}', says="exemplars: the 1. is"),
+    "exemplars without shots": given("--exemplars", '{"question": "a", "reasoning": "b", "answer": "c"}', says="exemplars: it has no effect"),
+    "more shots than exemplars": given("--num_shots", "2", "--exemplars", '{"question": "a", "reasoning": "b", "answer": "c"}', says="num_shots: 2 is more"),
     "unknown flag": given("--lerning_rate", "1", says="--lerning_rate:"),
     "abbreviated flag": given("--model", "x", says="--model:"),
     "setting that GRPO cannot have": given("--auto_find_batch_size", "true", says="auto_find_batch_size"),

@@ -1,12 +1,16 @@
 """grpo/data/dataset.py: rows of any source become the same prompts; nothing is cut, everything dropped is counted."""
 
+import dataclasses
 import functools
+from collections import Counter
 from decimal import Decimal
 from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
-from helpers_runs import ROWS
+from helpers_runs import ROWS, examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
 from grpo.data import dataset
@@ -156,3 +160,144 @@ def test_all_reserved_columns_are_named_at_once():
     rows = Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"], "image": ["x"], "completions": ["y"]})
     with pytest.raises(UserError, match="reserves these column names: image, completions; rename the columns"):
         dataset.make_prompts(rows, make_prompt)
+
+
+# --- Lists of messages ---------------------------------------------------------------------------------------------
+
+USER = {"role": "user", "content": "2 + 2?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def asked(*cells, column="prompt", make_prompt=make_prompt):
+    rows = Dataset.from_dict({column: list(cells), "answer": ["4"] * len(cells)})
+    return dataset.make_prompts(rows, make_prompt, label="training data 'm.jsonl'")
+
+
+def test_messages_are_prompts_and_the_last_one_the_question():
+    talk = [SYSTEM, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, USER]
+    made, dropped = asked(talk, column="question")
+    assert made["prompt"][:] == [talk] and made["question"][:] == ["2 + 2?"] and dropped == 0
+
+
+def test_messages_without_a_system_message_get_the_runs():
+    shows = {"role": "user", "content": "2 + 2? Use <reasoning></reasoning><answer></answer>."}
+    made, _ = asked([USER], [SYSTEM, USER], [shows])
+    ours = {"role": "system", "content": PROMPT_FORMATS["xml"].system}
+    assert made["prompt"][:] == [[ours, USER], [SYSTEM, USER], [shows]]
+
+
+def test_worked_examples_go_between_system_message_and_user():
+    made, _ = asked([SYSTEM, USER], make_prompt=functools.partial(make_prompt, shots=EXEMPLARS[:1]))
+    assert [message["role"] for message in made["prompt"][0]] == ["system", "user", "assistant", "user"]
+    assert made["prompt"][0][0] == SYSTEM and made["prompt"][0][3] == USER
+
+
+def test_a_model_without_a_chat_template_gets_messages_as_text():
+    plain = dataclasses.replace(PROMPT_FORMATS["xml"], chat=False)
+    made, _ = asked([SYSTEM, USER], [USER], make_prompt=plain.prompt)
+    assert made["prompt"][:] == ["Be brief.\n2 + 2?\n", plain.opening + "2 + 2?\n"]
+
+
+@pytest.mark.parametrize("cell", [[], None, [{"role": "user", "content": " "}]])
+def test_messages_that_ask_nothing_are_dropped_and_counted(cell):
+    made, dropped = asked([USER], cell)
+    assert made["question"][:] == ["2 + 2?"] and dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (
+            [USER, {"role": "assistant", "content": "4"}],
+            "row 1 .*'m.jsonl'.* of the role 'assistant'.*end with the user",
+        ),
+        ([{"role": "user", "content": None}, USER], "a message's content is 'None'; it must be text"),
+        ([{"from": "human", "value": "2 + 2?"}], "is not a message; write"),
+    ],
+)
+def test_messages_that_are_no_prompt_are_one_line(cell, reason):
+    with pytest.raises(UserError, match=reason):
+        asked(cell)
+
+
+def test_rows_may_lack_gold_answers_where_nothing_needs_them():
+    rows = Dataset.from_dict({"question": ["a", "b", " "], "answer": ["7", None, "8"]})
+    made, dropped = dataset.make_prompts(rows, make_prompt, needs_gold=())
+    assert made["answer"][:] == ["7", None] and dropped == 1
+    made, dropped = dataset.make_prompts(rows.remove_columns("answer"), make_prompt, needs_gold=())
+    assert made["answer"][:] == [None, None] and dropped == 1
+    with pytest.raises(
+        UserError, match=r"no column 'answer'.*or do without correctness_reward_func and filter_pass_rate"
+    ):
+        needs = ("correctness_reward_func", "filter_pass_rate")
+        dataset.make_prompts(rows.remove_columns("answer"), make_prompt, needs_gold=needs)
+    with pytest.raises(UserError, match="answer_column: dataset has no column 'gold'"):
+        dataset.make_prompts(rows, make_prompt, answer_column="gold", needs_gold=())
+
+
+# --- Several data sets ---------------------------------------------------------------------------------------------
+
+
+def prepare(source, eval_source=(), **settings):
+    given = dict(
+        question_column="question", answer_column="answer", dataset_split="train", eval_split="test",
+        eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, dataset_name=["a", "b"],
+        eval_dataset_name=None,
+    )  # fmt: skip
+    style = PROMPT_FORMATS["xml"]
+    tokenize = lambda prompts: [[0]] * len(prompts)  # noqa: E731
+    return dataset.prepare(source, dict(eval_source), SimpleNamespace(**{**given, **settings}), style, [], tokenize, 7)
+
+
+def table(name, count, **columns):
+    asked = [f"{name} {number}?" for number in range(count)]
+    return Dataset.from_dict({"question": asked, "answer": ["7"] * count, **columns})
+
+
+def test_each_data_set_holds_out_what_it_would_alone():
+    sets = {"a": {"train": table("a", 60)}, "b": {"train": table("b", 30), "test": table("b test", 9)}}
+    data = prepare(sets)
+    alone = [prepare({label: sets[label]}, dataset_name=label) for label in sets]
+    for rows, whole in (("train", data.train), ("held_out", data.held_out)):
+        assert whole["question"][:] == [text for each in alone for text in getattr(each, rows)["question"]]
+    assert Counter(data.train["source"]) == {"a": 54, "b": 30} and data.available == 6 + 9
+    assert data.sources == ["a", "b"] and data.facts()["data"]["sources"] == {"a": 54, "b": 30}
+    assert "source" not in alone[0].train.column_names and alone[0].sources == []
+
+
+def test_samples_are_divided_in_proportion():
+    sets = {"a": {"train": table("a", 300)}, "b": {"train": table("b", 100)}}
+    data = prepare(sets, eval_samples=8, max_samples=200)
+    assert Counter(data.held_out["source"]) == {"a": 6, "b": 2} and Counter(data.train["source"]) == {
+        "a": 144,
+        "b": 48,
+    }
+
+
+def test_a_question_held_out_by_one_set_is_trained_on_in_none():
+    data = prepare({"a": {"train": table("x", 40)}, "b": {"train": table("x", 70)}})
+    assert not set(data.held_out["question"]) & set(data.train["question"]) and data.overlap > 0
+
+
+def test_a_rows_own_source_wins():
+    mixed = table("b", 20, source=["web"] * 10 + [None] * 10)
+    data = prepare({"a": {"train": table("a", 20)}, "b": {"train": mixed}})
+    assert set(data.train["source"]) == {"a", "b", "web"}
+
+
+def test_several_sets_of_held_out_questions():
+    tests = {"x": {"train": table("x", 5)}, "y": {"test": table("y", 6), "train": table("no", 3)}}
+    data = prepare({"a": {"train": table("a", 20)}}, tests, dataset_name="a", eval_dataset_name=["x", "y"])
+    assert Counter(data.held_out["source"]) == {"x": 5, "y": 6} and len(data.train) == 20
+    alone = prepare({}, tests, eval_dataset_name=["x", "y"], eval_only=True)
+    assert alone.held_out["question"][:] == data.held_out["question"][:]
+
+
+@examples(30)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 120))
+def test_a_division_is_whole_and_never_too_large(sizes, total):
+    parts = dataset.divide(total, sizes)
+    assert sum(parts) == min(total, sum(sizes)) and all(
+        0 <= part <= size for part, size in zip(parts, sizes, strict=True)
+    )
+    assert total < len(sizes) or min(parts) >= 1

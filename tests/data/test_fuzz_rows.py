@@ -66,7 +66,8 @@ def prepare(rows, held_out, limit, samples, seed):
                 return None
         try:
             style = dataclasses.replace(THINK, chat=False)
-            return dataset.prepare(read[0], read[1], script, style, [], lambda texts: [list(t) for t in texts], seed)
+            held = {"test": read[1]} if read[1] else {}
+            return dataset.prepare({"train": read[0]}, held, script, style, [], lambda t: [list(x) for x in t], seed)
         except UserError as error:
             assert "\n" not in str(error) and len(str(error)) < 2000
             return None

@@ -134,3 +134,10 @@ def test_tokenized_prompts_end_where_the_assistant_begins(tokenizer):
 def test_plain_text_is_tokenized_as_it_is(tokenizer):
     (ids,) = prompts.tokenize(["What is 2 + 2?"], tokenizer)
     assert tokenizer.decode(ids) == "What is 2 + 2?"
+
+
+def test_exemplars_of_a_recipe_replace_ours():
+    listed = [{"question": "1 + 1?", "reasoning": "1 + 1 = 2", "answer": 2}]
+    assert prompts.exemplars(SimpleNamespace(exemplars=listed), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
+    assert prompts.exemplars(SimpleNamespace(exemplars=[listed]), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
+    assert prompts.exemplars(SimpleNamespace(exemplars=None), EXEMPLARS) is EXEMPLARS

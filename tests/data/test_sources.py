@@ -16,11 +16,12 @@ def write_everywhere(directory, rows):
     """The same rows in every format that is read; yields names for `load_source`."""
     directory.mkdir(exist_ok=True)
     (directory / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "r.json").write_text(json.dumps(rows, indent=2))
     pd.DataFrame(rows).to_csv(directory / "r.csv", index=False)
     pd.DataFrame(rows).to_parquet(directory / "r.parquet")
     Dataset.from_list(rows).save_to_disk(directory / "saved")
     DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:3])).save_to_disk(directory / "splits")
-    return [str(directory / name) for name in ("r.jsonl", "r.csv", "r.parquet", "saved", "splits")]
+    return [str(directory / name) for name in ("r.jsonl", "r.json", "r.csv", "r.parquet", "saved", "splits")]
 
 
 def test_every_source_gives_the_same_rows(tmp_path):
@@ -63,6 +64,14 @@ def test_slices(spec, count):
         ("binary.jsonl", b"\xff\xfe\x00", "invalid start byte"),
         ("broken.jsonl", b'{"question": "a"}\n{"question', "line 2: broken JSON"),
         ("list.jsonl", b"[1]\n", "line 1: each line must be one JSON object"),
+        ("lines.json", b'{"question": "a"}\n{"question": "b"}\n', "one object a line; rename it to .jsonl"),
+        ("broken.json", b'[{"question": "a"},', "broken JSON"),
+        ("wrapped.json", b'{"version": 1, "data": [{"question": "a"}]}', "'data' holds it: keep that alone"),
+        ("numbers.json", b'[{"question": "a"}, 7]', "item 2: each must be one JSON object"),
+        ("twice.json", b'[{"question": "a", "question": "b"}]', "appears twice"),
+        ("binary.json", b"\xff\xfe\x00", "save it as UTF-8"),
+        ("empty.json", b"[]", "holds no rows"),
+        ("nothing.json", b"", "holds no rows"),
         ("ragged.csv", b"question,answer\na,1\nb,2,3\n", "Expected 2 fields in line 3, saw 3"),
         ("latin.csv", "question,answer\ncaf\xe9,1\n".encode("latin-1"), "save it as UTF-8"),
         ("semicolons.csv", b"question;answer\na;1\n", "separate columns by commas"),
@@ -110,3 +119,57 @@ def test_a_file_may_mix_numbers_and_texts(tmp_path):
 def test_what_is_no_table_is_one_line(table, reason):
     with pytest.raises(UserError, match=reason):
         sources.load_source(table)
+
+
+# --- The Hub, imitated ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """datasets.load_dataset as it answers for a set with two configurations; records what was asked for."""
+    asked = []
+
+    def load(name, config=None):
+        asked.append((name, config))
+        known = ["main", "socratic"]
+        if config is None:
+            raise ValueError(f"Config name is missing.\nPlease pick one among the available configs: {known}\nExample")
+        if config not in known:
+            raise ValueError(f"BuilderConfig '{config}' not found. Available: {known}")
+        return DatasetDict(train=Dataset.from_list(ROWS))
+
+    monkeypatch.setattr(sources.datasets, "load_dataset", load)
+    return asked
+
+
+@pytest.mark.parametrize("config", [None, "mian"])
+def test_a_hub_set_lists_the_configurations_it_has(hub, config):
+    with pytest.raises(
+        UserError, match=r"eval_dataset_name: 'openai/gsm8k' .*\['main', 'socratic'\].*gsm8k:NAME"
+    ) as caught:
+        sources.load_source("openai/gsm8k", config, "eval_dataset_name")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_after_the_id_goes_before_the_others(hub):
+    found = sources.load_sources(["openai/gsm8k:socratic", "openai/other"], "main")
+    assert hub == [("openai/gsm8k", "socratic"), ("openai/other", "main")] and list(found) == ["gsm8k", "other"]
+
+
+# --- Several data sets ---------------------------------------------------------------------------------------------
+
+
+def test_joined_rows_have_all_columns_and_text_if_types_differ():
+    one = Dataset.from_dict({"question": ["a"], "level": [3], "only": [True], "empty": [None]})
+    other = Dataset.from_dict({"level": ["hard"], "question": ["b"], "empty": [["x"]]})
+    assert sources.join({"one": one, "other": other}).to_list() == [
+        {"question": "a", "level": "3", "only": True, "empty": None},
+        {"question": "b", "level": "hard", "only": None, "empty": ["x"]},
+    ]
+    assert sources.join({"one": one})["level"][:] == [3]
+
+
+def test_columns_that_cannot_be_joined_are_named():
+    parts = {"one": Dataset.from_dict({"tags": ["x"]}), "other": Dataset.from_dict({"tags": [["x"]]})}
+    with pytest.raises(UserError, match=r"the column 'tags' differs \(Value in one, List in other\); make them alike"):
+        sources.join(parts)
