@@ -41,7 +41,12 @@ def read(lines: Iterable[bytes]) -> tuple[list[Row], dict[int, str]]:
             bad[number] = str(error)
         except (ValueError, RecursionError) as error:  # bad UTF-8, over 4300 digits, thousands of brackets
             bad[number] = f"not valid JSON ({error})"
-    return rows, bad
+    if any(row["answer"] is not None for row in rows):  # otherwise of a run whose data has no gold answers
+        bad |= {
+            row["line"]: "`answer` is not a gold answer; use text or a number" for row in rows if not row["answer"]
+        }
+        rows = [row for row in rows if row["answer"]]
+    return rows, dict(sorted(bad.items()))
 
 
 def _read_row(row: Any) -> Row:
@@ -52,7 +57,7 @@ def _read_row(row: Any) -> Row:
         text = text[0].get("content")
     if not isinstance(text, str):
         raise UserError("`completion` is neither text nor a list of messages with text as `content`")
-    if gold is None:
+    if gold is None and row["answer"] is not None:
         raise UserError("`answer` is not a gold answer; use text or a finite number")
     return {"completion": text, "answer": gold}
 
@@ -80,13 +85,19 @@ def run_settings(file: Path) -> tuple[dict[str, Any], Form]:
         raise UserError(f"{str(path)!r} is not a run's record ({type(error).__name__}); move it, or fix it") from None
 
 
-def select(names: Sequence[str] | None, settings: Mapping[str, Any], form: Form) -> registry.Rewards:
+def select(
+    names: Sequence[str] | None, settings: Mapping[str, Any], form: Form, with_golds: bool = True
+) -> registry.Rewards:
     """The rewards of these names, or else the run's, or else the five, with the run's parameters for them.
 
     Rewards that need more than completions and answers are skipped, with a line on stderr.
     """
+    missing = {"completion_ids"} if with_golds else {"completion_ids", "answer"}
+    judged = with_golds and not settings.get("judge")  # by the lenient rule, not by code of the user's own
     enough = [
-        name for name, reward in REWARD_FUNCS.items() if "completion_ids" not in inspect.signature(reward).parameters
+        name
+        for name, reward in REWARD_FUNCS.items()
+        if not missing & inspect.signature(reward).parameters.keys() and (judged or name != "judge_reward_func")
     ]
     for name in names or []:
         if name not in enough:
@@ -95,8 +106,9 @@ def select(names: Sequence[str] | None, settings: Mapping[str, Any], form: Form)
     chosen = [name for name in wanted if name in enough]
     if len(chosen) < len(wanted):
         skipped = ", ".join(shown(str(name), 80) for name in wanted if name not in enough)
-        print(f"not scored, because they need more than completions and answers: {skipped}", file=sys.stderr)
-    chosen = chosen or rewards.GIST_REWARDS
+        have = "completions and answers" if with_golds else "completions"
+        print(f"not scored, because they need more than {have}: {skipped}", file=sys.stderr)
+    chosen = chosen or [name for name in rewards.GIST_REWARDS if name in enough]
     args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
     follow = {"template": form.template, "answer_pattern": form.pattern}
     return registry.choose(chosen, None, args, follow, allow_custom=False)
@@ -129,12 +141,12 @@ def totals(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
 
 def _unpaid(text: str, got: str, gold: str, form: Form) -> bool:
     after = text.rpartition("</answer>")[2]  # "or rather 7"
-    return got != gold and (rewards.is_right(text, gold, form.pattern) or rewards.is_right(after, gold))
+    return got != gold is not None and (rewards.is_right(text, gold, form.pattern) or rewards.is_right(after, gold))
 
 
 _EMPTY = re.compile(r"<(reasoning|think)>[\s.…]*</\1>")  # or the prompt's own `...`, copied
 # name: (what is suspicious, whether a completion is, by its text, the answer got from it, the gold one, the form)
-KINDS: dict[str, tuple[str, Callable[[str, str, str, Form], bool]]] = {
+KINDS: dict[str, tuple[str, Callable[[str, str, Any, Form], bool]]] = {
     "unpaid": ("right by the lenient rule but correctness is 0", _unpaid),
     "empty_answer": (
         "format right, answer empty",
@@ -182,7 +194,8 @@ def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]],
     def show(row: Row) -> None:
         parts = " ".join(number(value, "g") for value in row["rewards"].values())
         read = "extracted" if row["answer_tag"] else "nothing marks it:"
-        texts = f"gold '{shown(row['answer'], 20)}', {read} '{shown(row['extracted'], 60)}'"
+        gold = "" if row["answer"] is None else f"gold '{shown(row['answer'], 20)}', "
+        texts = f"{gold}{read} '{shown(row['extracted'], 60)}'"
         print(f"  line {row['line']}: {texts}, total {row['total']:.3f} ({parts})")
 
     print(f"{len(rows)} rows, {sum(bool(row['suspicious']) for row in rows)} of them flagged")
@@ -214,12 +227,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         arguments = parser.parse_args(argv)
         settings, form = run_settings(Path(arguments.file))
-        functions = select(arguments.reward_funcs, settings, form)
         data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
         rows, bad = read(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))  # some editors write a byte-order mark
         if not rows:
             first = next((f" (line {line}: {reason})" for line, reason in bad.items()), "")
             raise UserError(f"{arguments.file!r} holds no row that can be scored{first}")
+        functions = select(arguments.reward_funcs, settings, form, rows[0]["answer"] is not None)
     except (UserError, OSError) as error:
         reason = str(error)
         if isinstance(error, OSError):

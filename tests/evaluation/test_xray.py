@@ -330,3 +330,32 @@ def test_a_reader_that_goes_away_leaves_no_traceback(tmp_path):
 def test_a_file_that_is_not_there_is_a_readable_line(capsys):
     assert xray.main(["/nope"]) == 2
     assert "'/nope' cannot be read" in capsys.readouterr().err
+
+
+# --- Other answers than those in tags
+
+
+def test_answers_are_read_by_the_runs_pattern(tmp_path, capsys):
+    (tmp_path / "run.json").write_text(
+        json.dumps({"settings": {"reward_funcs": ["correctness_reward_func", "int_reward_func"]},
+                    "prompt": {"completion": "{reasoning}\n\\boxed{{answer}}\n", "pattern": "boxed"}})
+    )  # fmt: skip
+    file = tmp_path / "completions_after.jsonl"
+    file.write_bytes(b"".join(map(line, ["so \\boxed{7}", "so \\boxed{7.0}"])))
+    assert xray.main([str(file), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["rows"]
+    assert (first["extracted"], first["total"], second["extracted"]) == ("7", 2.5, "7.0")
+    assert second["suspicious"] == ["unpaid"] and first["suspicious"] == ["untagged"]
+
+
+def test_a_run_without_gold_answers_has_its_other_rewards(tmp_path, capsys):
+    settings = {"reward_funcs": ["judge_reward_func", "xmlcount_reward_func"], "judge": "examples.countdown.is_right"}
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings, "prompt": {"completion": XML_COT_FORMAT}}))
+    file = tmp_path / "completions_after.jsonl"
+    file.write_text(json.dumps({"completion": GOOD, "answer": None, "lenient": True}) + "\n")
+    assert xray.main([str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert "judge_reward_func" in err and "judge" not in out and "xmlcount" in out
+    file.write_text(json.dumps({"completion": GOOD, "answer": None}) + "\n" + line(GOOD).decode())
+    assert xray.main([str(file)]) == 1
+    assert "line 1: `answer` is not a gold answer" in capsys.readouterr().err
