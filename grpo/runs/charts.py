@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict")
-PER_CENT = ("completions/clipped_ratio", "frac_reward_zero_std")
+PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
 # The light theme of the page, by the names of its variables: in its SVGs these follow the dark theme
 COLORS = {
     "accent": "#1d6a8f",
@@ -26,6 +26,7 @@ COLORS = {
     "soft": "#5d676e",
     "rule": "#e4e0d8",
     "bad": "#ab3a28",
+    "good": "#24724a",
 }
 STYLE: Any = {  # matplotlib names each key's type
     "svg.fonttype": "none",  # text that can be selected, in the page's font
@@ -69,8 +70,11 @@ class Curve:
         return [sum(part) / len(part) for part in parts]
 
 
+Beside = Sequence[tuple[Curve, str]]  # thinner lines in the same chart, with their colours
+
+
 def read_curves(metrics: list[dict[str, Any]]) -> dict[str, Curve]:
-    """A curve of every number that was logged, by its key; the reward and the mean length have a band."""
+    """A curve of every number that was logged, by its key; the reward, the mean length and accuracies have a band."""
     points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
     before: dict[str, float] = {"step": 0, "num_tokens": 0}
     for line in metrics:
@@ -81,12 +85,12 @@ def read_curves(metrics: list[dict[str, Any]]) -> dict[str, Curve]:
             numbers["tokens_per_second"] = (numbers["num_tokens"] - before["num_tokens"]) / numbers["seconds"]
             before = numbers
         for key, value in numbers.items():
-            value = 100 * value if key in PER_CENT else value
             spread = numbers.get("reward_std", 0) if key == "reward" else 0
-            low, high = value - spread, value + spread
+            low, high = numbers.get(f"{key}_low", value - spread), numbers.get(f"{key}_high", value + spread)
             if key == "completions/mean_length":
                 low, high = (numbers.get(f"completions/{end}_length", value) for end in ("min", "max"))
-            points.setdefault(key, []).append((line["step"], value, low, high))
+            unit = 100 if re.fullmatch(PER_CENT, key) else 1
+            points.setdefault(key, []).append((line["step"], unit * value, unit * low, unit * high))
     return {key: Curve(*map(list, zip(*found, strict=True))) for key, found in points.items()}
 
 
@@ -99,13 +103,14 @@ def number(value: float) -> str:
 
 def draw(
     axes: "Axes", curve: Curve, stages: Sequence[dict[str, Any]], alarms: Sequence[dict[str, Any]] = (),
-    color: str = "accent", limit: float | None = None,
+    color: str = "accent", limit: float | None = None, beside: Beside = (),
 ) -> None:  # fmt: skip
     """Draw a curve against optimizer steps, and lines: where a stage begins, dashed at alarms, dotted at `limit`."""
     from matplotlib.ticker import MaxNLocator
 
     left, right = curve.steps[0], max(curve.steps[-1], curve.steps[0] + 1)
-    bottom, top = min(0, limit or 0, *curve.lows), max(0, limit or 0, *curve.highs)
+    others = [value for other, _ in beside for value in other.values]
+    bottom, top = min(0, limit or 0, *curve.lows, *others), max(0, limit or 0, *curve.highs, *others)
     locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
     ticks = [float(tick) for tick in locator.tick_values(bottom, top if top > bottom else 1)]
     axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
@@ -123,6 +128,8 @@ def draw(
     axes.plot(curve.steps, curve.values, color=COLORS[color], linewidth=1 if noisy else 2, alpha=0.4 if noisy else 1)
     if noisy:
         axes.plot(curve.steps, curve.running_mean, color=COLORS[color], linewidth=2)
+    for other, name in beside:
+        axes.plot(other.steps, other.running_mean, color=COLORS[name], linewidth=1.5, zorder=1.9)
     if limit is not None:
         axes.axhline(limit, color=COLORS["soft"], linewidth=1.2, linestyle=(0, (1, 2)))
     for stage in stages:
@@ -146,7 +153,7 @@ def _ticks(steps: list[int]) -> list[int]:
 
 def svg(
     curve: Curve, label: str, width: int, height: int, stages: Sequence[dict[str, Any]],
-    alarms: Sequence[dict[str, Any]] = (), color: str = "accent", limit: float | None = None,
+    alarms: Sequence[dict[str, Any]] = (), color: str = "accent", limit: float | None = None, beside: Beside = (),
 ) -> Markup:  # fmt: skip
     """The curve as an SVG element for the page, whose colours it takes.
 
@@ -160,7 +167,7 @@ def svg(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width / 72, height / 72))
         axes = figure.add_axes((38 / width, 18 / height, 1 - 46 / width, 1 - 26 / height))
-        draw(axes, curve, stages, alarms, color, limit)
+        draw(axes, curve, stages, alarms, color, limit, beside)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # without what is for a file of its own: its head, global styles and names that another chart has, too
@@ -189,7 +196,8 @@ def draw_curves(
     from matplotlib.figure import Figure
 
     names = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
-    names = {"reward": "Reward, all together", **names} if "reward" in curves else names
+    first = {"eval/accuracy_lenient": "Lenient accuracy, %", "reward": "Reward, all together"}
+    names = {key: name for key, name in first.items() if key in curves} | names
     rows = math.ceil((len(names) + 1) / 4)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(13, 2.4 * rows))

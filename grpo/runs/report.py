@@ -37,10 +37,24 @@ REFRESH = 30  # seconds after which the page of a run that trains is reloaded, a
 # --- Reading ------------------------------------------------------------------------------------------------------
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The logs of optimizer steps in order, the later one where a resumed run logged a step again."""
-    steps = {line["step"]: line for line in _read_lines(run / "metrics.jsonl") if "reward" in line}
+def read_metrics(run: Path, key: str = "reward") -> list[dict[str, Any]]:
+    """The logs of optimizer steps in order, the later one where a resumed run logged a step again.
+
+    Args:
+        key: what such a log holds: `eval/n` those of accuracy while training, `eval_reward` TRL's evaluations.
+    """
+    steps = {line["step"]: line for line in _read_lines(run / "metrics.jsonl") if key in line}
     return [steps[step] for step in sorted(steps)]
+
+
+def _read_curves(run: Path) -> dict[str, charts.Curve]:
+    """A curve of every number that training and its evaluations logged, by its key in `metrics.jsonl`."""
+    curves, measured = charts.read_curves(read_metrics(run)), charts.read_curves(read_metrics(run, "eval/n"))
+    curves |= {key: curve for key, curve in measured.items() if key.startswith("eval/")}
+    sampled = [
+        {key.removeprefix("eval_"): value for key, value in line.items()} for line in read_metrics(run, "eval_reward")
+    ]
+    return curves | {f"eval_{key}": curve for key, curve in charts.read_curves(sampled).items()}
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
@@ -66,12 +80,12 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _facts(run: Path) -> dict[str, Any]:
     """What the templates show, from those files that are there."""
-    record, metrics = _read_object(run / "run.json"), read_metrics(run)
+    record, curves = _read_object(run / "run.json"), _read_curves(run)
     evaluations = {when: _read_object(run / f"eval_{when}.json") for when in ("before", "after", "only")}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
-    if not (record or metrics or evaluations):
+    if not (record or curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
-    settings, curves = record.get("settings") or {}, charts.read_curves(metrics)
+    settings = record.get("settings") or {}
     return {
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,

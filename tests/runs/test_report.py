@@ -179,6 +179,65 @@ def test_a_curve_has_its_points_and_its_band():
     assert (reward.lows, reward.highs) == ([-1.0, 2.0], [3.0, 4.0]) and reward.window == 1
 
 
+def add_metrics(run, *lines):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def measured(step, share):
+    shares = {f"eval/accuracy_lenient{end}": share + add for end, add in (("", 0), ("_low", -0.125), ("_high", 0.125))}
+    return {"step": step, "eval/n": 8, **shares, "eval/accuracy_strict": share / 2, "time/evaluation": 1.5}
+
+
+def test_accuracy_while_training_is_a_curve_with_its_interval(run, no_picture):
+    page = Page(report.write(run)).text
+    assert "Accuracy while it trained" not in page
+    add_metrics(run, measured(0, 0.5), measured(12, 0.625), measured(24, 0.75), measured(12, 0.25))  # resumed at 11
+    curves = report._read_curves(run)
+    curve = curves["eval/accuracy_lenient"]
+    assert (curve.steps, curve.values) == ([0, 12, 24], [50, 25, 75])
+    assert (curve.lows, curve.highs) == ([37.5, 12.5, 62.5], [62.5, 37.5, 87.5])
+    assert curves["eval/accuracy_strict"].values == [25, 12.5, 37.5] and curves["reward"].steps[-1] == 24
+    change_record(run, settings={"eval_every": 12})
+    page = Page(report.write(run)).text
+    assert "Accuracy while it trained 8 held-out questions, one greedy completion each, every 12 optimizer" in page
+    assert "Lenient accuracy 50 → 75 per cent; band: 95 % interval; grey: strict" in page and "biases" not in page
+
+
+@pytest.mark.parametrize("picking", [0, 8])
+def test_the_step_that_is_saved_is_named(run, undrawn, picking):
+    """And that picking it by the last questions flatters it."""
+    add_metrics(run, measured(0, 0.5), measured(24, 0.75))
+    change_record(run, settings={"eval_every": 12, "keep_best": True}, data={"picking": picking})
+    (run / "eval_after.json").write_text(json.dumps(summary(0.75, 0.5) | {"step": 12}))
+    text, card = Page(report.write(run)).text, " ".join(report.write_model_card(run).read_text().split())
+    assert "The weights of step 12, the best of them, are saved." in text and "weights of optimizer step 12" in card
+    assert all(("biases the accuracy after training upwards" in each) == (not picking) for each in (text, card))
+    assert ("not those of before and after" in text) == ("8 other held-out questions" in card) == bool(picking)
+
+
+def test_trls_evaluations_have_curves_of_their_own(run, no_picture):
+    lines = [{"step": step, "eval_reward": 0.5, "eval_rewards/int_reward_func/mean": 0.25} for step in (6, 12)]
+    add_metrics(run, *lines)
+    page = Page(report.write(run)).text
+    assert "TRL's evaluation" in page and page.count("int 0.25 → 0.25") == 2
+    assert report._read_curves(run)["eval_reward"].steps == [6, 12]
+
+
+def test_groups_are_three_lines_with_what_to_do(run, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(charts, "draw_curves", lambda *_: None)
+    monkeypatch.setitem(
+        report._environment(True).globals, "svg", lambda _, label, *__, beside=(), **___: drawn.update({label: beside})
+    )
+    shares = {"groups/all_right": 0.25, "groups/all_wrong": 0.5, "groups/mixed": 0.25}
+    add_metrics(run, *({"step": step, "reward": 1.0, **shares} for step in (25, 26)))
+    page = Page(report.write(run)).text
+    assert "all right: use harder questions all wrong: easier ones" in page
+    lines = drawn["Groups with right and wrong"]
+    assert [(curve.values, name) for curve, name in lines] == [([25, 25], "good"), ([50, 50], "bad")]
+
+
 def test_a_long_run_has_its_running_mean_drawn(run, no_picture):
     write_run(run, count=90)
     reward = charts.read_curves(report.read_metrics(run))["reward"]
