@@ -42,10 +42,9 @@ def read(lines: Iterable[bytes]) -> tuple[list[Row], dict[int, str]]:
         except (ValueError, RecursionError) as error:  # bad UTF-8, over 4300 digits, thousands of brackets
             bad[number] = f"not valid JSON ({error})"
     if any(row["answer"] is not None for row in rows):  # otherwise of a run whose data has no gold answers
-        bad |= {
-            row["line"]: "`answer` is not a gold answer; use text or a number" for row in rows if not row["answer"]
-        }
-        rows = [row for row in rows if row["answer"]]
+        without = [row["line"] for row in rows if row["answer"] is None]
+        bad |= dict.fromkeys(without, "`answer` is not a gold answer; use text or a number")
+        rows = [row for row in rows if row["answer"] is not None]
     return rows, dict(sorted(bad.items()))
 
 
@@ -154,7 +153,7 @@ KINDS: dict[str, tuple[str, Callable[[str, str, Any, Form], bool]]] = {
     ),
     "untagged": (
         "correctness without the tags: the whole text is the answer",
-        lambda text, got, gold, _: got == gold and "<answer>" not in text,
+        lambda text, got, gold, _: got == gold == text.strip(),
     ),
     "several_answers": ("several <answer> tags: the last one counts", lambda text, *_: text.count("<answer>") > 1),
     "empty_reasoning": ("reasoning empty, or only dots", lambda text, *_: bool(_EMPTY.search(text))),

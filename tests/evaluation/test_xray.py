@@ -341,11 +341,11 @@ def test_answers_are_read_by_the_runs_pattern(tmp_path, capsys):
                     "prompt": {"completion": "{reasoning}\n\\boxed{{answer}}\n", "pattern": "boxed"}})
     )  # fmt: skip
     file = tmp_path / "completions_after.jsonl"
-    file.write_bytes(b"".join(map(line, ["so \\boxed{7}", "so \\boxed{7.0}"])))
+    file.write_bytes(b"\n".join(map(line, ["so \\boxed{7}", "so \\boxed{7.0}"])))
     assert xray.main([str(file), "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["rows"]
     assert (first["extracted"], first["total"], second["extracted"]) == ("7", 2.5, "7.0")
-    assert second["suspicious"] == ["unpaid"] and first["suspicious"] == ["untagged"]
+    assert second["suspicious"] == ["unpaid"] and first["suspicious"] == []
 
 
 def test_a_run_without_gold_answers_has_its_other_rewards(tmp_path, capsys):
