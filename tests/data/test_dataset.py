@@ -147,7 +147,7 @@ def test_other_questions_pick_where_there_are_enough(split, count, apart):
         dataset_name="sums", eval_dataset_name=None,
     )  # fmt: skip
     tokenize = lambda prompts: [[1]] * len(prompts)  # noqa: E731
-    data = dataset.prepare(source, None, script, PROMPT_FORMATS["xml"], [], tokenize, seed=1)
+    data = dataset.prepare({"sums": source}, {}, script, PROMPT_FORMATS["xml"], [], tokenize, seed=1)
     held_out, train = set(data.held_out["question"]), set(data.train["question"])
     picking = set(data.picking["question"]) if data.picking else set()
     assert len(held_out) == count and len(picking) == (count if apart else 0)
@@ -242,7 +242,7 @@ def prepare(source, eval_source=(), **settings):
     given = dict(
         question_column="question", answer_column="answer", dataset_split="train", eval_split="test",
         eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, dataset_name=["a", "b"],
-        eval_dataset_name=None,
+        eval_dataset_name=None, keep_best=False,
     )  # fmt: skip
     style = PROMPT_FORMATS["xml"]
     tokenize = lambda prompts: [[0]] * len(prompts)  # noqa: E731
