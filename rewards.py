@@ -110,24 +110,33 @@ def extract_answer(text: str, pattern: str = "xml") -> str:
     >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
     ('72', '72')
     """
-    check_pattern(pattern)
     if pattern == "xml":
         return extract_xml_answer(text)
+    found = find_answer(text, pattern)
+    return text.strip() if found is None else found
+
+
+def find_answer(text: str, pattern: str) -> str | None:
+    """The answer as `extract_answer` has it; None where the mark is missing."""
+    check_pattern(pattern)
+    if pattern == "xml":
+        return extract_xml_answer(text) if "<answer>" in text else None
     if pattern == "boxed":
         return _last_box(text)
     if pattern == "hash":
         _, mark, rest = text.rpartition("####")
-        answer = (rest.strip().splitlines() or [""])[0].strip() if mark else text.strip()
+        answer = _first_line(rest)
         # the comma of (1, 200) and the dollars of a formula have a meaning
-        return answer if re.search(r"[\\({[]", answer) else re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
+        if not re.search(r"[\\({[]", answer):
+            answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
+        return answer if mark else None
     if pattern == "final":
         *_, end = 0, *(found.end() for found in _FINAL.finditer(text))
-        return without_marks((text[end:].strip().splitlines() or [""])[0]) if end else text.strip()
+        return without_marks(_first_line(text[end:])) if end else None
     before, _, after = pattern.partition("{answer}")
     _, mark, rest = text.rpartition(before.strip())
-    if not mark:
-        return text.strip()
-    return (rest.partition(after.strip())[0] if after.strip() else (rest.strip().splitlines() or [""])[0]).strip()
+    answer = rest.partition(after.strip())[0].strip() if after.strip() else _first_line(rest)
+    return answer if mark else None
 
 
 def check_pattern(pattern: str) -> None:
@@ -157,17 +166,21 @@ def without_marks(answer: str) -> str:
     )
 
 
-def _last_box(text: str) -> str:
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0].strip()
+
+
+def _last_box(text: str) -> str | None:
     opened: list[re.Match[str]] = []
-    last = (-1, text)  # where the box starts, and what it holds
+    start, answer = -1, None
     for brace in _BRACES.finditer(text):
         if brace[0] == "}" and opened:
             opening = opened.pop()
-            if opening[0] != "{" and opening.start() > last[0]:
-                last = opening.start(), text[opening.end() : brace.start()]
+            if opening[0] != "{" and opening.start() > start:
+                start, answer = opening.start(), text[opening.end() : brace.start()].strip()
         elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
             opened.append(brace)
-    return last[1].strip()
+    return answer
 
 
 def count_xml(text: str) -> float:
@@ -251,7 +264,7 @@ def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
 # --- Judging leniently: the right number, however it is written -----------------------------------------------------
 
 # A minus after a digit, a letter or a bracket is a subtraction ("18-5"), not a sign.
-_NUMBER = re.compile(
+NUMBER = re.compile(
     r"(?P<sign>(?<![0-9A-Za-z)\]])[-\u2212])?\$?(?P<minus>(?<=\$)-)?"
     r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?P<decimals>\.[0-9]+)?(?:/(?P<below>[0-9]+))?"
 )
@@ -267,13 +280,18 @@ def last_number(text: str) -> Fraction | None:
     >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("3/4")
     (Fraction(2001, 2), Fraction(5, 1), Fraction(-5, 1), Fraction(3, 4))
     """
-    last = next(iter(deque(_NUMBER.finditer(_POWER.sub(" ", text[-10_000:])), maxlen=1)), None)
+    last = next(iter(deque(NUMBER.finditer(_POWER.sub(" ", text[-10_000:])), maxlen=1)), None)
     if last is None or len(last[0]) > 200:
         return None
-    value = Fraction((last["whole"].replace(",", "") or "0") + (last["decimals"] or ""))
-    if last["below"] is not None and int(last["below"]):
-        value /= int(last["below"])
-    return -value if last["sign"] or last["minus"] else value
+    return number_value(last)
+
+
+def number_value(found: re.Match[str]) -> Fraction:
+    """The value of a match of NUMBER; of 1/0, its numerator."""
+    value = Fraction((found["whole"].replace(",", "") or "0") + (found["decimals"] or ""))
+    if found["below"] is not None and int(found["below"]):
+        value /= int(found["below"])
+    return -value if found["sign"] or found["minus"] else value
 
 
 def is_numerically_correct(text: str, gold: str, pattern: str = "xml") -> bool:
@@ -284,12 +302,22 @@ def is_numerically_correct(text: str, gold: str, pattern: str = "xml") -> bool:
 
 
 def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
-    """The lenient rule of every judgement: the extracted answer is the gold answer, or it is the same number.
+    r"""The lenient rule of every judgement: the answer is the gold answer, however it is written.
 
-    >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris</answer>", "Paris"), is_right("no idea", "7")
+    The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
+    what has its value (grpo/rewarding/answers.py). The answer is where the pattern has it, else in a box, after
+    "Answer:" or ####, or what the text concludes. Two different answers are none. Never raises.
+
+    >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
     (True, True, False)
+    >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
+    (True, False, False)
     """
-    return extract_answer(text, pattern) == gold or is_numerically_correct(text, gold, pattern)
+    if extract_answer(text, pattern) == gold:
+        return True
+    from grpo.rewarding.answers import is_same_answer  # here: only the lenient rule needs more than this file
+
+    return is_same_answer(text, gold, pattern)
 
 
 # --- More rewards -------------------------------------------------------------------------------------------------
