@@ -166,7 +166,8 @@ def experiment(config: "Config", rows: Any = None) -> int:
     reward_funcs, judge = registry.of_run(config, prompt_format)
     architecture = loading.read_configs(config)
     tokenizer, prompt_format = loading.load_tokenizer(config, prompt_format)
-    data = dataset.build(config, tokenizer, prompt_format, exemplars, rows)  # train and held-out share no question
+    needs_gold = registry.needing_gold(config, reward_funcs, judge)
+    data = dataset.build(config, tokenizer, prompt_format, exemplars, rows, needs_gold)  # no question is in both parts
     preflight.run(config, tokenizer, architecture, data, reward_funcs, judge)  # prints the table, raises at an error
     if config.script.dry_run:
         return 0

@@ -27,7 +27,7 @@ from grpo.evaluation import inference
 from grpo.policy import memory, vllm
 from grpo.rewarding import probe
 from grpo.rewarding.judge import Judge
-from grpo.rewarding.registry import Rewards, refuse_collisions
+from grpo.rewarding.registry import Rewards, refuse_collisions, refuse_missing, weights_of
 from grpo.runs import hub, trackers
 from grpo.training import attention
 from rewards import XML_COT_FORMAT, short_name, template_parts
@@ -88,9 +88,15 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 
 
-def about_golds(data: Data, reward_names: Container[str]) -> Iterator[Check]:
+def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Iterator[Check]:
     """What the gold answers are, and whether a completion can hold them."""
-    golds = data.train["answer"][:]
+    golds = [gold for gold in data.train["answer"] if gold is not None]
+    if not data.has_golds:
+        some = f"{len(golds)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
+        measured = "the judge's verdict" if judge.function else "rewards"
+        yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
+    if not golds:
+        return
     shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
     numbers = fmean(re.fullmatch(r"-?[0-9]*\.?[0-9]+(/[0-9]+)?", gold) is not None for gold in golds)
     with_digits = fmean(any(map(str.isdigit, gold)) for gold in golds)
@@ -142,7 +148,7 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
 def about_tags(prompt: str, data: Data, tried: probe.Tried, weights: dict[str, float]) -> Iterator[Check]:
     """Whether the prompt shows the tags and marks that the rewards pay for."""
     total, marks = probe.weighted_sum(tried, weights), []
-    if total and total["perfect"] > total["no tags"]:
+    if total and next(iter(total.values())) > total["no tags"]:  # the first is in the format
         _, middle, _ = template_parts(data.prompt_format.completion)
         marks = [*re.findall(r"<\w+>", data.prompt_format.completion), middle.split()[-1]]
     if weights.get("xmlcount_reward_func"):  # which counts its own four, whatever the format
@@ -375,7 +381,7 @@ def run(
         if tried:
             title = "[italic]Rewards, tried on the first training row[/italic]"  # a table's own wraps at its width
             Console().print("", title, probe.matrix(tried, weights), "", sep="\n")
-        print_example(example(config, tokenizer, data), data.train[0]["answer"])
+        print_example(example(config, tokenizer, data), data.train[0]["answer"] or "none")
     stop_at_errors(checks)
     if config.script.dry_run:
         warnings = sum(check.status == "warning" for check in checks)
@@ -390,15 +396,13 @@ def try_out(
     if config.script.eval_only:
         return {}, {}
     refuse_collisions(rewards, data.train.column_names)
+    refuse_missing(rewards, data.train.column_names)
     reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
     tried = probe.try_rewards(rewards, data.train[0], reasoning, data.prompt_format, _encoder(tokenizer))
     for name, values in tried.items():
-        if isinstance(values, dict) and values["perfect"] is not None:
-            data.perfect[rewards[name].__name__] = values["perfect"]  # the report draws it
-    weights = config.training.reward_weights or [1.0] * len(rewards)
-    if config.stages:  # an early stage need not tell right from wrong
-        weights = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
-    return tried, dict(zip(rewards, weights, strict=True))
+        if isinstance(values, dict) and (perfect := values.get("perfect")) is not None:
+            data.perfect[rewards[name].__name__] = perfect  # the report draws it
+    return tried, weights_of(config, rewards)
 
 
 def _encoder(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], list[int]]:
@@ -417,7 +421,7 @@ def check(
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it."""
     encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
-    checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried)]
+    checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried, judge)]
     checks += about_prompts(config, data, prompt)
     checks += probe.about_judge(judge, data.train[0], data.prompt_format)
     solutions = solution_lengths(data, lambda text: len(encode(text)) + 1)  # 1: the end token

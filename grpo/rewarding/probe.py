@@ -4,7 +4,6 @@ import contextlib
 import io
 import math
 from collections.abc import Callable, Container, Iterator
-from inspect import iscoroutinefunction
 from typing import Any
 
 from rich.table import Table
@@ -13,16 +12,23 @@ from grpo.core.checklist import Check, check_if
 from grpo.core.errors import UserError
 from grpo.core.redaction import for_rich
 from grpo.data.prompts import PromptFormat
+from grpo.rewarding import scoring
 from grpo.rewarding.guard import numbers_of
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from rewards import last_number, short_name
 
-Tried = dict[str, dict[str, float | None] | BaseException | None]  # by name of the reward; None: it was not tried
+EXTRA = "\nI hope that this helps!\n"
+
+Tried = dict[str, dict[str, float | None] | BaseException]  # by name of the reward
 
 
-def perturbed(reasoning: str, answer: str, prompt_format: PromptFormat) -> dict[str, str]:
-    """A perfect completion, and what a reward should tell from it."""
+def perturbed(reasoning: str, answer: str | None, prompt_format: PromptFormat) -> dict[str, str]:
+    """A perfect completion, and what a reward should tell from it; without a gold answer, one in the format."""
+    if answer is None:
+        shaped = prompt_format.answered("Some thoughts.", "Some answer.")
+        others = {"no tags": "Some thoughts.\nSome answer.", "extra text": shaped + EXTRA, "empty": ""}
+        return {"in the format": shaped, **others}
     number = last_number(answer)
     wrong = f"not {answer}" if number is None else str(number + 1)
     perfect = prompt_format.answered(reasoning, answer)
@@ -30,7 +36,7 @@ def perturbed(reasoning: str, answer: str, prompt_format: PromptFormat) -> dict[
         "perfect": perfect,
         "wrong number": prompt_format.answered(reasoning, wrong),
         "no tags": f"{reasoning}\nThe answer is {answer}.",
-        "extra text": perfect + "\nI hope that this helps!\n",
+        "extra text": perfect + EXTRA,
         "empty": "",
     }
 
@@ -46,25 +52,16 @@ def try_rewards(
     UserError where it returns no list of numbers).
 
     Rewards get what TRL gives them: prompts, completions, their token ids, the row's columns, the trainer's state, and
-    two functions to log with. Asynchronous ones are not tried.
+    two functions to log with.
     """
-    from transformers import TrainerState
-
     texts = perturbed(reasoning, row["answer"], prompt_format)
-    arguments: dict[str, Any] = {key: [value] * len(texts) for key, value in row.items() if key != "prompt"}
-    arguments["prompts"] = [row["prompt"]] * len(texts)
-    chat = prompt_format.chat
-    arguments["completions"] = [[{"role": "assistant", "content": t}] if chat else t for t in texts.values()]
-    arguments["completion_ids"] = [encode(text) for text in texts.values()]
-    arguments |= {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}
+    ids = [encode(text) for text in texts.values()]
+    columns = scoring.columns_of([row] * len(texts), list(texts.values()), ids, prompt_format.chat)
     tried: Tried = {}
     for name, reward in rewards.items():
-        if iscoroutinefunction(reward):
-            tried[name] = None
-            continue
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-                values = numbers_of(name, reward(**arguments), len(texts))
+                values = numbers_of(name, scoring.call(reward, columns, scoring.PATIENCE), len(texts))
             if not all(math.isfinite(value or 0.0) for value in values):
                 raise ValueError(f"it returned {values}, where only finite numbers count")
             tried[name] = dict(zip(texts, values, strict=True))
@@ -77,7 +74,7 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
     """A judge of one's own, tried on completions of a training row; whether it tells right from wrong."""
     if judge.function is None:
         return
-    texts = perturbed("", row.get("answer") or "", prompt_format)
+    texts = perturbed("", row.get("answer"), prompt_format)
     try:
         verdicts = {kind: judge.function(text, row) for kind, text in texts.items()}
     except (Exception, SystemExit) as error:  # a user's function may raise anything
@@ -106,19 +103,24 @@ def about_rewards(tried: Tried, weights: dict[str, float], explained: Container[
     """The rewards at fault, and what all of them together tell apart; those `explained` may give the same to all."""
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
-        if isinstance(values, BaseException):
+        if isinstance(values, scoring.TooSlow):
+            yield Check("warning", title, str(values), "each rollout waits for it; let it answer faster")
+        elif isinstance(values, BaseException):
             wrong = isinstance(values, UserError)
             finding = str(values).partition(": ")[2] if wrong else f"raises {type(values).__name__}: {values}"
             remedy = f"fix it: in training, {'this ends the run' if wrong else 'such rows are excluded'}"
-            if "unexpected keyword argument" in finding:
-                remedy = "add **kwargs to its parameters: rewards get every column by name"
             yield Check("error", title, finding, remedy)
-        elif values is not None and len(set(values.values())) == 1 and name not in explained:
+        elif len(set(values.values())) == 1 and name not in explained:
             remedy = "it moves no advantage unless your completions differ in other ways"
-            yield Check("warning", title, f"gives {_number(values['perfect'])} to every test completion", remedy)
+            first = next(iter(values.values()))
+            yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
     total = weighted_sum(tried, weights)
     if not any(weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
+    elif total and "perfect" not in total:  # what is right is not known
+        finding = ", ".join(f"{kind} earns {_number(value)}" for kind, value in total.items())
+        remedy = "unless your completions differ in other ways, nothing can be learned"
+        yield check_if(len(set(total.values())) == 1, "all rewards", finding, remedy)
     elif total:
         finding = f"perfect earns {_number(total['perfect'])}, wrong number {_number(total['wrong number'])}"
         remedy = "a wrong number earns as much as the right one; add a correctness reward, or raise its weight"
@@ -136,7 +138,6 @@ def matrix(tried: Tried, weights: dict[str, float]) -> Table:
         table.add_column(kind, justify="right", no_wrap=True)
     for name, values in tried.items():
         weight = "" if weights[name] == 1 else f" × {weights[name]:g}"
-        weight += ", async" if values is None else ""  # it is not tried
         cells = [_number(value) for value in values.values()] if isinstance(values, dict) else ["–"] * len(total)
         table.add_row(for_rich(short_name(name) + weight), *cells)
     if total:

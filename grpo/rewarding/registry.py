@@ -24,6 +24,28 @@ from rewards import REWARD_FUNCS
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
 NOT_PASSED = {"prompt", "completion", "completion_ids"}  # the columns that TRL keeps from rewards
+# What rewards get by keyword besides the data's columns, and two columns that all data has by then
+PASSED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+ALWAYS = (*PASSED, "question", "answer")
+
+
+class ByName:
+    """A reward without `**kwargs`, which gets what it asks for by name, of all that TRL passes."""
+
+    def __init__(self, name: str, reward: RewardFunc) -> None:
+        self.__name__, self.__wrapped__ = name, reward  # inspect.signature looks into __wrapped__
+        self.asks = frozenset(inspect.signature(reward).parameters)
+
+    def _asked(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in columns.items() if key in self.asks}
+
+    def __call__(self, **columns: Any) -> Any:
+        return self.__wrapped__(**self._asked(columns))
+
+
+class AsyncByName(ByName):
+    async def __call__(self, **columns: Any) -> Any:  # by which TRL knows that it is async
+        return await self.__wrapped__(**self._asked(columns))  # type: ignore[misc]
 
 
 def choose(
@@ -82,13 +104,50 @@ def of_run(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, Judge]
 
 
 def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
-    """What can be set of a reward: its keyword-only parameters, by name.
+    """What can be set of a reward: its keyword-only parameters, by name, but for what every reward gets.
 
     >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["xmlcount_reward_func"])
     (['low', 'high', 'margin'], {})
     """
     found = inspect.signature(reward).parameters.values()
-    return {parameter.name: parameter for parameter in found if parameter.kind is parameter.KEYWORD_ONLY}
+    own = (each for each in found if each.kind is each.KEYWORD_ONLY and each.name not in ALWAYS)
+    return {parameter.name: parameter for parameter in own}
+
+
+def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
+    """The weight of each reward; that of the last stage, since an early one need not tell right from wrong."""
+    weights = config.training.reward_weights or [1.0] * len(rewards)
+    if config.stages:
+        weights = [config.stages[-1].weights.get(name, 0.0) for name in config.script.reward_funcs]
+    return dict(zip(rewards, weights, strict=True))
+
+
+def needing_gold(config: Config, rewards: Rewards, judge: Judge) -> list[str]:
+    """The run's rewards and settings that need gold answers; empty where its data may lack them."""
+    built_in, script = judge.function is None, config.script
+    found = []
+    for name, reward in rewards.items():
+        asked = inspect.signature(reward).parameters.get("answer")
+        if (asked and asked.default is asked.empty) or (built_in and "judge" in parameters(reward)):
+            found.append(name)
+    if built_in:
+        found += [key for key in ("filter_pass_rate", "curriculum", "keep_best") if getattr(script, key)]
+        found += ["eval_num_samples"] if script.eval_num_samples > 1 else []
+    return found
+
+
+def refuse_missing(rewards: Mapping[str, Callable[..., Any]], column_names: Sequence[str]) -> None:
+    """UserError where a reward asks for something that neither TRL nor the data has."""
+    there = {*PASSED, *column_names} - (NOT_PASSED - {*PASSED})
+    for name, reward in rewards.items():
+        asked = [each for each in inspect.signature(reward).parameters.values() if each.default is each.empty]
+        named = [each.name for each in asked if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        if missing := [asked for asked in named if asked not in there]:
+            columns = [column for column in column_names if column not in NOT_PASSED]
+            raise UserError(
+                f"reward_funcs: {name} asks for {', '.join(missing)}, which it cannot get; there are "
+                f"{', '.join(PASSED)}, and of the data {', '.join(columns)}: rename it, or let it have a default"
+            )
 
 
 def refuse_collisions(rewards: Mapping[str, Callable[..., Any]], column_names: Iterable[str]) -> None:
@@ -158,18 +217,24 @@ def _with_parameters(
     values = follows | dict(given)
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in values:
-            raise UserError(f"reward_args: {name} needs a value for its parameter {key!r}; set one in reward_args")
+            raise UserError(
+                f"reward_args: {name} needs a value for its parameter {key!r}; set one in reward_args, or write it "
+                "before the * if it is a column"
+            )
     if check and values:
         try:
             # only to have the parameters looked at; a judge of one's own would need a row of the data
             reward([""], answer=[""], completion_ids=[[]], **{**values, "judge": None})
         except (ValueError, TypeError) as error:
             raise UserError(f"reward_args: {name}: {error}") from None
-    if not values and hasattr(reward, "__name__"):
+    if values or not hasattr(reward, "__name__"):
+        reward = functools.partial(reward, **values)
+        reward.__name__ = name  # type: ignore[attr-defined]  # by which TRL logs it
+    if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(reward).parameters.values()):
         return reward
-    reward = functools.partial(reward, **values)
-    reward.__name__ = name  # type: ignore[attr-defined]  # by which TRL logs it
-    return reward
+    from trl.trainer.utils import is_async_callable  # here: the X-ray does without TRL
+
+    return AsyncByName(name, reward) if is_async_callable(reward) else ByName(name, reward)
 
 
 def _fits(value: Any, default: Any) -> bool:

@@ -208,7 +208,7 @@ def make_readable(trainer: Trainer) -> None:
     golds = {}
     for rows in (trainer.train_dataset, trainer.eval_dataset):
         both: Any = rows.select_columns(["prompt", "answer"]) if isinstance(rows, Dataset) else ()
-        golds.update({last_text(row["prompt"]): row["answer"] for row in both})
+        golds.update({last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None})
     progress = Progress(golds)
     for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
         trainer.remove_callback(stock)

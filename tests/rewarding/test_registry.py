@@ -3,11 +3,14 @@
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from grpo.core.errors import UserError
-from grpo.rewarding.registry import choose, parameters, refuse_collisions
+from grpo.rewarding import scoring
+from grpo.rewarding.judge import Judge
+from grpo.rewarding.registry import choose, needing_gold, parameters, refuse_collisions, refuse_missing
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
 
 OWN = """
@@ -28,6 +31,14 @@ def int_reward_func(completions, **kwargs):
 def annotated(completions, *, low: "Unknown" = 1, **kwargs):
     return [float(low)] * len(completions)
 
+def plain(completions, answer): return [float(text == gold) for text, gold in zip(completions, answer)]
+def by_keyword(*, completions, answer, scale=1.0): return [scale] * len(completions)
+async def later(completions, level=None): return [float(bool(level))] * len(completions)
+def odd(texts, completions, prompt): return []
+class Plain:
+    def __call__(self, completions): return [1.0] * len(completions)
+
+plain_part, plain_object = functools.partial(by_keyword, scale=2.0), Plain()
 longer, other_name, setting = Longer(), my_reward, 3
 part = functools.partial(my_reward, scale=2.0)
 """
@@ -182,3 +193,41 @@ def test_columns_that_would_replace_a_parameter_are_refused():
     refuse_collisions(rewards, ["prompt", "answer", "completion_ids", "level"])
     with pytest.raises(UserError, match="the dataset's column 'low' would replace the parameter 'low' of length_rew"):
         refuse_collisions(rewards, ["answer", "low"])
+
+
+GIVEN = {"completions": ["7", "8"], "answer": ["7", "7"], "level": [1, 2], "prompts": ["", ""], "trainer_state": None}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "name", "args", "values"),
+    [
+        ("plain", "plain", {}, [1.0, 0.0]),
+        ("by_keyword", "by_keyword", {"by_keyword": {"scale": 3}}, [3, 3]),
+        ("plain_part", "by_keyword", {}, [2.0, 2.0]),
+        ("plain_object", "Plain", {}, [1.0, 1.0]),
+        ("later", "later", {}, [1.0, 1.0]),
+    ],
+)
+def test_rewards_without_kwargs_get_what_they_ask_for(attribute, name, args, values):
+    from trl.trainer.utils import get_callable_name, is_async_callable
+
+    (reward,) = chosen(f"my_rewards.{attribute}", args=args).values()
+    assert reward.__name__ == get_callable_name(reward) == name and is_async_callable(reward) == (name == "later")
+    for each in (reward, pickle.loads(pickle.dumps(reward))):
+        assert scoring.call(each, GIVEN) == values
+
+
+def test_what_a_reward_cannot_get_is_named_with_what_there_is():
+    refuse_missing(chosen("my_rewards.plain", "my_rewards.later", "my_rewards.strict", run={"needed": 1}), ["answer"])
+    expected = "odd asks for texts, prompt, .* of the data question, level: rename it"
+    with pytest.raises(UserError, match=expected):
+        refuse_missing(chosen("my_rewards.odd"), ["question", "prompt", "level"])
+
+
+def test_what_needs_gold_answers_is_found_by_signature():
+    names = ["correctness_reward_func", "int_reward_func", "my_rewards.plain", "my_rewards.later"]
+    script = SimpleNamespace(filter_pass_rate=[0.1, 0.9], curriculum=False, keep_best=False, eval_num_samples=1)
+    config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", run={"judge": Judge()})
+    needed = ["correctness_reward_func", "plain", "judge_reward_func", "filter_pass_rate"]
+    assert needing_gold(config, rewards, Judge()) == needed
+    assert needing_gold(config, rewards, Judge(function=lambda text, row: True)) == needed[:2]
