@@ -39,11 +39,11 @@ MAIN = {
     },
     "Data and prompt": {
         "dataset_name": "Hub ids, .jsonl, .json, .csv or .parquet files, save_to_disk directories",
-        "question_column": "the column of questions, as text or lists of messages",
+        "question_column": "the column of questions, or of message lists",
         "answer_column": "its gold answers: `... #### 72`, or 72 alone",
         "eval_dataset_name": "held-out questions; unset: the test split or a slice",
         "eval_samples": "held-out questions, at most",
-        "eval_every": "steps between measures of accuracy while training",
+        "eval_every": "accuracy every so many steps, too",
         "max_samples": "training rows, at most",
         "prompt_format": "xml (<reasoning>, <answer>) or think (<think>, <answer>)",
         "num_shots": "worked examples in each prompt (0 to 3)",
@@ -85,7 +85,7 @@ MORE = {  # where --help_all lists this project's other settings
         "use_chat_template",
     ),
     "Rewards": (
-        *("reward_args", "judge", "allow_custom_rewards", "max_faulty_rewards", "stages"),
+        *("reward_args", "judge", "allow_custom_rewards", "max_faulty_rewards", "skip_unsolved", "stages"),
         *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds"),
     ),
     "GRPO": (),

@@ -23,7 +23,7 @@ from grpo.core.redaction import for_rich
 from grpo.core.settings import Config, as_list
 from grpo.data import prompts
 from grpo.data.dataset import Data, canonical
-from grpo.evaluation import inference
+from grpo.evaluation import curve, inference
 from grpo.policy import memory, vllm
 from grpo.rewarding import probe
 from grpo.rewarding.judge import Judge
@@ -143,6 +143,34 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
         return
     finding = f"{config.script.filter_num_samples} samples of each of {len(data.train)} training questions come first"
     yield Check("ok", "difficulty", finding)
+
+
+def about_curve(config: Config, data: Data, judge: Judge) -> Iterator[Check]:
+    """What picks the best checkpoint, and whether right and wrong can be told where a setting needs it."""
+    script, golds = config.script, [*data.train["answer"], *data.held_out["answer"]]
+    for key in ("keep_best", "skip_unsolved"):
+        if getattr(script, key) and judge.function is None and not any(gold is not None for gold in golds):
+            finding = "it needs to know which completions are right, and no row has a gold answer"
+            yield Check("error", key, finding, "set answer_column, or a judge of your own (--judge), or drop it")
+    if script.keep_best and data.picking is not None:
+        finding = f"{counted(len(data.picking), 'held-out question')} pick the step, others measure before and after"
+        yield Check("ok", "keep_best", finding)
+    elif script.keep_best:
+        finding = f"the step is {curve.BIASED}"
+        remedy = f"lower eval_samples, so that {data.available} held-out questions are enough for both"
+        yield Check("warning", "keep_best", finding, remedy)
+
+
+def about_sampling(config: Config) -> Iterator[Check]:
+    """Rollouts from a part of the policy's distribution, which the loss does not know of."""
+    training = config.training
+    cut = {"top_p": training.top_p < 1, "top_k": bool(training.top_k), "min_p": bool(training.min_p)}
+    if names := [f"{key} {getattr(training, key):g}" for key, is_set in cut.items() if is_set]:
+        finding = f"{' and '.join(names)}: completions are drawn from a part of the distribution, and the loss takes "
+        finding += "their probabilities in all of it, which biases the gradient"
+        if training.use_vllm and training.vllm_importance_sampling_correction:
+            finding += "; vLLM's importance ratios shrink by the probability that is cut off (trl#6789)"
+        yield Check("warning", "sampling", finding, "sample with temperature alone: top_p 1, top_k 0, min_p unset")
 
 
 def about_tags(prompt: str, data: Data, tried: probe.Tried, weights: dict[str, float]) -> Iterator[Check]:
@@ -423,6 +451,8 @@ def check(
     encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
     checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried, judge)]
     checks += about_prompts(config, data, prompt)
+    if not config.script.eval_only:
+        checks += [*about_curve(config, data, judge), *about_sampling(config)]
     checks += probe.about_judge(judge, data.train[0], data.prompt_format)
     solutions = solution_lengths(data, lambda text: len(encode(text)) + 1)  # 1: the end token
     checks += about_lengths(config, data, solutions)

@@ -145,6 +145,9 @@ class ScriptArguments:
             "completions are excluded; above it the run ends (status 3)."
         },
     )
+    skip_unsolved: bool = field(
+        default=False, metadata={"help": "Groups in which no completion is right move nothing."}
+    )
     stages: list[dict[str, Any]] | None = field(
         default=None,
         metadata={

@@ -41,7 +41,7 @@ def make_trainer(config: Config, run: Run, judge: Judge, prefill: str, **argumen
         trainer = trainer_class(config.script)(args=training, **arguments)
     if isinstance(trainer, LeanGRPOTrainer) and selfcheck.wanted(trainer, config.script.self_check):
         trainer.self_check = selfcheck.run(trainer, config.script.generation == "auto", config.script.pack_tokens)
-    trainer.judge, trainer.prefill = judge, prefill
+    trainer.judge, trainer.prefill, trainer.skip_unsolved = judge, prefill, config.script.skip_unsolved
     trackers.start(training)
     trainer.checkpoint_facts = facts
     # the first reason to stop counts: a cause is asked about before the alarms that follow from it

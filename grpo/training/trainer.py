@@ -262,10 +262,8 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
             if self._engine is not None:
                 self._engine.close()
 
-    def _generate_and_score_completions(self, inputs: Any) -> Batch:
-        output = super()._generate_and_score_completions(inputs)
+    def _check_rollout(self, output: Batch) -> None:
         self._sync_check(self, output)
-        return output
 
 
 def trainer_class(script: ScriptArguments) -> Callable[..., BaseGRPOTrainer]:

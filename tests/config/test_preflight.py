@@ -121,6 +121,56 @@ def test_gold_answers_are_described_and_judged(name, table):
     assert f"{100 if name in ('numbers', 'fractions') else 0} % numbers" in found.finding
 
 
+BEST = {"eval_every": "5", "keep_best": "true"}
+MANY = [{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        ({"eval_samples": "20"}, "ok", "20 held-out questions pick the step, others measure before and after"),
+        ({}, "warning", "the step is picked by these questions, which biases the accuracy after training upwards"),
+    ],
+)
+def test_what_picks_the_best_step_is_named(flags, status, words, table):
+    check = table(rows=MANY, **BEST, **flags)["keep_best"]
+    assert (check.status, check.finding) == (status, words) and ("lower eval_samples" in check.remedy) == (not flags)
+
+
+@pytest.mark.parametrize("key", ["keep_best", "skip_unsolved"])
+def test_what_needs_gold_answers_is_refused_without(key):
+    script = SimpleNamespace(**{"keep_best": False, "skip_unsolved": False, key: True})
+    rows = {golds: {"answer": list(golds)} for golds in ((None, None), (None, "7"))}
+    for (golds, held_out), judge, refused in [
+        (((None, None), (None, None)), Judge(), True),
+        (((None, None), (None, None)), Judge(function=bool), False),
+        (((None, "7"), (None, None)), Judge(), False),
+    ]:
+        data = SimpleNamespace(train=rows[golds], held_out=rows[held_out], picking=[1], available=2)
+        checks = list(preflight.about_curve(SimpleNamespace(script=script), data, judge))
+        assert [check.name for check in checks if check.status == "error"] == [key] * refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"top_p": "0.9", "top_k": "20"}, "top_p 0.9 and top_k 20: completions are drawn from a part"),
+        ({"min_p": "0.05"}, "min_p 0.05: completions"),
+        ({"top_p": "1", "top_k": "0", "min_p": "0"}, None),
+    ],
+)
+def test_sampling_from_a_part_of_the_distribution_is_a_warning(flags, says, table):
+    check = table(**flags).get("sampling")
+    assert check is None if says is None else says in check.finding and "top_p 1, top_k 0" in check.remedy
+    assert check is None or "trl#6789" not in check.finding  # of vLLM alone
+
+
+def test_vllm_multiplies_its_ratios_by_what_is_kept():
+    training = SimpleNamespace(top_p=0.9, top_k=0, min_p=None, use_vllm=True, vllm_importance_sampling_correction=True)
+    (check,) = preflight.about_sampling(SimpleNamespace(training=training))
+    assert "trl#6789" in check.finding
+
+
 def test_the_steps_of_the_run_are_counted(table):
     assert table()["this run"].finding.startswith("36 optimizer steps, about ")
     assert table(num_train_epochs="1.5")["this run"].finding.startswith("54 optimizer steps, about ")

@@ -35,6 +35,7 @@ NAMES = {
     "_is_vlm": GRPO,
     "_issue_warnings_after_load": TRAINER,
     "_iter_named_params": "trl.generation.vllm_generation",
+    "_load_best_model": TRAINER,
     "_logs": GRPO,
     "_metrics": GRPO,
     "_optionals": "argparse",
