@@ -6,7 +6,7 @@ A chat model gets messages, a model without a chat template the same as one text
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo.core import parsing
@@ -99,10 +99,14 @@ def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptF
     if script.system_prompt is not None:
         chosen = dataclasses.replace(chosen, system=script.system_prompt, opening=script.system_prompt)
     if script.question_template is not None:
-        _check_template("question_template", script.question_template, "question")
+        if not columns_in(script.question_template):
+            raise UserError(f"question_template: {script.question_template!r} needs {{question}}, or other columns")
         chosen = dataclasses.replace(chosen, question=script.question_template)
     if script.completion_template is not None:
-        _check_template("completion_template", script.completion_template, "reasoning", "answer")
+        try:
+            template_parts(script.completion_template)
+        except ValueError as error:
+            raise UserError(f"completion_template: {error}") from None
         chosen = dataclasses.replace(chosen, completion=script.completion_template)
     if (read := extract_answer(chosen.answered("1", "2"), chosen.pattern)) != "2":
         raise UserError(
@@ -155,15 +159,28 @@ def _as_lines(messages: Sequence[Message]) -> str:
     return "".join(f"{message['content'].rstrip()}\n" for message in messages)
 
 
-def _check_template(key: str, template: str, *fields: str) -> None:
-    if any(template.count(f"{{{name}}}") != 1 for name in fields):
-        known = " and ".join(f"{{{name}}}" for name in fields)
-        raise UserError(f"{key}: {template!r} needs {known} exactly once")
-    if "reasoning" in fields:
-        try:
-            template_parts(template)
-        except ValueError as error:
-            raise UserError(f"{key}: {error}") from None
+_COLUMN = re.compile(r"(?<![\w\\])\{(\w+)\}")
+
+
+def columns_in(template: str) -> list[str]:
+    r"""The names in braces of a question template; what a LaTeX command has in braces is none.
+
+    >>> columns_in(r"Reach {target} with {numbers}, in \\boxed{answer}.")
+    ['target', 'numbers']
+    """
+    return _COLUMN.findall(template)
+
+
+def fill_in(template: str, row: Mapping[str, Any]) -> str:
+    """A question template with the columns of a row in it, lists with commas; empty where one of them is.
+
+    >>> fill_in("Reach {target} with {numbers}.", {"target": 24, "numbers": [3, 8]})
+    'Reach 24 with 3, 8.'
+    """
+    texts = {name: ", ".join(map(str, cell)) if isinstance(cell, list) else cell for name, cell in row.items()}
+    if any(text is None or not str(text).strip() for text in texts.values()):
+        return ""
+    return _COLUMN.sub(lambda found: str(texts[found[1]]), template)
 
 
 def prefilled(prompt: str, completion: str) -> str:

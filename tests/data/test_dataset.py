@@ -238,13 +238,12 @@ def test_rows_may_lack_gold_answers_where_nothing_needs_them():
 # --- Several data sets ---------------------------------------------------------------------------------------------
 
 
-def prepare(source, eval_source=(), **settings):
+def prepare(source, eval_source=(), style=PROMPT_FORMATS["xml"], **settings):
     given = dict(
         question_column="question", answer_column="answer", dataset_split="train", eval_split="test",
         eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, dataset_name=["a", "b"],
         eval_dataset_name=None, keep_best=False,
     )  # fmt: skip
-    style = PROMPT_FORMATS["xml"]
     tokenize = lambda prompts: [[0]] * len(prompts)  # noqa: E731
     return dataset.prepare(source, dict(eval_source), SimpleNamespace(**{**given, **settings}), style, [], tokenize, 7)
 
@@ -301,3 +300,39 @@ def test_a_division_is_whole_and_never_too_large(sizes, total):
         0 <= part <= size for part, size in zip(parts, sizes, strict=True)
     )
     assert total < len(sizes) or min(parts) >= 1
+
+
+NUMBERS = {"numbers": [[3, 8], [2, 5], [], [4, 4]] * 10, "target": list(range(40)), "answer": ["1"] * 40}
+
+
+def asks(template, **columns):
+    """The rows of a data set whose question template names columns, and the format of their prompts."""
+    rows = Dataset.from_dict({**NUMBERS, **columns})
+    style = dataclasses.replace(PROMPT_FORMATS["xml"], question=template)
+    return prepare({"rows": {"train": rows}}, style=style, eval_samples=4, dataset_name="rows")
+
+
+def test_a_question_template_may_name_columns():
+    data = asks("Reach {target} with {numbers}.")
+    questions = {*data.train["question"], *data.held_out["question"]}
+    lists = [", ".join(map(str, numbers)) for numbers in NUMBERS["numbers"]]
+    assert questions == {f"Reach {number} with {given}." for number, given in enumerate(lists) if given}
+    assert data.train[0]["prompt"][-1]["content"] == data.train[0]["question"]
+    assert data.unusable == 10 and data.train[0]["numbers"] in ([3, 8], [2, 5], [4, 4])  # no numbers, no question
+    assert data.prompt_format.prompt("What?")[-1]["content"] == "What?"  # for --ask
+    both = asks("{question} ({target})", question=["How?"] * 40)
+    assert both.held_out["question"][0].startswith("How? (")
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("Reach {goal}.", "question_template: {goal} is no column of training data 'rows'; it has numbers, target"),
+        ("{question} {target}", "question_template: {question} is no column"),
+        ("Is it {answer}?", "question_template: {answer} would put the gold answer into the prompt"),
+    ],
+)
+def test_a_template_without_its_columns_is_one_line(template, line):
+    with pytest.raises(UserError) as caught:
+        asks(template)
+    assert line in str(caught.value)

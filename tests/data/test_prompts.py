@@ -94,8 +94,11 @@ def test_a_recipe_can_change_each_field_of_a_format():
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"question_template": "{question} {question}"}, "exactly once"),
-        ({"completion_template": "<answer>{answer}</answer>"}, "needs {reasoning} and {answer}"),
+        ({"question_template": "Answer this."}, "needs {question}, or other columns"),
+        (
+            {"completion_template": "<answer>{answer}</answer>"},
+            "needs {reasoning}, one or more tags, and {answer}, each once",
+        ),
         ({"completion_template": "{reasoning} {answer}"}, "one or more tags"),
         ({"completion_template": "{reasoning} \\boxed{{answer}}"}, "answer_pattern xml reads '1 \\\\boxed{2}'"),
         ({"completion_template": "{reasoning} so {answer}"}, "answer_pattern xml reads '1 so 2'"),
