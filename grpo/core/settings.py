@@ -106,7 +106,7 @@ class ScriptArguments:
     )
     system_prompt: str | None = field(default=None, metadata={"help": "Replaces the prompt format's system prompt."})
     question_template: str | None = field(
-        default=None, metadata={"help": "Replaces the prompt format's question; contains {question}."}
+        default=None, metadata={"help": "Replaces the prompt format's question; contains {question} or other columns."}
     )
     completion_template: str | None = field(
         default=None,
