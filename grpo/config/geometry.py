@@ -50,3 +50,27 @@ def solve(settings: dict[str, Any], world_size: int) -> Geometry:
             f"{advice} (TRL counts completions; it counted prompts in January 2025: 1 / 4 / 16 is 16 / 4 / 16 now)"
         )
     return Geometry(world_size, batch, accumulation, steps, group, settings["num_iterations"])
+
+
+def fit_evaluation(settings: dict[str, Any], world_size: int, typed: set[str]) -> list[str]:
+    """Let TRL's evaluations (`eval_strategy`) compute whole groups; a note where the batch changes for that, in place.
+
+    Raises:
+        UserError: the command line itself asks for a batch that no group divides.
+    """
+    batch, group = settings["per_device_eval_batch_size"], settings["num_generations_eval"]
+    group = group or settings["num_generations"]
+    unit = group // math.gcd(group, world_size)
+    if settings["eval_strategy"] == "no" or batch % unit == 0:
+        return []
+    fits = max(batch // unit * unit, unit)
+    found = f"{batch} × {counted(world_size, 'device')} is not a multiple of the {group} samples of each question"
+    if typed & {"per_device_eval_batch_size", "num_generations_eval"}:
+        divisors = [str(number) for number in range(2, group) if batch * world_size % number == 0]
+        instead = f", or num_generations_eval to {', '.join(divisors[:8])}" if divisors else ""
+        raise UserError(
+            f"per_device_eval_batch_size: {found} that eval_strategy asks for; set it to {fits}, {fits + unit} or "
+            f"another multiple of {unit}{instead}"
+        )
+    settings["per_device_eval_batch_size"] = fits
+    return [f"note: per_device_eval_batch_size {fits}, since {found} that eval_strategy asks for"]

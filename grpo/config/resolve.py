@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config import arguments, hardware, validate
-from grpo.config.geometry import solve
+from grpo.config.geometry import fit_evaluation, solve
 from grpo.core import processes
 from grpo.core.errors import UserError
 from grpo.core.settings import Config, Geometry, Stage
@@ -70,6 +70,7 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
     in_stages, notes = stages.read(settings, typed, geometry.steps_per_rollout)
+    notes += fit_evaluation(settings, world_size, typed)
     settings.update(stages.whole_run(in_stages))
     validate.check_adaptive(settings)
     if settings["ask"] and "model_name_or_path" not in typed:

@@ -20,6 +20,7 @@ from rewards import short_name
 
 ROWS = 20  # lines under one header
 FEW = 4  # lines at least between two samples
+MIXED = "mixed"  # the column of groups with right and wrong completions
 GAP = 2  # blanks between columns
 LONGEST = 1200  # characters of a prompt or a completion that a sample shows
 BAR = "{percentage:3.0f}%|{bar}| step {n_fmt} of {total_fmt}{postfix}"
@@ -65,8 +66,11 @@ class Progress(TrainerCallback):
             ):
                 show(line)
         elif "eval_reward" in logs:  # of the held-out questions, where eval_strategy asks for it
-            cells, _ = cells_of({key.removeprefix("eval_"): value for key, value in logs.items()})
-            show(self.table.row({"step": "eval", **cells}))
+            cells, rewards = cells_of({key.removeprefix("eval_"): value for key, value in logs.items()})
+            cells = {"step": "eval", **cells, "left": ""}
+            # a line of its own header only where no other has come before it
+            for line in self.table.lines(cells, rewards) if not self.table.names else [self.table.row(cells)]:
+                show(line)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.bar.close()
@@ -125,7 +129,7 @@ class Table:
             self._layout, self.rows = layout, 0
             self._fit(cells, rewards, Console().width)
             header = [Text("\n" + self._aligned({name: name for name in self.names}), style="bold")]
-            hidden = [name for name in rewards if name not in self.names]
+            hidden = [name for name in rewards if name not in [*self.names, MIXED]]
             if hidden and hidden != self._hidden:
                 header.insert(0, Text(f"\nnot shown in {Console().width} columns: {', '.join(hidden)}", style="dim"))
             self._hidden = hidden
@@ -171,13 +175,17 @@ class Clock:
 
 
 def cells_of(logs: dict[str, float]) -> tuple[dict[str, str], list[str]]:
-    """What to watch in a log, by column, and which of the columns are rewards (means; none of another stage)."""
+    """What to watch in a log, by column, and for which columns there need be no room: rewards (means; none of another
+    stage), and last the share of groups with right and wrong completions.
+    """
     rewards = {
         _column(key[8:-5]): _number(value)
         for key, value in logs.items()
         if key.startswith("rewards/") and key.endswith("/mean") and logs.get(f"reward_weights/{key[8:-5]}") != 0
     }
     cells = {"reward": _number(logs["reward"]), "std": _number(logs.get("reward_std")), **rewards}
+    if logs.get("groups/mixed") is not None:
+        rewards[MIXED] = cells[MIXED] = f"{100 * logs['groups/mixed']:.0f}%"
     cells["length"] = f"{logs['completions/mean_length']:.0f}"
     cells["cut"] = f"{100 * logs['completions/clipped_ratio']:.0f}%"
     return cells, list(rewards)
@@ -185,7 +193,7 @@ def cells_of(logs: dict[str, float]) -> tuple[dict[str, str], list[str]]:
 
 def _column(reward: str) -> str:
     name = short_name(reward)
-    return reward if name in ("step", "reward", "std", "length", "cut", "left") else name
+    return reward if name in ("step", "reward", "std", MIXED, "length", "cut", "left") else name
 
 
 def last_text(messages: Any) -> str:

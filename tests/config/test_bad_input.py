@@ -196,6 +196,7 @@ SETTINGS = {
     "best of what is not measured": given("--keep_best", "true", says="keep_best: nothing is measured"),
     "best of what is not kept": given("--keep_best", "true", "--eval_every", "1", "--save_strategy", "no", says="keep_best: save_strategy"),
     "best by two measures": given("--keep_best", "true", "--eval_every", "1", "--load_best_model_at_end", "true", says="load_best_model_at_end:"),
+    "evaluation of broken groups": given("--eval_strategy", "steps", "--num_generations_eval", "3", says="per_device_eval_batch_size: 64"),
     "best of no measure": given("--save_strategy", "best", says="metric_for_best_model", loads=True),
     "columns that rewards need": given("--remove_unused_columns", "true", says="remove_unused_columns:"),
     "schedule without its arguments": given("--lr_scheduler_type", "cosine_with_min_lr", says="lr_scheduler_kwargs:"),

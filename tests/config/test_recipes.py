@@ -44,6 +44,14 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
         assert train_grpo.HYPERPARAMETERS.get(key, "unset") != recipe[key], f"{key} repeats the inline value"
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_can_be_evaluated_by_trl(path):
+    argv = ["--config", str(path), "--use_cpu", "true", "--report_to", "none", "--eval_strategy", "steps"]
+    argv += ["--use_vllm", "false", "--use_unsloth", "false"]
+    training = resolve(train_grpo.HYPERPARAMETERS, argv).training  # TRL has constructed it
+    assert training.per_device_eval_batch_size % training.num_generations == 0
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [

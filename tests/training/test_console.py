@@ -57,6 +57,22 @@ def test_the_header_is_repeated_and_follows_stages(monkeypatch):
     assert len(header.strip("\n")) == len(row)
 
 
+@pytest.mark.parametrize(("width", "shown"), [(100, False), (160, True)])
+def test_mixed_groups_have_a_column_where_there_is_room(width, shown, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    *note, header, row = lines(Table(), {**LOGS, "groups/mixed": 0.375})
+    assert ("mixed" in header) == ("38%" in row) == shown and "mixed" not in "".join(note)
+
+
+def test_an_evaluation_before_the_first_line_has_a_header(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    progress, step = Progress(), SimpleNamespace(is_world_process_zero=True, global_step=2, max_steps=9)
+    for _ in range(2):
+        progress.on_log(None, step, None, logs={f"eval_{key}": value for key, value in LOGS.items()})
+    found = [line.split() for line in capsys.readouterr().out.splitlines() if "note" not in line and line.strip()]
+    assert [line[:2] for line in found[-3:]] == [["step", "reward"], ["eval", "2.44"], ["eval", "2.44"]]
+
+
 def test_a_reward_named_like_a_column_keeps_its_own():
     cells, rewards = cells_of(LOGS)
     assert cells["length"] == "30" and cells["length_reward"] == "-12.50" and "length_reward" in rewards
