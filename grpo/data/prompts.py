@@ -74,6 +74,11 @@ class PromptFormat:
         head, middle, tail = template_parts(self.completion)
         return f"{head}{reasoning}{middle}{answer}{tail}"
 
+    def example(self, question: str = "2 + 2?") -> Prompt:
+        """A prompt with this question for each column of the template."""
+        text = fill_in(self.question, dict.fromkeys(columns_in(self.question), question))
+        return dataclasses.replace(self, question="{question}").prompt(text)
+
     def _asked(self, question: str) -> str:
         return self.question.replace("{question}", question)
 

@@ -144,3 +144,8 @@ def test_exemplars_of_a_recipe_replace_ours():
     assert prompts.exemplars(SimpleNamespace(exemplars=listed), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
     assert prompts.exemplars(SimpleNamespace(exemplars=[listed]), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
     assert prompts.exemplars(SimpleNamespace(exemplars=None), EXEMPLARS) is EXEMPLARS
+
+
+def test_an_example_has_the_question_in_each_column():
+    style = dataclasses.replace(XML, question="Reach {target} with {numbers}.")
+    assert style.example("7")[-1]["content"] == "Reach 7 with 7." and XML.example() == XML.prompt("2 + 2?")
