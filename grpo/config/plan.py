@@ -153,8 +153,10 @@ class Plan:
         prefill = prompts * PROMPT * 2 * self.shape.parameters / rate
         at_once = s.per_device_eval_batch_size
         samples = 1 + s.eval_num_samples * (s.eval_num_samples > 1)  # greedy, and the samples besides
-        answers = (s.eval_samples or TEST_ROWS) * samples / self.geometry.world_size
-        answering = 2 * (self.longest(at_once) + answers * self.completion / at_once)  # before and after
+        greedy = (s.eval_samples or TEST_ROWS) / self.geometry.world_size
+        answering = 2 * (self.longest(at_once) + greedy * samples * self.completion / at_once)  # before and after
+        between = (self.steps - 1) // s.eval_every if s.eval_every else 0  # while it trains
+        answering += between * (self.longest(at_once) + greedy * self.completion / at_once)
         evaluates = self.engine if self.engine in ("hf", "lean") else "continuous"
         decoding = self.longest(self.rows) * self.decoding(self.engine, self.rows, case)
         return {

@@ -53,7 +53,7 @@ def describe(
     shape: memory.Shape,
     steps: int,
 ) -> str:
-    """About how long so many steps and both evaluations take, in words; empty for a model too large to measure.
+    """About how long so many steps and the evaluations take, in words; empty for a model too large to measure.
 
     Args:
         solutions: tokens of the gold solutions as completions; where there are none, a range is assumed.
@@ -73,7 +73,7 @@ def describe(
 
 
 def seconds(config: Config, data: Data, rates: Rates, steps: int, mean: float, prompt: float) -> float:
-    """Of training and both evaluations, where completions average `mean` tokens and prompts `prompt`."""
+    """Of training and the evaluations, where completions average `mean` tokens and prompts `prompt`."""
     script, training, geometry = config.script, config.training, config.geometry
     limit, devices = config.completion_limit, geometry.world_size
     rollouts = steps * geometry.per_step / geometry.rollout / geometry.num_iterations
@@ -83,6 +83,8 @@ def seconds(config: Config, data: Data, rates: Rates, steps: int, mean: float, p
     prompts = completions / geometry.num_generations if script.packed else completions
     learning = (prompts * prompt + completions * mean) * rates.training
     answers = 2 * len(data.held_out) * (1 + script.eval_num_samples * (script.eval_num_samples > 1))
+    between = (steps - 1) // script.eval_every if script.eval_every else 0  # evaluations while it trains
+    answers += between * len(data.held_out)
     if script.filter_pass_rate or script.curriculum:
         answers += len(data.train) * script.filter_num_samples
     at_once = training.per_device_eval_batch_size
@@ -90,7 +92,7 @@ def seconds(config: Config, data: Data, rates: Rates, steps: int, mean: float, p
         rollouts * (reading + rates.decoding(rows, rows, mean, limit))
         + steps * learning
         + answers / devices * prompt * rates.training / 3
-        + 2 * rates.decoding(answers / devices / 2, at_once, mean, limit)
+        + (2 + between) * rates.decoding(answers / devices / (2 + between), at_once, mean, limit)
     )
 
 

@@ -59,6 +59,8 @@ def test_more_work_takes_longer():
     more = [flags for flags, found in training.items() if found > training[""]]
     assert more == [*list(training)[1:5]]
     assert seconds("--eval_num_samples", 4)["evaluation"] > 2.5 * seconds()["evaluation"]
+    often = seconds("--max_steps", 100, "--eval_every", 10)["evaluation"]  # 11 times, or 2
+    assert often == pytest.approx(5.5 * seconds("--max_steps", 100)["evaluation"])
     assert seconds("--num_iterations", 2)["generation"] == pytest.approx(seconds()["generation"])
 
 
