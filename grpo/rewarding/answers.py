@@ -72,6 +72,7 @@ def plain(text: str) -> str:
     """
     text = re.sub(r"\\(?:text(?:bf|it|rm)?|mathrm|mathbf|boxed|fbox) ?\{([^{}]*)\}", r" \1 ", text)
     text = " ".join(without_marks(text).strip("\"'“”‘’").casefold().replace("\u2212", "-").split())
+    text = re.sub(r"\b([ap])\. ?m\b", r"\1m", text)  # 9 a.m.
     text = re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
     return text.removesuffix(".") if not re.search(r"[a-z]\.[a-z]\.$", text) else text
 
@@ -105,7 +106,7 @@ _KNOWN = (
     "|dollars?|cents?|euros?|degrees?|kWh?|Hz|kJ|USD|EUR"
 )
 _UNIT = re.compile(
-    rf"(.*?[0-9%.)}}!])(\s*\\degree\s*[CF]?|(?:\s+|(?=(?:{_KNOWN})\b)|(?=[mgshl]$))[A-Za-z][A-Za-z\s.'’/()-]*"
+    rf"(.*?(?:[0-9%.)}}!]|\\pi))(\s*\\degree\s*[CF]?|(?:\s+|(?=(?:{_KNOWN})\b)|(?=[mgshl]$))[A-Za-z][A-Za-z\s.'’/()-]*"
     r"(?:\^\{?[23]\}?)?[A-Za-z\s./]*)"
 )
 _SAME_UNITS = {
@@ -115,7 +116,7 @@ _SAME_UNITS = {
         "kg kilogram kilo", "g gram gm", "mg milligram", "l liter litre", "ml milliliter millilitre", "h hour hr",
         "min minute", "s second sec", "ft foot feet", "in inch", "yd yard", "mi mile", "lb pound", "oz ounce",
         "dollar usd buck", "euro eur", "degree deg", "child children kid", "person people", "man men", "woman women",
-        "kmh km/h kph", "mph mi/h", "mouse mice", "foot feet",
+        "kmh km/h kph", "mph mi/h", "mouse mice",
     )
     for same in words.split()
 }  # fmt: skip
@@ -163,7 +164,7 @@ def _read_with_unit(text: str) -> tuple[Meaning | None, str]:
     if found and (
         meaning is None
         or plain_degrees
-        or re.fullmatch(rf"[mgshl](?:\^\{{?[23]\}}?)?|(?:{_KNOWN})\b.*", found[2].strip())
+        or re.fullmatch(rf"[mgshl](?:/[mgshl])? ?(?:\^\{{?[23]\}}?)?|(?:{_KNOWN})\b.*", found[2].strip())
     ):
         value = read(found[1])
         if "=" in found[1] or (isinstance(value, Scalar) and len(value.values) == 1):
@@ -201,7 +202,7 @@ def gold_of(gold: str) -> Gold:
 # --- Where a conclusion is in prose --------------------------------------------------------------------------------
 
 _FORMULA = re.compile(r"\$\$?([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
-_SAID = re.compile(r"\b(?:is|are|was|be|equals?|gives?|get|have|has)\b|=|:|≈")
+_SAID = re.compile(r"\b(?:is|are|was|be|equals?|gives?|get|have|has|at)\b|=|:|≈")
 _CLAUSE = re.compile(r"[.;!?](?=\s|$)|,\s+(?=[a-z]{2,})|\s(?=(?:since|because|so|which|where|when|as|for|if|of)\b)")
 
 
@@ -292,7 +293,7 @@ def _scalar(number: re.Match[str], percent: bool = False) -> Scalar:
 
 
 def _with_fractions(text: str) -> str:
-    r"""1 \frac{1}{2} and 1 1/2 as 3/2; powers of units removed."""
+    r"""1 \frac{1}{2} and 1 1/2 as 3/2; powers of units and the stops of abbreviations removed."""
     text = re.sub(r"\\[dt]?frac\s*(?:\{([0-9]{1,9})\}\s*\{([0-9]{1,9})\}|([0-9])([0-9]))", r" \1\3/\2\4 ", text)
     text = re.sub(
         r"(?<![0-9.,/])([0-9]{1,9})\s+([0-9]{1,9})/([1-9][0-9]{0,8})(?![0-9./])",
@@ -303,4 +304,5 @@ def _with_fractions(text: str) -> str:
         ),
         text,
     )
+    text = re.sub(r"(?<=[A-Za-z])\.(?=[0-9])", " ", text)  # Rs.5
     return re.sub(r"(?<=[A-Za-z}])\^\{?[-\u2212]?[0-9]+\}?|[²³]", " ", text)

@@ -227,7 +227,8 @@ class _Calculator:
             self.in_bars = outside
         elif token == "|":
             self.in_bars = True
-            value = abs(self.enclosed("|"))
+            inside = self.enclosed("|")
+            value = abs(inside) if isinstance(inside, Fraction) else abs(complex(inside))
             self.in_bars = False
         elif token.isascii() and token[-1:].isdigit() and len(token) <= 200:
             value = Fraction(token)

@@ -3,8 +3,8 @@ r"""Mathematics in an answer, as LaTeX or as people type it, and whether two of 
 `read` turns a text into numbers, lists, sets, tuples, intervals, matrices and relations; `same` compares two of these.
 Expressions are not simplified but computed, exactly where they are rational, with their variables at a few fixed
 points: so x + 1 is 1 + x, and every judgement takes a time that is bounded by the size of the text, in any thread.
-math-verify reads the same texts (tests/rewarding/test_expressions.py compares the two), but its parser takes half a
-second for `(((((((((1)))))))))` and has no bound for its simplification but a clock.
+math-verify is the oracle of the tests and no more: its parser takes half a second for `(((((((((1)))))))))`, and only
+a clock bounds its simplification.
 """
 
 import functools
@@ -54,7 +54,7 @@ _SIGNS = str.maketrans(
     | {"±": r"\pm ", "ℝ": "R", "⟨": "(", "⟩": ")", "，": ",", "\u00a0": " ", "\u2009": " ", "½": r"\frac{1}{2}"}
     | {"θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "∅": r"\emptyset ", "≈": r"\approx ", "°": r"\degree "}
     | {sign: rf"\frac{{{a}}}{{{b}}}" for sign, a, b in ("⅓13", "⅔23", "¼14", "¾34", "⅕15", "⅛18", "⅙16")}
-    | dict.fromkeys("¢€£¥", "")
+    | {"∛": r"\sqrt[3] "} | dict.fromkeys("¢€£¥", "")
 )
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _NAMES = "sqrt|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|pi|infinity|infty|inf|theta"
@@ -68,10 +68,13 @@ _CLEANING: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         " ",
     ),
     (r"\\[()\[\]]|^\s*\*\*|\*\*\s*$|\\?\$", " "),
+    (r"\s+", " "),
     (r"\\(?:boxed|fbox|mathbb|mathbf|mathrm|operatorname|boldsymbol|vec)\s*\{([^{}]*)\}", r" \1 "),
-    (r"\\text(?:bf|it|rm|normal)?\s*\{([^{}]*)\}", r" \1 "),
-    (r"\\[dtc]frac(?![a-z])", r"\\frac"),
-    (r"\\(leq?|geq?|neq?)(?![a-z])(?:slant)?", lambda found: rf"\{found[1][:2]} "),
+    (r"\\(?:text(?:bf|it|rm|normal)?|[mh]box)\s*\{([^{}]*)\}", r" \1 "),
+    (r"\s*\^\s*", "^"),
+    (r"\\[dtcs](frac|binom)(?![a-z])", r"\\\1"),
+    (r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+    (r"\\(le|ge|ne)(?:q|qslant)?(?![a-z])", r"\\\1 "),
     (r"<=|=<", r"\\le "),
     (r">=", r"\\ge "),
     (r"!=", r"\\ne "),
@@ -135,7 +138,7 @@ _WORD = re.compile(
     r"[A-Za-z]{4,}|[0-9A-Za-z)}?]\s+[A-Za-z]{2,3}(?![A-Za-z])|(?<![A-Za-z])[A-Za-z]{2,3}(?:\s*[0-9]|\s+[A-Za-z])"
     r"|^[A-Za-z]{2,3}$"
 )
-_NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z](?:,\s*[a-z])*\))?")  # x, \theta, a_1, f(x)
+_NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z](?:,\s*[A-Za-z])*\))?")  # x, \theta, a_1, f(x)
 
 
 @functools.lru_cache(maxsize=2**14)

@@ -1,8 +1,18 @@
 """grpo/rewarding/answers.py: a table of texts and gold answers, GSM8K's solutions, and texts that are hostile."""
 
-import pytest
+import json
+import random
+import re
+import threading
+import time
 
-from rewards import is_right
+import pytest
+from helpers_runs import SHARED
+from helpers_texts import ANY_TEXT
+from hypothesis import given
+
+import rewards
+from rewards import extract_hash_answer, is_right, last_number
 
 XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
 
@@ -13,11 +23,10 @@ TABLE = r"""
 + 48 + 24 = 72 clips ¦ 144/2 ¦ **72** ¦ **72** apples ¦ $72$ ¦ \(72\) ¦ \boxed{72} ¦ \$72 ¦ 72\% ¦ 72\text{ apples}
 + 72^\circ ¦ 72° ¦ 72 cm^2 ¦ 72 cm² ¦ 72cm ¦ +72 ¦ 72 or 72.0 ¦ 72, 72 ¦ The answer is 72 ¦ The answer is 72.
 + It is 72! ¦ 72 (seventy-two) ¦ 72, not 71 ¦ not 71 but 72 ¦ 72 instead of 71 ¦ 3 or 4 boxes of 18, so it is 72
-+ Is it 71? No, it is 72. ¦ ≈ 72 ¦ about 72 ¦ 072 ¦ \frac{144}{2} ¦ \dfrac{144}{2} ¦ 2^3 \cdot 9 ¦ 8*9 ¦ 8×9
-+ 80 - 8 ¦ 70 + 2 = 72 ¦ 8 \times 9 = 72 ¦ \sqrt{5184} ¦ 72/1 ¦ $\boxed{72}$ ¦ <b>72</b> ¦ 72 km/h ¦ 72 dollars.
-+ Total: 72 ¦ USD 72 ¦ 7.2e1 ¦ So $x = 72$. ¦ Hence \[x = \frac{144}{2}\] ¦ Answer: 72 ¦ #### 72
-+ She has 3 boxes of 24, which is 72. ¦ First 3 or 4, maybe 5.⏎No.⏎In the end there are 72. ¦ 72 = 72
-+ x = 72 apples
++ Is it 71? No, it is 72. ¦ ≈ 72 ¦ about 72 ¦ 072 ¦ \frac{144}{2} ¦ \dfrac{144}{2} ¦ 2^3 \cdot 9 ¦ 8*9 ¦ 8×9 ¦ 80 - 8
++ 70 + 2 = 72 ¦ 8 \times 9 = 72 ¦ \sqrt{5184} ¦ 72/1 ¦ $\boxed{72}$ ¦ <b>72</b> ¦ 72 km/h ¦ 72 dollars. ¦ Total: 72
++ USD 72 ¦ 7.2e1 ¦ So $x = 72$. ¦ Hence \[x = \frac{144}{2}\] ¦ Answer: 72 ¦ #### 72
++ She has 3 boxes of 24, which is 72. ¦ First 3 or 4, maybe 5.⏎No.⏎In the end there are 72. ¦ 72 = 72 ¦ x = 72 apples
 - 71 ¦ -72 ¦ 7.2 ¦ 720 ¦ 0.72 ¦ 172 ¦ 72 or 71 ¦ 71 or 72 ¦ 72, no 71 ¦ 72 or 71, no 72 ¦ 71, 72 ¦ 72, 71
 - either 71 or 72 ¦ 72? 71? ¦ 71? 72? ¦ 72 apples or 71 apples ¦ maybe 71, maybe 72 ¦ 72 or maybe 71 ¦ 72 71
 - 71 and 72 ¦ 72; 71 ¦ 72⏎71 ¦ 71⏎72 ¦ 72 (or 71) ¦ not 72 ¦ The answer is not 72 ¦ It isn't 72 ¦ 71, not 72
@@ -25,19 +34,19 @@ TABLE = r"""
 - x - 72 ¦ \frac{1}{72} ¦ 1/72 ¦ \pm 72 ¦ 71-72 ¦ 71–72 ¦ (72, 71) ¦ [72, 73) ¦ {72, 71} ¦ no idea ¦ ∅∅ ¦ seventy
 - 72 or 71. ¦ I think 72, no wait, 71 ¦ It is 71. ¦ 72 = 71 ¦ The answer is \sqrt{72}. ¦ (1, 72) ¦ so it is $72\pi$
 - 72, actually 71 ¦ 72 vs 71 ¦ 72 perhaps 71 ¦ \boxed{71} not 72 ¦ $\boxed{71}$ and 72 is wrong ¦ 72! ¦ 72i ¦ -72.0
-- 72 million ¦ 72 000 ¦ 7 2
+- 72 million ¦ 72 000 ¦ 7 2 ¦ 72 or so, maybe 80
 = -5
 + -5 ¦ −5 ¦ - 5 ¦ $-5 ¦ -$5 ¦ -5.0 ¦ x = -5 ¦ -10/2 ¦ -\frac{10}{2} ¦ 3 - 8 = -5 ¦ -5 degrees
 - 5 ¦ +5 ¦ 5- ¦ -(-5) ¦ -5 or 5 ¦ 0-(-5)
 = 1000
 + 1,000 ¦ $1,000 ¦ 1000.00 ¦ 10^3 ¦ 1e3 ¦ 1 000 ¦ 1.0 * 10^3 ¦ one = 1,000 grams ¦ 1{,}000 ¦ 1,\!000 ¦ 1 thousand
-- 1 ¦ 1.000 ¦ 10,00 ¦ 100 ¦ 1,0000 ¦ 10^4 ¦ 1,000,000
+- 1 ¦ 1.000 ¦ 10,00 ¦ 100 ¦ 1,0000 ¦ 10^4 ¦ 1,000,000 ¦ 1.000,5 ¦ 10.00 ¦ 1000000
 = $1,200
 + 1200 ¦ $1200 ¦ 1,200 dollars ¦ $1,200.00 ¦ \$1{,}200
 - 1.2 ¦ 200 ¦ $1,20 ¦ $12000
 = 0.5
 + 1/2 ¦ .5 ¦ 0.50 ¦ \frac12 ¦ 50% ¦ ½ ¦ 2/4 ¦ \frac{1}{2}
-- 5 ¦ 0.05 ¦ 1.5 ¦ 1/3 ¦ 0.5 or 0.6 ¦ 2
+- 5 ¦ 0.05 ¦ 1.5 ¦ 1/3 ¦ 0.5 or 0.6 ¦ 2 ¦ 0.5x
 = 1.5
 + 3/2 ¦ 1 1/2 ¦ 1\frac{1}{2} ¦ 1½ ¦ 1 1/2 cups ¦ She needs 1 1/2 cups. ¦ 150%
 - 1/2 ¦ 1 1/3 ¦ 15 ¦ 11/2
@@ -55,7 +64,7 @@ TABLE = r"""
 - \frac{10}{5} ¦ \sqrt{5} ¦ 18-5 ¦ $\sqrt{5}$ ¦ So it is \sqrt{5}. ¦ √5 ¦ 2\sqrt{5} ¦ \frac{1}{5} ¦ x^5 ¦ 5π ¦ x<5
 - y = 5x
 = 0
-+ 0 ¦ 0.0 ¦ -0 ¦ zero = 0 ¦ 0% ¦ 5 - 5 ¦ 0 apples
++ 0 ¦ 0.0 ¦ -0 ¦ zero = 0 ¦ 0% ¦ 5 - 5 ¦ 0 apples ¦ 0.00 ¦ $0 ¦ \frac{0}{5}
 - ∅∅ ¦ 00.1 ¦ 10 ¦ none ¦ O
 = 72%
 + 72 ¦ 72% ¦ 72\% ¦ 0.72 ¦ 72 percent ¦ 18/25
@@ -63,7 +72,7 @@ TABLE = r"""
 = 5 cm
 + 5 ¦ 5 cm ¦ 5cm ¦ 5 centimeters ¦ 5.0 cm ¦ 5 centimetres. ¦ 5\text{ cm} ¦ 5\,\mathrm{cm} ¦ The length is 5 cm.
 + 5 CM ¦ 10/2 cm
-- 5 m ¦ 5 mm ¦ 5 cm^2 ¦ 6 cm ¦ 50 mm ¦ 5 km ¦ 5 kg ¦ cm ¦ 5 cm or 6 cm ¦ 15 cm
+- 5 m ¦ 5 mm ¦ 5 cm^2 ¦ 6 cm ¦ 50 mm ¦ 5 km ¦ 5 kg ¦ cm ¦ 5 cm or 6 cm ¦ 15 cm ¦ 5 inches
 = 10 apples
 + 10 ¦ 10 apples ¦ 10 apple ¦ ten = 10 apples ¦ 10 apples in total ¦ 10 red apples ¦ 10 of them
 + She has 10 apples left. ¦ $10$ apples
@@ -90,15 +99,15 @@ TABLE = r"""
 + Thus x = 0.5. ¦ **1/2** ¦ $$\frac{1}{2}$$ ¦ We get \[\frac{1}{2}\] ¦ So she ate $\frac{1}{2}$ of the cake.
 + 1/2 of the cake ¦ \frac{1}{2} cup ¦ \frac{ 1 }{ 2 } ¦ \frac{3}{2} - 1 = \frac{1}{2} ¦ -(-1/2)
 + First $\frac{3}{2}$, then $\frac{1}{2}$. ¦ one half = 1/2
-- \frac{3}{2} ¦ 2 ¦ 1 ¦ -1/2 ¦ 1 1/2 ¦ \frac{1}{3} ¦ 1/2 or 1/3 ¦ 0.05 ¦ 5 ¦ 12 ¦ So the answer is \frac{3}{2}.
-- 2/1 ¦ 0.5% ¦ \frac{1}{2}x ¦ \frac{1}{2}\pi ¦ The answer is 1/2. No, it is 1/3. ¦ \frac{1}{2}, \frac{1}{3} ¦ half
+- \frac{3}{2} ¦ 2 ¦ 1 ¦ -1/2 ¦ 1 1/2 ¦ \frac{1}{3} ¦ 1/2 or 1/3 ¦ 0.05 ¦ 5 ¦ 12 ¦ So the answer is \frac{3}{2}. ¦ 2/1
+- 0.5% ¦ \frac{1}{2}x ¦ \frac{1}{2}\pi ¦ The answer is 1/2. No, it is 1/3. ¦ \frac{1}{2}, \frac{1}{3} ¦ half
 - \frac{2}{1} ¦ 1:2
 = -\frac{3}{4}
 + \frac{-3}{4} ¦ \frac{3}{-4} ¦ -3/4 ¦ -0.75 ¦ −¾
 - 3/4 ¦ 0.75 ¦ -4/3 ¦ -0.7
 = 1/3
 + \frac13 ¦ 2/6 ¦ 0.333333 ¦ 0.3333333333 ¦ 0.\overline{3} ¦ ⅓
-- 0.33 ¦ 0.3 ¦ 0.333334 ¦ 3 ¦ 1/30
+- 0.33 ¦ 0.3 ¦ 0.333334 ¦ 3 ¦ 1/30 ¦ 0.333
 = 3\sqrt{2}
 + 3√2 ¦ 3*sqrt(2) ¦ 3 \sqrt{2} ¦ 3\sqrt2 ¦ \sqrt{18} ¦ \sqrt{2}\cdot 3 ¦ 3sqrt(2) ¦ \frac{6}{\sqrt{2}}
 + x = 3\sqrt{2} ¦ 3\sqrt{2} cm ¦ So it is $3\sqrt{2}$.
@@ -113,8 +122,8 @@ TABLE = r"""
 + 2π/3 ¦ \frac{2}{3}\pi ¦ 2pi/3 ¦ 2*pi/3
 - 2/3 ¦ \frac{\pi}{3} ¦ 2π
 = (1,2)
-+ (1, 2) ¦ \left(1,2\right) ¦ ( 1 , 2 ) ¦ (1.0, 2) ¦ $(1,2)$ ¦ (x, y) = (1, 2) ¦ The point is (1,2).
-+ \boxed{(1,2)} ¦ (1, \frac{4}{2}) ¦ 1, 2
++ (1, 2) ¦ \left(1,2\right) ¦ ( 1 , 2 ) ¦ (1.0, 2) ¦ $(1,2)$ ¦ (x, y) = (1, 2) ¦ The point is (1,2). ¦ \boxed{(1,2)}
++ (1, \frac{4}{2}) ¦ 1, 2
 - (7,2) ¦ (2,1) ¦ (1,2,3) ¦ [1,2] ¦ \{1,2\} ¦ (1,3) ¦ 1 ¦ 2 ¦ 12 ¦ (1,2)(3,4) ¦ 1.2 ¦ (-1,2) ¦ (1;3)
 = (3, \frac{\pi}{2})
 + (3, \pi/2) ¦ \left(3,\frac{\pi}{2}\right) ¦ (3, π/2)
@@ -161,7 +170,7 @@ TABLE = r"""
 - 3-4i ¦ 7 ¦ 3 ¦ 4+3i ¦ 5
 = 2^{10}
 + 1024 ¦ 2^10 ¦ 4^5 ¦ 1,024
-- 20 ¦ 10 ¦ 2 ¦ 210 ¦ 1023
+- 20 ¦ 10 ¦ 2 ¦ 210 ¦ 1023 ¦ 2^{11}
 = x^2 \le 4
 + 4 \ge x^2 ¦ x^2 <= 4
 - x^2 < 4 ¦ x^2 \ge 4
@@ -171,7 +180,7 @@ TABLE = r"""
 - Eve ¦ Carla ¦ Evelyn or Carla ¦ not Evelyn ¦ n
 = Paris
 + paris ¦ Paris. ¦ PARIS ¦ "Paris" ¦ **Paris** ¦ The answer is Paris. ¦ Answer: Paris ¦ \boxed{Paris}
-- London ¦ Paris or London ¦ Paris, Texas ¦ P*a*r*i*s ¦ Pari ¦ ∅∅ ¦ paris 5
+- London ¦ Paris or London ¦ Paris, Texas ¦ P*a*r*i*s ¦ Pari ¦ ∅∅ ¦ paris 5 ¦ paris france ¦ The capital of France
 = pi day
 + Pi Day ¦ pi  day.
 - pi ¦ day pi ¦ \pi day ¦ 3.14
@@ -245,6 +254,277 @@ TABLE = r"""
 = n!
 + n!
 - n ¦ 1
+= 18
++ The answer is 18 dollars every day. ¦ Janet makes 9 * 2 = $18 every day at the farmer's market. ¦ $18.00 per day
++ 18 (since 9 * 2 = 18) ¦ \boxed{18}. This is because 9 \times 2 = 18 and 16 - 7 = 9. ¦ The answer is \boxed{\$18}.
++ **Final answer: 18** ¦ Final answer: $\boxed{18}$ ¦ 18 dollars or $18 ¦ ### Answer⏎18
++ <answer>$18 (eighteen dollars)</answer> ¦ Therefore, Janet makes $\boxed{18}$ dollars. ¦ \[ \boxed{18} \]
++ x=18, so the answer is 18 ¦ The final answer is: $18$. ¦ Eighteen (18) ¦ 18 and that's it ¦ 36/2 ¦ 18.000
++ 1.8 \times 10^1 ¦ $x=18$ ¦ 18 hours ¦ about 18 ¦ approximately 18 dollars ¦ 3 times 6 = 18
++ 18, which is 9 times 2... so 18 ¦ = $18 ¦ 18 :) ¦ Answer = 18 ¦ n = 18 ¦ 18 ¦ \text{18} ¦ \textbf{18} ¦ {18} ¦ (18)
++ [18] ¦ "18" ¦ '18' ¦ `18` ¦ <b>18</b> ¦ _18_ ¦ __18__ ¦ ~18 ¦ 18 $ ¦ 18€ ¦ Rs. 18 ¦ Rs.18 ¦ USD18 ¦ US$18 ¦ #18
++ 18 eggs + 0 = 18 ¦ 0018 ¦ 18. ¦ 18, ¦ 18; ¦ The answer is 18 because 9 × 2 = 18 ¦ 18 apples/day ¦ 18\%
++ 18 \text{ cm}^2 ¦ 18 cm³ ¦ 18 m/s^2 ¦ 18\ \text{dollars} ¦ 18~\text{km} ¦ 18\,\mathrm{km/h} ¦ 18 sq. ft.
++ 3 hours and 18 minutes - no wait that was the last question. It's 18
+- 81 ¦ 18 or 19 ¦ 17 or 18 ¦ 18/19 ¦ 18.5 ¦ 1.8 ¦ 180 ¦ 18^2 ¦ 118 ¦ -18 ¦ 18 and 19 ¦ between 17 and 18 ¦ 17 to 18
+- 17-18 ¦ The answer is either 18 or 20. ¦ I think it's 18. Or maybe 20. ¦ 18? No, 20. ¦ 18, 20, 22
+- It could be 18 or 20 or 22. ¦ 20 or 18 ¦ 18 (or 20) ¦ not 18 ¦ 18 thousand ¦ 18k ¦ 18i ¦ x^{18} ¦ \sqrt{18}
+- \frac{1}{18} ¦ \frac{18}{1}8 ¦ 18x ¦ 18\pi ¦ 18\sqrt{2} ¦ x < 18 ¦ x \le 18 ¦ x \neq 18 ¦ 18 < x ¦ \pm 18
+- (18, 18) ¦ (0, 18) ¦ [0, 18] ¦ \{17, 18\} ¦ 18:00 ¦ eighteen ¦ 18 = 19 ¦ 1 8 ¦ 18 - 1 ¦ 18 + 1 ¦ 2 \times 18
+- Answer: 19⏎not 18 ¦ <answer>19</answer> 18 ¦ \boxed{19} 18 ¦ 0.18 ¦ .18 ¦ 18.0.0 ¦ y = 18x
+= 1000000
++ 1 million ¦ $1 million ¦ 1,000,000 people ¦ 10^6 ¦ 1 \times 10^{6} ¦ 1e6
+= 2.5
++ 2 1/2 ¦ 2½ ¦ 5/2 ¦ 2.50 ¦ two and a half = 2.5
+= 0.25
++ 25% ¦ 1/4 ¦ \frac14 ¦ 25 percent
+= 25%
++ 1/4 ¦ 0.25
+= 25\%
++ 25 ¦ 25%
+= 25 \%
++ 25 percent
+= -3
++ -3 ¦ minus 3 = -3 ¦ negative: -3 ¦ x = -3 ¦ $-3$ ¦ \(-3\) ¦ -3.0 ¦ -\frac{6}{2}
+- 3 ¦ 0-(-3) ¦ 3-
+= \frac{3}{4}
++ 3/4 cups ¦ three quarters, i.e. 3/4 ¦ 75% ¦ \frac{3}{4}\text{ cup} ¦ $\frac{3}{4}$.
++ The probability is $\frac{3}{4}$ or 0.75. ¦ \frac{3}{4} = 0.75 ¦ 0.75 = \frac{3}{4} ¦ 3 / 4 ¦ {3 \over 4}
++ \frac 3 4 ¦ \frac{3}4 ¦ \frac3{4} ¦ \frac{{3}}{{4}} ¦ \displaystyle\frac{3}{4} ¦ \boxed{ \dfrac{3}{4} }
++ P = \frac{3}{4} ¦ P(A) = \frac{3}{4} ¦ \mathbf{\frac{3}{4}} ¦ 3/4. ¦ \sfrac{3}{4} ¦ the fraction is 3/4
+- \frac{4}{3} ¦ 3 ¦ 4 ¦ 3:5 ¦ 0.7 ¦ 75 ¦ 0.75% ¦ 3/4 or 4/3 ¦ 1 3/4 ¦ -3/4 ¦ \frac{3}{4}\pi ¦ 3/4x ¦ 34 ¦ 3, 4
+- (3,4) ¦ \sqrt{3/4}
+= \frac{-1}{2}
++ -\frac{1}{2}
+= -\frac{1}{2}
++ \frac{1}{-2}
+- \frac{1}{2}
+= \sqrt{3}
++ 3^{1/2} ¦ 3^{0.5} ¦ \sqrt3 ¦ sqrt3 ¦ sqrt(3) ¦ \frac{3}{\sqrt{3}} ¦ \tan 60^\circ ¦ The length is \(\sqrt{3}\).
++ The length is $\sqrt{3}$ units. ¦ \sqrt{3}\text{ cm} ¦ \sqrt{3} ≈ 1.732 ¦ \sqrt{3} \approx 1.73
+- 3 ¦ \sqrt{5} ¦ 1.73 ¦ -\sqrt{3} ¦ \pm\sqrt{3} ¦ 3\sqrt{3} ¦ \sqrt[3]{3} ¦ \sqrt{3} or \sqrt{2}
+= 2\sqrt{3}+1
++ 1+2\sqrt{3} ¦ 1 + 2√3
+= 2+\sqrt{3}
++ \frac{1}{2-\sqrt{3}}
+= \frac{1+\sqrt{5}}{2}
++ (1+sqrt(5))/2 ¦ \frac{\sqrt{5}+1}{2} ¦ 0.5 + \frac{\sqrt{5}}{2}
+= \frac{\pi}{6}
++ pi/6 ¦ π / 6 ¦ \pi/6 \text{ radians}
+= 16\pi
++ 16π ¦ 16 pi ¦ 16*pi square units ¦ 16\pi \text{ cm}^2 ¦ The area is 16π. ¦ $16\pi$ square inches ¦ \pi \cdot 4^2
+- 16 ¦ 50.27 ¦ 50.24 ¦ 16\pi^2 ¦ 6\pi ¦ 4\pi
+= e^2
++ e^{2} ¦ \exp(2)
+- 2e ¦ 7.39
+= \ln 2
++ \ln(2) ¦ ln 2
+- 2 ¦ \log 2
+= \log_2 3
++ \frac{\ln 3}{\ln 2}
+= (3, -4)
++ (3,-4) ¦ $(3, -4)$ ¦ (x, y) = (3, -4) ¦ x = 3, y = -4 ¦ The vertex is at (3, -4). ¦ \left( 3, -4 \right)
++ (3.0, -4.0) ¦ (\frac{6}{2}, -4) ¦ (3,−4)
+- (-4, 3) ¦ (3, 4) ¦ (3, -4, 0) ¦ [3, -4] ¦ 3 ¦ -4 ¦ \{3, -4\} ¦ (13, -4) ¦ x = -4, y = 3
+= (1,2),(3,4)
++ (3,4),(1,2) ¦ (1, 2) and (3, 4) ¦ \{(1,2),(3,4)\}
+= [2,5]
++ 2 \le x \le 5 ¦ 2 ≤ x ≤ 5 ¦ x \in [2,5] ¦ x ∈ [2, 5]
+- (2,5) ¦ [2,5) ¦ [5,2] ¦ 2,5 ¦ 2 < x < 5
+= (2,\infty)
++ x > 2 ¦ (2, ∞) ¦ (2,+\infty) ¦ (2, \infty)
+= x > 2
++ 2 < x ¦ (2,\infty)
+- x < 2 ¦ x = 2 ¦ 2 ¦ x \ge 2
+= x \ge 2
++ x ≥ 2 ¦ x \geq 2 ¦ x>=2
+= x \geq 2
++ 2 \leq x ¦ x \geqslant 2
+= \{1, 2, 3\}
++ {1,2,3} ¦ 3, 2, 1
+- \{1, 2\} ¦ (1, 2, 3) ¦ \{1, 2, 3, 4\}
+= \{-1, 1\}
++ \pm 1 ¦ x = \pm 1 ¦ -1 and 1
+= 2, 3
++ x = 2, 3 ¦ x = 2 or x = 3 ¦ 3 and 2 ¦ x=2,x=3 ¦ 2 and 3 ¦ The roots are 2 and 3. ¦ x_1 = 2, x_2 = 3 ¦ \boxed{2, 3}
++ $x=2$ and $x=3$ ¦ $2$ and $3$
+- 2 ¦ 3 ¦ 2, 4 ¦ 23 ¦ 2.3 ¦ -2, -3 ¦ x = 2 or x = 4
+= 1,2,3
++ 1, 2, 3 ¦ 1, 2, and 3
+= x^2+3x+2
++ (x+1)(x+2) ¦ x^{2} + 3 x + 2 ¦ 2+3x+x^2 ¦ x² + 3x + 2 ¦ f(x) = x^2 + 3x + 2 ¦ x*x + 3*x + 2
+- x^2+3x-2 ¦ x^2+2x+3 ¦ 2 ¦ (x+1)(x-2) ¦ y^2+3y+2
+= (x+1)(x-1)
++ x^2-1
+= \frac{x}{x+1}
++ x/(x+1) ¦ 1 - \frac{1}{x+1}
+= y=2x+3
++ y = 3 + 2x ¦ y - 2x = 3
+- y=2x-3 ¦ y=3x+2 ¦ 3 ¦ x=2y+3
+= y=\frac{1}{2}x
++ y = x/2
+= x^2+y^2=25
++ y^2 + x^2 = 25 ¦ x^2+y^2-25=0
+= 3x-2y=6
++ 6 = 3x - 2y
+= 3+2i
++ 2i+3 ¦ 3 + 2i
+- 3-2i ¦ 3 ¦ 5 ¦ 2+3i
+= -i
++ \frac{1}{i}
+= \begin{pmatrix}1\\2\end{pmatrix}
++ \begin{pmatrix} 1 \\ 2 \end{pmatrix}
+- \begin{pmatrix}2\\1\end{pmatrix} ¦ \begin{pmatrix}1&2\end{pmatrix} ¦ 2
+= \begin{pmatrix} -2 \\ \frac{1}{2} \end{pmatrix}
++ \begin{bmatrix}-2\\0.5\end{bmatrix}
+= \text{(C)}
++ C ¦ (C) ¦ \text{C} ¦ \boxed{C}
+= \textbf{(C)}\ 5
++ (C) 5
+= C
++ C. ¦ The correct answer is C. ¦ The answer is (C). ¦ C) because it is the largest ¦ c ¦ \boxed{\text{C}}
++ Answer: C ¦ Answer: (C) 12 ¦ The correct option is C. ¦ Option C ¦ (C) Paris ¦ **C** ¦ **C) Paris**
+- B ¦ A, C ¦ C or D ¦ not C ¦ B) C ¦ ABC ¦ Cat ¦ D. C is wrong ¦ A. Not C
+= \text{even}
++ even ¦ Even.
+- odd ¦ not even
+= \text{Saturday}
++ saturday
+= Tuesday
++ tuesday.
+- Thursday ¦ Tuesday or Thursday
+= No
++ no ¦ No.
+- Yes ¦ Not ¦ no or yes ¦ None
+= \text{June 20}
++ June 20
+= \text{no solution}
++ No solution
+= 9:30
++ 9:30
+- 9:31 ¦ 10:30 ¦ 30 ¦ 9.30
+= 9:30 AM
++ 9:30 am ¦ 9:30 a.m.
+- 9:30 PM
+= 3:15 p.m.
++ 3:15 pm
+= 7.50
++ $7.50
+= $7.50
++ 7.5 ¦ 7.50 dollars
+= \$7.50
++ $7.50 ¦ 7.50
+= \$32,348
++ 32348
+= 32,\!348
++ 32,348
+= 15\text{ cm}
++ 15
+- 15\text{ m} ¦ 15 cm^2 ¦ 0.15 m ¦ 5 cm
+= 15\mbox{ cm}^2
++ 15 cm^2 ¦ 15
+= 6\text{ feet}
++ 6 ft
+= 120^\circ
++ 120 ¦ 120 degrees
+= 120
++ 120^\circ
+= 5 kg
++ 5 kilograms
+= 12 square inches
++ 12 ¦ 12 in^2 ¦ 12 sq in
+= 100 miles per hour
++ 100 mph
+= $20
++ 20 dollars
+- 20 cents and 5 ¦ $200
+= 20 minutes
++ 20 min
+= 2 hours
++ 2
+- 2 minutes ¦ 120 ¦ 3 hours
+= 1 hour
++ 1 hr
+= 3 boxes
++ 3 ¦ 3 box
+= 4 people
++ 4
+- 4 dogs
+= 204_5
++ 204_{5} ¦ 204_5
+- 204_6 ¦ 205_5
+= 1.\overline{3}
++ 4/3
+= 0.1\overline{6}
++ \frac16
+= \frac{1}{3}
++ 0.\overline{3}
+= 2^{-3}
++ 1/8 ¦ 0.125
+= 10!
++ 3628800
+- 10
+= \binom{5}{2}
++ 10
+= \dbinom{5}{2}
++ 10
+= \sqrt[3]{4}
++ 4^{1/3} ¦ ∛4
+= a^2+b^2
++ b^2+a^2
+= \frac{a}{b}
++ a/b
+= 2a
++ a \cdot 2
+- 2b ¦ a ¦ a^2
+= n(n+1)/2
++ \frac{n(n+1)}{2}
+= \frac{n(n+1)}{2}
++ \frac{n^2+n}{2}
+= 2n+1
++ 1+2n
+= |x-1|
++ |1-x|
+- x-1
+= \sin x
++ \sin(x)
+- \cos x ¦ sin
+= \sin^2 x
++ (\sin x)^2 ¦ 1-\cos^2 x
+= -\cos x + C
++ C - \cos x
+= \mathbb{R}
++ \mathbb{R}
+= x \ne 0
++ x \neq 0 ¦ x ≠ 0
+= \angle ABC
++ \angle ABC
+= AB
++ AB
+= 3:2
++ 3:2 ¦ 3 : 2
+- 2:3 ¦ 1.5
+= 7/2
++ 3.5 ¦ 3\frac{1}{2} ¦ 3 1/2 ¦ 3.50
+= 2/3
++ 4/6 ¦ 0.66666667 ¦ \frac{2}{3} \approx 0.67
+- 0.67 ¦ 3/2
+= 1/2
++ one half (1/2) ¦ It is 1/2.
+- 1/2 or 1/4
+= 100
++ 1e2
+= 99
++ 99 red balloons
+= 4
++ 2+2 ¦ 2 + 2 = 4 ¦ 2+2=4 apples ¦ \frac{8}{2} = 4 ¦ \lfloor 4.7 \rfloor ¦ \sqrt{16} = 4 ¦ |-4| ¦ 4 \quad
++ x = 4 \text{ or } x = 4 ¦ 4 oz. ¦ 4 out of 10 is not asked; it is 4 ¦ 4th
+= June 20
+- June 21 ¦ July 20 ¦ 20
+= Evelyn
+- Eve
+= 1, 2, 3
+- 3
 """
 
 
@@ -271,7 +551,155 @@ def test_the_table(gold):
     wrong = [
         (text, how, right)
         for text, of, right in PAIRS
-        for how in ("{}", XML, "The boxes.\nAnswer: {}")
-        if of == gold and not (how[0] == "T" and "\n" in text) and is_right(how.replace("{}", text), gold) != right
+        for how in ("{}", XML, *["The boxes.\nAnswer: {}"] * ("\n" not in text))
+        if of == gold and is_right(how.replace("{}", text), gold) != right
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("gold", list(dict.fromkeys(gold for _, gold, _ in PAIRS)))
+def test_every_answer_is_itself_in_every_pattern(gold):
+    patterns = {"xml": XML, "boxed": r"So $\boxed{{}}$.", "hash": "So.\n#### {}", "final": "So.\nAnswer: {}"}
+    for pattern, text in patterns.items():
+        assert is_right(text.replace("{}", gold, 1) if pattern != "boxed" else rf"\boxed{{{gold}}}", gold, pattern)
+        assert is_right(f"Final: {gold}", gold, "Final: {answer}")
+        assert not is_right("", gold, pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "pattern", "right"),
+    [
+        (r"\boxed{6} <answer>7</answer>", "7", "xml", True),  # the pattern's own mark comes first
+        (r"\boxed{6} <answer>7</answer>", "7", "boxed", False),
+        ("Answer: 7\n#### 6", "7", "xml", True),  # then a box, Answer:, ####
+        (r"Answer: 6, so \boxed{7}", "7", "hash", True),
+        ("#### 7", "7", "Final: {answer}", True),
+        ("Final: 7\n8", "7", "Final: {answer}", True),
+        (r"<answer>The answer is \boxed{7} of 8</answer>", "7", "xml", True),
+        (r"First $x = 3$. So the answer is $\frac{1}{2}$. I hope this helps!", "1/2", "xml", True),
+        (r"First $x = \frac{1}{2}$. So the answer is $3$. I hope this helps!", "1/2", "xml", False),
+        (r"The answer is \frac12. Wait, it is \frac13.", "1/2", "xml", False),
+        ("<answer>I cannot say</answer> but 7", "7", "xml", True),  # no number in the answer: the text's last
+        ("x\nThe area is 9\\pi, where r = 3.", r"9\pi", "xml", True),
+        ("Let $(1, 2)$ be $A$.\nHence the point is $(3, 4)$.", "(3,4)", "xml", True),
+        ("Let $(3, 4)$ be $A$.\nHence the point is $(1, 2)$.", "(3,4)", "xml", False),
+    ],
+)
+def test_where_the_answer_is(text, gold, pattern, right):
+    assert is_right(text, gold, pattern) is right
+
+
+def test_it_is_symmetric_where_both_are_answers():
+    """Values in one form or another: which of them is the gold answer makes no difference."""
+    same = ["1/2", r"\frac12", "0.5", "½", r"\frac{2}{4}", "2^{-1}"]
+    assert all(is_right(one, other) for one in same for other in same)
+    other = ["(1,2)", "(2,1)", r"\{1,2\}", "[1,2]", "1", "2", "3", "x", r"\sqrt{2}", r"\pi", "x+1", "x+2", "(1,2,3)"]
+    assert not [pair for pair in ((a, b) for a in other for b in other) if is_right(*pair) != (pair[0] == pair[1])]
+
+
+@pytest.mark.skipif(not (SHARED / "gsm8k" / "test_dev.jsonl").exists(), reason="GSM8K is not beside this checkout")
+def test_solutions_of_gsm8k_have_their_own_answer_and_no_other():
+    rows = [json.loads(line) for line in (SHARED / "gsm8k" / "test_dev.jsonl").read_text("utf-8").splitlines()]
+    solutions = [row["answer"] for row in rows]
+    golds = [extract_hash_answer(solution) for solution in solutions]
+    for how in ("{}", XML, r"\boxed{{}}"):
+        texts = [how.replace("{}", gold) if how != "{}" else text for text, gold in zip(solutions, golds, strict=True)]
+        assert all(map(is_right, texts, golds))
+        others = golds[1:] + golds[:1]
+        assert not [
+            (text, other)
+            for text, gold, other in zip(texts, golds, others, strict=True)
+            if last_number(gold) != last_number(other) and is_right(text, other)
+        ]
+
+
+# separated by spaces; ␣ is a space
+PIECES = r"""( [ { \{ | $ \ \\ \frac{ \frac \sqrt{ \sqrt \left( \text{ \boxed{ \boxed{} ^ ^{ _ _{ 9 9, 1,000, 1/ 9^ 9!
+! x x^ x+ - -- = < x= 1< , ; a, or␣ 1␣or␣ no␣ not␣1␣ is␣ answer␣is␣ answer:␣ Final␣answer:␣ #### .␣ ?␣ % 5␣cm␣ ** "
+1e9 \pm \cup \in \sin \log_ \binom \begin{pmatrix} & √ ½ ² − １ ٣ <answer> </answer> <answer>1</answer> $1$␣ \(1 (1 (1,
+[1,2] 1. 1.1.1 .. (A)␣ million␣ per␣ a/ 10^ \overline{3} \frac{1}{2}x a_1 ° 30° f( f(x)= \infty |x| e^ i^ ~ \mathbb{
+{,} = =1␣ __import__('os')._exit(1) lambda␣x:␣ exec('1') 1␣1/2␣ '"""
+PIECES = [piece.replace("␣", " ") for piece in re.split(r"\s", PIECES)] + [
+    " ",
+    "\n",
+    "\t",
+    "\0",
+    "\ud800",
+    "__class__",
+]
+GOLDS = ["72", r"\frac{1}{2}", "(1,2)", "x+1", "Paris", "5 cm", "B", r"\{1,2\}", "x=5", "12:30", r"3\sqrt{2}", "x<3"]
+
+
+@pytest.mark.parametrize("length", [290, 10_000])
+def test_hostile_texts_are_judged_in_no_time(length):
+    """Each within 50 ms of one core; here twice that, since another process may hold the processor's caches."""
+    is_right("1/2", r"\frac12")
+    for place, piece in enumerate(PIECES):
+        text = piece * (length // len(piece))
+        for said in (text, f"<answer>{text}1</answer>", f"The answer is {text}"):
+            gold = GOLDS[place % len(GOLDS)] if said[0] != "T" else text + "1"
+            start = time.process_time()
+            is_right(said, gold)
+            assert time.process_time() - start < 0.1, (said[:50], gold)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *(
+            "9^9^9^9",
+            "9^{9^{9^9}}",
+            "10^{10^{10}}",
+            "(9^999)^999",
+            "((x+1)^99)^99",
+            "99999!",
+            "9!!!",
+            r"\binom{10^9}{5}",
+        ),
+        *("1e999999999", "9" * 4000, "(" * 500 + "1" + ")" * 500, r"\sqrt{" * 90 + "2" + "}" * 90, "-" * 299 + "1"),
+        *(
+            r"\sum_{i=1}^{10^9} i",
+            r"\int_0^\infty e^{-x^2} dx",
+            r"\lim_{x\to 0} x",
+            "2^{2^{2^{2^{2^2}}}}",
+            "x^{x^{x^x}}",
+        ),
+        *(r"\frac{1}{" * 40 + "1" + "}" * 40, "|x|" * 90, "0^{-1}", "1/0", r"\log 0", r"\infty-\infty"),
+    ],
+)
+def test_hostile_mathematics_is_wrong_unless_it_is_the_same_text(expression):
+    start = time.process_time()
+    assert (
+        not is_right(expression, "72") and not is_right(expression, r"\frac{1}{2}") and not is_right("72", expression)
+    )
+    assert is_right(expression, expression)
+    assert time.process_time() - start < 0.3
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_it_never_raises_for_any_two_texts(text, gold):
+    assert is_right(text, gold) in (True, False) and is_right(text, text)
+
+
+def test_it_never_raises_for_texts_of_pieces():
+    rng = random.Random(0)
+    for _ in range(3000):
+        text, gold = ("".join(rng.choice(PIECES) for _ in range(rng.randrange(40))) for _ in range(2))
+        is_right(text, rng.choice(GOLDS))
+        is_right(text, gold, rng.choice(rewards.ANSWER_PATTERNS))
+
+
+def test_threads_judge_alike():
+    """No clock, no signal and no state: judgements are reproducible in any thread."""
+    found: dict[int, list[bool]] = {}
+    some = PAIRS[::9]
+
+    def judge(name):
+        found[name] = [is_right(text, gold) for text, gold, _ in some]
+
+    threads = [threading.Thread(target=judge, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(found.values()) == [[right for *_, right in some]] * 4
