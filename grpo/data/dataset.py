@@ -145,7 +145,7 @@ def prepare(
         if template != prompt_format.question:
             rows = fill_in(rows, template, *columns, label=called)
         raw[label] = rows
-        asked, dropped = make_prompts(rows, make_prompt, *columns, label=called, needs_gold=needs_gold)
+        asked, dropped = make_prompts(rows, make_prompt, *columns, called, needs_gold, prompt_format.pattern)
         unusable += dropped
         return with_source(asked, label) if several else asked
 
@@ -267,6 +267,7 @@ def make_prompts(
     answer_column: str = "answer",
     label: str = "dataset",
     needs_gold: Sequence[str] = NEED_GOLD,
+    pattern: str = "xml",
 ) -> tuple[Dataset, int]:
     """Add the columns `question`, `prompt` and `answer` (the gold answer); other columns stay.
 
@@ -275,6 +276,7 @@ def make_prompts(
     Args:
         label: what errors call these rows.
         needs_gold: as in `build`; where nothing needs gold answers, `answer` is None in rows without one.
+        pattern: the run's answer pattern, which gold answers may have, too.
 
     Returns:
         The rows that have a question and, if needed, a gold answer, and how many were dropped because they lack one.
@@ -302,11 +304,13 @@ def make_prompts(
         _question(cell, f"question_column: row {number} of {label} (column {question_column!r})")
         for number, cell in enumerate(rows[question_column][:], 1)
     ]
-    answers = gold_answers(rows[answer_column]) if answer_column in rows.column_names else [None] * len(rows)
+    answers = gold_answers(rows[answer_column], pattern) if answer_column in rows.column_names else [None] * len(rows)
     texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
     kept = [index for index, text in enumerate(texts) if text.strip() and (answers[index] or not needs_gold)]
     if not kept:
-        gold = f" and a gold answer in {answer_column!r} (`… #### 72`, or 72 alone)" if needs_gold else ""
+        gold = (
+            f" and a gold answer in {answer_column!r} (`… #### 72`, `\\boxed{72}`, or 72 alone)" if needs_gold else ""
+        )
         raise UserError(
             f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
             f"in {question_column!r} (as text){gold}; name other columns, or fix the rows{without}"

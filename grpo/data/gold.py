@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from rewards import extract_hash_answer
+from rewards import extract_hash_answer, find_answer
 
 _NUMBER = re.compile(
     r"(?=.*[0-9])\+?(?P<minus>\$?[-\u2212]|[-\u2212]\$)?\$?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)"
@@ -37,14 +37,22 @@ def gold_answer(value: Any) -> str | None:
     return ("-" if number["minus"] else "") + whole + decimals
 
 
-def gold_answers(values: Iterable[Any]) -> list[str | None]:
-    """The gold answers of a column; if any of its values has `####`, those without it are not gold answers.
+def gold_answers(values: Iterable[Any], pattern: str = "xml") -> list[str | None]:
+    r"""The gold answers of a column. Where any value marks its answer, those that do not are not gold answers.
 
-    >>> gold_answers(["2 + 2 = 4\\n#### 4", "5"]), gold_answers(["4", "$5"])
-    (['4', None], ['4', '5'])
+    The marks are the run's answer pattern, `####` and `\boxed{}`; the first that occurs counts.
+
+    >>> gold_answers(["2 + 2 = 4\n#### 4", "5"]), gold_answers([r"so \boxed{\frac{1}{2}}.", r"\boxed{1,000}"])
+    (['4', None], ['\\frac{1}{2}', '1000'])
+    >>> gold_answers(["4", "$5"]), gold_answers(["It is red. Answer: red"], "final")
+    (['4', '5'], ['red'])
     """
-    values = list(values)
-    marked = any(isinstance(value, str) and "####" in value for value in values)
-    return [
-        gold_answer(value) if not marked or (isinstance(value, str) and "####" in value) else None for value in values
-    ]
+    cells = list(values)
+    texts = [cell if isinstance(cell, str) else "" for cell in cells]
+    marks = dict.fromkeys((pattern, "hash", "boxed"))
+    mark = next((mark for mark in marks if any(find_answer(text, mark) is not None for text in texts)), None)
+    if mark == "hash":
+        return [gold_answer(text) if "####" in text else None for text in texts]
+    if mark:
+        return [gold_answer(find_answer(text, mark)) for text in texts]
+    return [gold_answer(cell) for cell in cells]

@@ -45,10 +45,29 @@ def test_rows_without_a_usable_answer_are_dropped_and_counted():
         (["+5", "\u22125", "-1,200.0", ".5"], ["5", "-5", "-1200", "0.5"]),
         (["1.50", "0", "-", ".", "1,00", "5 apples"], ["1.50", "0", "-", ".", "1,00", "5 apples"]),
         ([True, ["7"], {"a": 7}], [None, None, None]),
+        ([r"no: \boxed{1}, but \boxed{\frac{1}{2}}.", r"\boxed{$1,000}", r"\boxed{(0, 1]}", r"\fbox{7.0}", "8", None],
+         [r"\frac{1}{2}", "1000", "(0, 1]", "7", None, None]),
+        ([r"\boxed{3}" "\n#### 4", "#### 5"], ["4", "5"]),
+        ([r"\boxed{3", "4"], [r"\boxed{3", "4"]),
     ],
 )  # fmt: skip
 def test_gold_answers_may_follow_a_mark_or_be_plain_or_numbers(values, golds):
     assert dataset.gold_answers(values) == golds
+
+
+@pytest.mark.parametrize(
+    ("pattern", "golds"),
+    [
+        ("xml", ["red", "blue"]),  # the pattern of completions is the default
+        ("final", ["It is <answer>red</answer>", None]),
+    ],
+)
+def test_gold_answers_may_have_the_pattern_of_completions(pattern, golds):
+    values = ["It is <answer>red</answer>", "<answer> blue </answer>"]
+    if pattern == "final":
+        values = [f"Hm. Answer: {values[0]}", "blue"]
+    assert dataset.gold_answers(values, pattern) == golds
+    assert dataset.gold_answers(["So it is: [[7]].", "[[8]]"], "[[{answer}]]") == ["7", "8"]
 
 
 def test_other_column_names_and_other_columns_stay():
