@@ -23,6 +23,7 @@ from rewards import REWARD_FUNCS
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"  # importable wherever the command runs
 NOT_PASSED = {"prompt", "completion", "completion_ids"}  # the columns that TRL keeps from rewards
 # What rewards get by keyword besides the data's columns, and two columns that all data has by then
 PASSED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
@@ -168,7 +169,7 @@ def _instead(name: str, known: Iterable[str]) -> str:
 
 
 def _load(name: str, allow_custom: bool, setting: str = "reward_funcs") -> Callable[..., Any]:
-    """A function of a module in the working directory."""
+    """A function of a module in the working directory, or of this repository's examples."""
     module_name, _, attribute = name.rpartition(".")
     if not module_name:
         raise UserError(f"{setting}: {name!r} is not a function of a file; write my_file.my_function")
@@ -186,7 +187,8 @@ def _load(name: str, allow_custom: bool, setting: str = "reward_funcs") -> Calla
         raise UserError(
             f"{setting}: importing {module_name!r} from {here} raises {type(error).__name__}: {error}; fix it"
         ) from error
-    if not Path(module.__file__ or "").resolve().is_relative_to(here.resolve()):
+    file = Path(module.__file__ or "").resolve()
+    if not any(file.is_relative_to(folder) for folder in (here.resolve(), EXAMPLES)):
         raise UserError(f"{setting}: {module_name!r} is the name of another module ({module.__file__}); rename yours")
     functions = {key: value for key, value in vars(module).items() if callable(value) and not isinstance(value, type)}
     if attribute not in functions:

@@ -93,6 +93,12 @@ def test_a_chosen_reward_keeps_its_name_and_can_be_pickled():
         assert copy(completions=["7"], completion_ids=[[1]]) == reward(completions=["7"], completion_ids=[[1]])
 
 
+def test_the_examples_are_found_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (loaded,) = chosen("examples.countdown.value").values()
+    assert loaded("2 * (3 + 7)") == 20
+
+
 @pytest.mark.parametrize("key", ["my_rewards.my_reward", "my_reward"])
 def test_a_reward_of_ones_own_takes_parameters_too(key):
     rewards = chosen("int_reward_func", "my_rewards.my_reward", args={key: {"scale": 2}})
