@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,16 @@ COLORS = {
     "rule": "#e4e0d8",
     "bad": "#ab3a28",
     "good": "#24724a",
+    # Lines on one another: at least 27 apart in CIELAB, however the eye sees colours, and 3:1 on the paper
+    "line-1": "#1a319d",
+    "line-2": "#a41b79",
+    "line-3": "#26a01a",
+    "line-4": "#976651",
+    "line-5": "#3a2d24",
 }
+# Dashes of such lines, in widths of a line, so that neither colour nor dash alone tells them apart
+DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1), (5, 1.2, 1, 1.2))
+LINES = tuple(name for name in COLORS if name.startswith("line-"))
 STYLE: Any = {  # matplotlib names each key's type
     "svg.fonttype": "none",  # text that can be selected, in the page's font
     "svg.hashsalt": "grpo",  # the same file for the same run
@@ -106,18 +115,8 @@ def draw(
     color: str = "accent", limit: float | None = None, beside: Beside = (),
 ) -> None:  # fmt: skip
     """Draw a curve against optimizer steps, and lines: where a stage begins, dashed at alarms, dotted at `limit`."""
-    from matplotlib.ticker import MaxNLocator
-
-    left, right = curve.steps[0], max(curve.steps[-1], curve.steps[0] + 1)
     others = [value for other, _ in beside for value in other.values]
-    bottom, top = min(0, limit or 0, *curve.lows, *others), max(0, limit or 0, *curve.highs, *others)
-    locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
-    ticks = [float(tick) for tick in locator.tick_values(bottom, top if top > bottom else 1)]
-    axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
-    ticks = [tick for tick in ticks if tick >= bottom]
-    axes.set_yticks(ticks, [number(tick) for tick in ticks])
-    axes.set_xticks(_ticks(curve.steps))
-    axes.get_xticklabels()[-1].set_horizontalalignment("right")
+    left, right = _frame(axes, curve.steps, [limit or 0, *curve.lows, *curve.highs, *others])
     if curve.lows != curve.highs:
         outline = (curve.steps + curve.steps[::-1], curve.highs + curve.lows[::-1])
         axes.fill(*outline, color=COLORS[color], alpha=0.15, linewidth=0)  # fill_between would define it in <defs>
@@ -138,6 +137,22 @@ def draw(
     for alarm in alarms:
         if isinstance(alarm["step"], int) and left <= alarm["step"] <= right:
             axes.axvline(alarm["step"], color=COLORS["bad"], linewidth=1.2, linestyle=(0, (3, 3)))
+
+
+def _frame(axes: "Axes", steps: list[int], values: Sequence[float]) -> tuple[int, int]:
+    """Scale the axes to hold these values, and 0, at these steps; the first step and the last."""
+    from matplotlib.ticker import MaxNLocator
+
+    left, right = steps[0], max(steps[-1], steps[0] + 1)
+    bottom, top = min(0, *values), max(0, *values)
+    locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
+    ticks = [float(tick) for tick in locator.tick_values(bottom, top if top > bottom else 1)]
+    axes.set(xlim=(left, right), ylim=(bottom, ticks[-1]))  # a tick at or above the highest value
+    ticks = [tick for tick in ticks if tick >= bottom]
+    axes.set_yticks(ticks, [number(tick) for tick in ticks])
+    axes.set_xticks(_ticks(steps))
+    axes.get_xticklabels()[-1].set_horizontalalignment("right")
+    return left, right
 
 
 def _ticks(steps: list[int]) -> list[int]:
@@ -161,13 +176,55 @@ def svg(
         label: the curve's name, for those who listen to the page.
         width: in px, as is `height`; the element scales with its box.
     """
+    first, last = (f"{number(curve.values[at])} at step {curve.steps[at]}" for at in (0, -1))
+
+    def lines(axes: "Axes") -> None:
+        draw(axes, curve, stages, alarms, color, limit, beside)
+
+    return _element(lines, f"{label}: {first}, {last}", width, height)
+
+
+def svg_together(curves: dict[str, Curve | None], label: str, width: int, height: int) -> Markup:
+    """Curves of several runs on one another, each with the colour and dash of its place (`swatch`).
+
+    Args:
+        curves: by the run's name; None where it has none.
+        label: what they are of, for those who listen to the page.
+        width: in px, as is `height`.
+    """
+    found = {name: curve for name, curve in curves.items() if curve}
+
+    def lines(axes: "Axes") -> None:
+        steps = sorted({step for curve in found.values() for step in curve.steps})
+        _frame(axes, steps, [value for curve in found.values() for value in curve.running_mean])
+        for place, curve in enumerate(curves.values()):
+            if curve:
+                color, dash = LINES[place % len(LINES)], DASHES[place % len(DASHES)]
+                style: Any = (0, dash) if dash else "solid"
+                axes.plot(curve.steps, curve.running_mean, color=COLORS[color], linestyle=style, linewidth=2)
+
+    ends = (f"{name} {number(curve.values[-1])} at step {curve.steps[-1]}" for name, curve in found.items())
+    return _element(lines, f"{label}: {', '.join(ends)}", width, height)
+
+
+def swatch(place: int) -> Markup:
+    """A piece of the line that a run has in `svg_together`, for the legend."""
+    color, dash = LINES[place % len(LINES)], DASHES[place % len(DASHES)]
+    dashes = " ".join(f"{2 * length:g}" for length in dash) or "none"
+    line = (
+        f'<line x1="0" y1="4" x2="34" y2="4" stroke="var(--{color})" stroke-width="2.5" stroke-dasharray="{dashes}"/>'
+    )
+    return Markup(f'<svg class="swatch" viewBox="0 0 34 8" aria-hidden="true">{line}</svg>')
+
+
+def _element(lines: Callable[["Axes"], None], label: str, width: int, height: int) -> Markup:
+    """What is drawn on axes of this size, as an SVG element in the page's colours."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width / 72, height / 72))
-        axes = figure.add_axes((38 / width, 18 / height, 1 - 46 / width, 1 - 26 / height))
-        draw(axes, curve, stages, alarms, color, limit, beside)
+        lines(figure.add_axes((38 / width, 18 / height, 1 - 46 / width, 1 - 26 / height)))
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # without what is for a file of its own: its head, global styles and names that another chart has, too
@@ -176,9 +233,7 @@ def svg(
     _, _, inner = drawn[drawn.index("<svg") :].partition(">")
     for name, value in COLORS.items():
         inner = inner.replace(value, f"var(--{name})")
-    first, last = (f"{number(curve.values[at])} at step {curve.steps[at]}" for at in (0, -1))
-    head = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}: {first}, {last}">'
-    return Markup(head + inner)
+    return Markup(f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">' + inner)
 
 
 def draw_curves(

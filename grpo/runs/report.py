@@ -43,7 +43,7 @@ def read_metrics(run: Path, key: str = "reward") -> list[dict[str, Any]]:
     Args:
         key: what such a log holds: `eval/n` those of accuracy while training, `eval_reward` TRL's evaluations.
     """
-    steps = {line["step"]: line for line in _read_lines(run / "metrics.jsonl") if key in line}
+    steps = {line["step"]: line for line in read_lines(run / "metrics.jsonl") if key in line}
     return [steps[step] for step in sorted(steps)]
 
 
@@ -57,29 +57,37 @@ def _read_curves(run: Path) -> dict[str, charts.Curve]:
     return curves | {f"eval_{key}": curve for key, curve in charts.read_curves(sampled).items()}
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     """The file's objects, one a line; none where there is no file."""
     # not splitlines(): a completion may hold U+2028. After the last newline is what a killed run has half written
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
     objects = []
     for number, line in enumerate(lines, 1):
-        try:
-            objects.append(json.loads(line))
-        except ValueError:
-            raise UserError(f"{path}, line {number} is not a JSON object; remove the line") from None
+        found = _object(line)
+        if found is None:
+            raise UserError(f"{path}, line {number} is not a JSON object; remove the line")
+        objects.append(found)
     return objects
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     """The file's JSON object; empty where there is no file."""
+    found = _object(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
+    if found is None:
+        raise UserError(f"{path} is not a JSON object; remove it to read the run without it")
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
-    except ValueError:
-        raise UserError(f"{path} is not a JSON object; remove it to report the run without it") from None
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
-def _facts(run: Path) -> dict[str, Any]:
-    """What the templates show, from those files that are there."""
+def read_facts(run: Path) -> dict[str, Any]:
+    """What the templates show, from the files that are there; UserError where one is broken, or all are missing."""
     record, curves = _read_object(run / "run.json"), _read_curves(run)
     evaluations = {when: _read_object(run / f"eval_{when}.json") for when in ("before", "after", "only")}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
@@ -98,7 +106,7 @@ def _facts(run: Path) -> dict[str, Any]:
         "stages": record.get("stages") or [],
         "evaluations": evaluations,
         "comparison": _read_object(run / "comparison.json"),
-        "alarms": _read_lines(run / "alarms.jsonl"),
+        "alarms": read_lines(run / "alarms.jsonl"),
     }
 
 
@@ -124,7 +132,7 @@ def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, 
 
 def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
     """The questions that were fixed, broken and never right (leniently), as records before and after."""
-    before, after = (_read_lines(run / f"completions_{when}.jsonl") for when in ("before", "after"))
+    before, after = (read_lines(run / f"completions_{when}.jsonl") for when in ("before", "after"))
     # an evaluation that was killed while it wrote has fewer
     pairs = [pair for pair in zip(before, after, strict=False) if pair[0]["question"] == pair[1]["question"]]
     return {
@@ -139,7 +147,7 @@ def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]
 
 def draw_curves(run: Path) -> Path:
     """Write `curves.png`, the rewards while training beside the answers before and after, and return its path."""
-    facts = _facts(run)
+    facts = read_facts(run)
     drawn = ("curves", "evaluations", "stages", "limits")
     return charts.draw_curves(run / "curves.png", *(facts[name] for name in drawn))
 
@@ -193,13 +201,14 @@ def _environment(html: bool) -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["svg"] = charts.svg
+    environment.globals |= {"svg": charts.svg, "svg_together": charts.svg_together, "swatch": charts.swatch}
     environment.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
     environment.filters |= {"code": _code, "python": _python, "setting": _setting, "command": _command}
     return environment
 
 
-def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
+def fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
+    """Write the page or the card that the template makes of these facts, and return its path."""
     text = _environment(path.suffix == ".html").get_template(template).render(facts)
     part = path.with_name(f".{path.name}.part")  # a browser may load the page while it is written
     try:
@@ -212,10 +221,10 @@ def _fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
 
 def write(run: Path) -> Path:
     """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
-    facts = _facts(run)
+    facts = read_facts(run)
     if facts["curves"]:
         draw_curves(run)
-    return _fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": None})
+    return fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": None})
 
 
 def refresh(run: Path, steps: int = 0) -> str:
@@ -228,10 +237,10 @@ def refresh(run: Path, steps: int = 0) -> str:
         why it could not be written, empty if it was: no run ends for its report.
     """
     try:
-        facts = _facts(run)
+        facts = read_facts(run)
         now = {"every": REFRESH, "at": time.strftime("%H:%M:%S"), "steps": steps}
         live = now if facts["status"] == "running" else None
-        _fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": live})
+        fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": live})
     except Exception as error:
         return reason_of(error)
     return ""
@@ -239,11 +248,11 @@ def refresh(run: Path, steps: int = 0) -> str:
 
 def write_model_card(run: Path, **names: Any) -> Path:
     """Write the model card, `README.md` beside the model; TRL's names for model and data are in `run.json` already."""
-    facts = _facts(run) | {"adapter": (run / "adapter_config.json").is_file()}
+    facts = read_facts(run) | {"adapter": (run / "adapter_config.json").is_file()}
     facts["model_name_or_path"] = _hub_id(str(facts["settings"].get("model_name_or_path")))
     facts["datasets"] = list(filter(None, map(_hub_id, as_list(facts["settings"].get("dataset_name")))))
     facts |= {"license": _license(facts), "directory": run.resolve().name, "unimportant": NOT_ON_THE_CARD}
-    return _fill("model_card.md.j2", run / "README.md", facts)
+    return fill("model_card.md.j2", run / "README.md", facts)
 
 
 def _hub_id(name: str) -> str | None:

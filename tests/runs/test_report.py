@@ -96,6 +96,37 @@ def test_another_broken_line_is_named_by_file_and_number(run):
         report.read_metrics(run)
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "3", "[" * 100_000])
+def test_json_that_is_no_object_is_named_by_its_file(run, text):
+    (run / "metrics.jsonl").write_text(f"{{}}\n{text}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2 is not a JSON object"):
+        report.read_metrics(run)
+    (run / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"run\.json is not a JSON object"):
+        report.write(run)
+
+
+def test_lines_on_one_another_differ_in_colour_or_dash(run):
+    curve = charts.read_curves(report.read_metrics(run))["reward"]
+    names = [f"run {number}" for number in range(20)]
+    drawn = charts.svg_together({**dict.fromkeys(names, curve), "without": None}, "<Reward>", 760, 220)
+    assert 'aria-label="&lt;Reward&gt;: run 0 2.4 at step 24, run 1 2.4' in drawn and "without" not in drawn
+    lines = re.findall(r'd="[^"]*" style="fill: none; ([^"]*var\(--line-\d\)[^"]*)"', drawn)
+    assert len(lines) == len(set(lines)) == 20
+    swatches = [charts.swatch(place) for place in range(20)]
+    assert len(set(swatches)) == 20
+    for swatch, line in zip(swatches, lines, strict=True):
+        color, dash = re.search(r'stroke="(.*?)".*dasharray="(.*?)"', swatch).groups()
+        assert f"stroke: {color};" in line and ("stroke-dasharray" in line) == (dash != "none")
+
+
+def test_the_pages_colours_are_the_charts_in_both_themes():
+    style = Path(report.__file__).with_name("templates").joinpath("style.css").read_text()
+    light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in style.split("@media", 2)[:2])
+    assert {name: light[name] for name in charts.COLORS} == charts.COLORS
+    assert set(charts.COLORS) <= set(dark)
+
+
 def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     page = Page(report.write(run))
     for words in (
