@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainerControl, TrainerState
 
+from grpo.core.errors import UserError
 from grpo.core.processes import say, show
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
@@ -128,8 +129,15 @@ def follow(
     data: Data,
     before: Evaluation,
 ) -> AccuracyCurve:
-    """Add the curve to a trainer where `eval_every` asks for one."""
+    """Add the curve to a trainer where `eval_every` asks for one.
+
+    Raises:
+        UserError: `keep_best`, and checkpoints hold no weights that a sharded trainer could load.
+    """
     curve = AccuracyCurve(config, run, trainer, tokenizer, data, before)
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    if curve.picks and sharded and config.training.save_only_model:
+        raise UserError("keep_best: sharded weights are loaded from whole checkpoints; drop save_only_model")
     if curve.every:
         trainer.add_callback(curve)
     if curve.picks and not curve.apart:

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers_resume import assert_same, interrupted, state_of, without_clock
@@ -11,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 import train_grpo
+from grpo.core.errors import UserError
 from grpo.evaluation import curve, evaluate
 from grpo.runs import checkpoints
 
@@ -73,6 +76,30 @@ def test_the_run_is_that_without_it(tiny_run, measures, more):
     assert record()["step"] == 3 and "pass_k" not in measured[3]
     low, share, high = (measured[2][f"eval/accuracy_lenient{end}"] for end in ("_low", "", "_high"))
     assert low <= share <= high and measured[2]["time/evaluation"] > 0
+
+
+@pytest.mark.slow
+def test_it_is_no_part_of_a_steps_time(tiny_run, monkeypatch):
+    measure = evaluate.measure
+
+    def slow(*args):
+        time.sleep(1.5)
+        return measure(*args)
+
+    monkeypatch.setattr(evaluate, "measure", slow)
+    assert train_grpo.main(tiny_run(**{**FLAGS, "max_steps": "2", "logging_steps": "2"}, eval_every="1")) == 0
+    measured, others = lines_of()
+    (line,) = [line for line in others if "reward" in line]
+    assert line["step"] == 2 and line["step_time"] < 1.5  # the mean of both
+    assert len(measured) == 3
+
+
+def test_sharded_weights_need_whole_checkpoints():
+    script = SimpleNamespace(eval_every=5, keep_best=True)
+    config = SimpleNamespace(script=script, training=SimpleNamespace(save_only_model=True))
+    trainer = SimpleNamespace(is_fsdp_enabled=True, is_deepspeed_enabled=False)
+    with pytest.raises(UserError, match=r"keep_best: sharded weights .* drop save_only_model"):
+        curve.follow(config, None, trainer, None, SimpleNamespace(picking=None), ({}, []))
 
 
 @pytest.mark.slow

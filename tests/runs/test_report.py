@@ -235,6 +235,12 @@ def test_accuracy_while_training_is_a_curve_with_its_interval(run, no_picture):
     assert "Lenient accuracy 50 → 75 per cent; band: 95 % interval; grey: strict" in page and "biases" not in page
 
 
+def test_without_gold_answers_the_format_has_the_curve(run, undrawn):
+    add_metrics(run, {"step": 0, "eval/n": 8, "eval/format_strict": 0.5})
+    page = Page(report.write(run)).text
+    assert "Format while it trained 8 held-out questions" in page and "Strict format 50 → 50" in page
+
+
 @pytest.mark.parametrize("picking", [0, 8])
 def test_the_step_that_is_saved_is_named(run, undrawn, picking):
     """And that picking it by the last questions flatters it."""
@@ -264,7 +270,7 @@ def test_groups_are_three_lines_with_what_to_do(run, monkeypatch):
     shares = {"groups/all_right": 0.25, "groups/all_wrong": 0.5, "groups/mixed": 0.25}
     add_metrics(run, *({"step": step, "reward": 1.0, **shares} for step in (25, 26)))
     page = Page(report.write(run)).text
-    assert "all right: use harder questions all wrong: easier ones" in page
+    assert "these teach to be right; all right: use harder questions ; all wrong: easier ones" in page
     lines = drawn["Groups with right and wrong"]
     assert [(curve.values, name) for curve, name in lines] == [([25, 25], "good"), ([50, 50], "bad")]
 

@@ -119,6 +119,9 @@ def test_trackio_has_one_run_a_training_resumed_or_not(monkeypatch, capsys):
     assert capsys.readouterr().out.count("note: trackio already has a run x; this one is called x-") == 2
 
 
+ACCURACY = "train/eval/accuracy_lenient"
+
+
 @pytest.mark.slow
 def test_a_run_logs_to_all_of_them_without_a_key(tiny_run):
     """A real command at home in an empty directory; of the secrets in its environment, no file holds one."""
@@ -126,7 +129,8 @@ def test_a_run_logs_to_all_of_them_without_a_key(tiny_run):
 
     secrets = {name: value for name, value in SECRETS.items() if name != "WANDB_API_KEY"}
     home = {"HOME": str(Path("home").absolute()), "HF_HOME": str(Path("home/hf").absolute())}
-    argv = tiny_run(report_to="wandb,swanlab,trackio,tensorboard", run_name="a-name-of-its-own")
+    trackers = "wandb,swanlab,trackio,tensorboard"
+    argv = tiny_run(report_to=trackers, run_name="a-name-of-its-own", eval_every="1", eval_samples="2")
     done = command(ROOT / "train_grpo.py", argv, real=True, **home, **secrets)  # trackers write at the exit
     assert done.returncode == 0, done.stderr[-3000:]
     for label in ("W&B", "SwanLab"):
@@ -134,12 +138,13 @@ def test_a_run_logs_to_all_of_them_without_a_key(tiny_run):
     for pattern in ("wandb/offline-run-*", "swanlog/run-*", "home/hf/trackio/*.db*"):
         files = [path for found in Path.cwd().glob(pattern) for path in (found, *found.rglob("*")) if path.is_file()]
         content = b"".join(path.read_bytes() for path in files)
-        for word in ("a-name-of-its-own", "train/reward", "train/rewards/correctness_reward_func/mean"):
+        for word in ("a-name-of-its-own", "train/reward", "train/rewards/correctness_reward_func/mean", ACCURACY):
             assert word.encode() in content, (pattern, word)
     (events,) = Path("run/runs").iterdir()
     events = EventAccumulator(str(events))
     events.Reload()
     assert [event.step for event in events.Scalars("train/reward")] == [1, 2]
+    assert [event.step for event in events.Scalars(ACCURACY)] == [0, 1, 2]  # the last one before trackers end
     assert not [path for path in Path.cwd().rglob("*") if path.is_file() and b"planted-" in path.read_bytes()]
 
 
