@@ -26,6 +26,7 @@ from grpo.data.dataset import Data, canonical
 from grpo.evaluation import curve, inference
 from grpo.policy import memory, vllm
 from grpo.rewarding import probe
+from grpo.rewarding.answers import kind_of
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, refuse_collisions, refuse_missing, weights_of
 from grpo.runs import hub, trackers
@@ -98,16 +99,24 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
     if not golds:
         return
     shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
-    numbers = fmean(re.fullmatch(r"-?[0-9]*\.?[0-9]+(/[0-9]+)?", gold) is not None for gold in golds)
-    with_digits = fmean(any(map(str.isdigit, gold)) for gold in golds)
-    finding = f"{shown} · {100 * numbers:.0f} % numbers, longest {counted(max(map(len, golds)), 'character')}"
+    kinds = Counter(map(kind_of, golds))
+    numbers, mathematics = kinds["number"] / len(golds), kinds["mathematics"] / len(golds)
+    texts = [gold for gold in golds if kind_of(gold) == "text"]
+    finding = f"{shown} · {100 * numbers:.0f} % numbers, "
+    for kind, share in (("mathematics", mathematics), ("text", len(texts) / len(golds))):
+        finding += f"{100 * share:.0f} % {kind}, " if share else ""
+    finding += f"longest {counted(max(map(len, golds)), 'character')}"
     remedy = ""
-    if fmean(len(gold) > LONG_GOLD for gold in golds) > 0.05:
+    if sum(len(gold) > LONG_GOLD for gold in texts) > 0.05 * len(golds):
         remedy = "no completion will hold such texts exactly: keep the final answer alone, or put it after ####"
-    elif numbers < 0.5 < with_digits:
+    elif sum(any(map(str.isdigit, gold)) for gold in texts) > 0.5 * len(golds):
         remedy = "only exactly this text earns correctness: keep the number alone, or put it after ####"
     elif numbers < 0.5 and "int_reward_func" in reward_names:
         remedy = "int_reward_func pays for digits, which are wrong here; drop it"
+    elif mathematics > 0.1 and "correctness_reward_func" in reward_names:
+        remedy = (
+            "correctness_reward_func wants exactly this text; numeric_correctness_reward_func also takes 1/2 for 0.5"
+        )
     yield check_if(remedy, "gold answers", finding, remedy)
 
 

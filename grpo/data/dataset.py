@@ -17,10 +17,9 @@ from grpo.core.checklist import counted
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments, as_list
 from grpo.data import prompts
-from grpo.data.gold import gold_answers
+from grpo.data.gold import gold_answers, gold_mark, gold_solution
 from grpo.data.prompts import Message, Prompt, PromptFormat, Shot, messages_of
 from grpo.data.sources import Splits, join, load_source, load_sources, on_hub, take_split
-from rewards import extract_hash_answer
 
 # keyword arguments of a reward, and what makes TRL take prompts for those of a vision model
 TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images"}
@@ -210,22 +209,25 @@ def prepare(
         contradictory=sum(len(golds) > 1 for golds in answers.values()),
         lengths=lengths,
         too_long=too_long,
-        solutions=_solutions([raw[label] for label in train or held], *columns),
+        solutions=_solutions([raw[label] for label in train or held], *columns, prompt_format.pattern),
         notes=_notes([raw[label] for label in train or held], prompt_format, script.question_column),
     )
 
 
-def _solutions(tables: Sequence[Dataset], question_column: str, answer_column: str) -> dict[str, tuple[str, str]]:
-    """Gold solutions by question, of at most a thousand rows: what comes before `####`, and the answer."""
+def _solutions(
+    tables: Sequence[Dataset], question_column: str, answer_column: str, pattern: str
+) -> dict[str, tuple[str, str]]:
+    """Gold solutions by question, of at most a thousand rows: what comes before the marked answer, and the answer."""
     found = {}
     for rows in tables:
         some = rows.select(range(min(1000 // len(tables), len(rows))))
         asked = some[column_of(some, question_column)][:]
         solutions = some[answer_column][:] if answer_column in some.column_names else []
+        mark = gold_mark(solutions, pattern)
         for question, solution in zip(asked, solutions, strict=False):
             text = question[-1]["content"] if isinstance(question, list) and question else question
-            if isinstance(text, str) and isinstance(solution, str) and (answer := extract_hash_answer(solution)):
-                found[canonical(text)] = solution.partition("####")[0].strip(), answer
+            if isinstance(text, str) and (parts := gold_solution(solution, mark)):
+                found[canonical(text)] = parts
     return found
 
 

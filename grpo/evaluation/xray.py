@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import rewards
 from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser
-from grpo.data.gold import gold_answer
+from grpo.data.gold import gold_answers
 from grpo.rewarding import registry
 from rewards import REWARD_FUNCS, count_xml, extract_answer, has_soft_format, has_strict_format
 
@@ -51,7 +51,7 @@ def read(lines: Iterable[bytes]) -> tuple[list[Row], dict[int, str]]:
 def _read_row(row: Any) -> Row:
     if not isinstance(row, dict) or not {"completion", "answer"} <= row.keys():
         raise UserError("not a JSON object with the fields `completion` and `answer`")
-    text, gold = row["completion"], gold_answer(row["answer"])
+    text, (gold,) = row["completion"], gold_answers([row["answer"]])
     if isinstance(text, list) and text and isinstance(text[0], dict):
         text = text[0].get("content")
     if not isinstance(text, str):

@@ -199,6 +199,16 @@ def gold_of(gold: str) -> Gold:
     return Gold(meaning, _unit(unit))
 
 
+def kind_of(gold: str) -> str:
+    """How a gold answer is compared: as a number, as mathematics or as text.
+
+    >>> [kind_of(gold) for gold in ("1,000", "5 cm", r"\\frac{1}{2}", r"3\\sqrt{2}", "(1,2)", "12:30", "Paris")]
+    ['number', 'number', 'number', 'mathematics', 'mathematics', 'text', 'text']
+    """
+    known = gold_of(gold)
+    return "number" if known.number else "text" if known.meaning is None else "mathematics"
+
+
 # --- Where a conclusion is in prose --------------------------------------------------------------------------------
 
 _FORMULA = re.compile(r"\$\$?([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")

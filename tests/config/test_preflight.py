@@ -105,8 +105,14 @@ def test_each_problem_is_a_warning_with_a_remedy(name, table):
 GOLDS = {  # gold answers of a column, rewards: what is warned of
     "numbers": (lambda n: f"{n},000", GIST_REWARDS, ""),
     "fractions": (lambda n: f"-{n}/7", GIST_REWARDS, ""),
-    "boxed": (lambda n: rf"It is \boxed{{{n}}}.", GIST_REWARDS, ""),
-    "in brackets": (lambda n: f"[{n}]", GIST_REWARDS, "only exactly this text"),
+    "boxed": (lambda n: rf"So it is $\boxed{{{n}}}$.", GIST_REWARDS, ""),
+    "mathematics": (lambda n: rf"{n}\sqrt{{2}}", ["numeric_correctness_reward_func"], ""),
+    "mathematics, paid exactly": (
+        lambda n: f"({n}, 1)",
+        ["correctness_reward_func"],
+        "numeric_correctness_reward_func",
+    ),
+    "times": (lambda n: f"12:{n}", GIST_REWARDS, "only exactly this text"),
     "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "final answer alone"),
     "letters": (lambda n: "ABCD"[n % 4], ["correctness_reward_func"], ""),
     "letters, paid for digits": (lambda n: "ABCD"[n % 4], GIST_REWARDS, "int_reward_func pays for digits"),
@@ -119,7 +125,8 @@ def test_gold_answers_are_described_and_judged(name, table):
     rows = [{"question": f"{n}?", "answer": gold(n)} for n in range(2, 42)]
     found = table(rows=rows, rewards=rewards)["gold answers"]
     assert found.status == ("warning" if warned else "ok") and warned in found.remedy
-    assert f"{100 if name in ('numbers', 'fractions', 'boxed') else 0} % numbers" in found.finding
+    kind = "numbers" if name in ("numbers", "fractions", "boxed") else "mathematics" if "math" in name else "text"
+    assert f"100 % {kind}, longest" in found.finding
 
 
 BEST = {"eval_every": "5", "keep_best": "true"}
