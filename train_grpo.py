@@ -176,7 +176,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
     from grpo.runs.run import open_run
 
     if config.script.eval_only:
-        return before_after.measure_alone(config, tokenizer, data, judge)
+        return before_after.measure_alone(config, tokenizer, data, judge, reward_funcs)
 
     from grpo.training.setup import make_trainer
 

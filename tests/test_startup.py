@@ -10,7 +10,7 @@ import pytest
 from helpers_runs import DEMO, ROOT
 
 import train_grpo
-from grpo.data import dataset
+from grpo.data import sources
 from grpo.policy import loading
 
 PHASES = """
@@ -92,7 +92,7 @@ def test_a_run_loads_tokenizer_weights_and_rows_once(tiny_run, monkeypatch):
 
     for auto in (AutoTokenizer, AutoModelForCausalLM, AutoProcessor):
         count(auto, "from_pretrained")
-    count(dataset, "load_source", of="rows")
+    count(sources, "load_source", of="rows")
     count(loading, "read_configs", of="configs")
     assert train_grpo.main(tiny_run(max_steps="1", eval_samples="2")) == 0
     assert calls == {"AutoTokenizer": 1, "AutoModelForCausalLM": 1, "rows": 1, "configs": 1}

@@ -147,6 +147,9 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     typed = {key for key in parser.keys if key in flags or f"no_{key}" in flags}
     settings = {key: getattr(namespace, key) for key in parser.keys}
     settings |= {key: _data_sets(key, settings[key]) for key in DATA_SETS}
+    for key in ("stages", "exemplars"):  # all of them may be one word of the command line
+        if settings[key] and len(settings[key]) == 1 and isinstance(settings[key][0], list):
+            settings[key] = settings[key][0]
     names, usual = settings["dataset_name"], hyperparameters.get("dataset_name")
     if names != merged.get("dataset_name"):
         own = hyperparameters if names == usual else {}

@@ -68,11 +68,6 @@ def json_word(example: str) -> Callable[[str], Any]:
     return read
 
 
-def one_list(words: list[Any]) -> list[Any]:
-    """The mappings of such a flag, which may also come as one list in a single word."""
-    return words[0] if len(words) == 1 and isinstance(words[0], list) else words
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:

@@ -210,7 +210,7 @@ def prepare(
         lengths=lengths,
         too_long=too_long,
         solutions=_solutions([raw[label] for label in train or held], *columns, prompt_format.pattern),
-        notes=_notes([raw[label] for label in train or held], prompt_format, script.question_column),
+        notes=_notes([raw[label] for label in train or held], prompt_format, script.question_column, typed),
     )
 
 
@@ -231,14 +231,18 @@ def _solutions(
     return found
 
 
-def _notes(tables: Sequence[Dataset], prompt_format: PromptFormat, question_column: str) -> list[str]:
-    """What was decided for the user, for preflight."""
+def _notes(
+    tables: Sequence[Dataset], prompt_format: PromptFormat, question_column: str, typed: Container[str]
+) -> list[str]:
+    """What was decided for the user, for preflight; UserError for a template that was typed and is not used."""
     found = []
     if any(column_of(rows, question_column) != question_column for rows in tables):
         found.append(f"the questions are in 'prompt', where there is no column {question_column!r}")
     asked = [rows[column_of(rows, question_column)] for rows in tables]
     lists = [cell for cells in asked for cell in cells[:] if not isinstance(cells[0], str)]
     chats = [messages for cell in lists if (messages := messages_of(cell))]
+    if chats and len(chats) == sum(map(len, tables)) and "question_template" in typed:
+        raise UserError("question_template: it has no effect on messages, which are used as they are; drop it")
     if chats:
         added = sum(map(prompt_format.adds_system, chats))
         prompt = "system prompt" if prompt_format.chat else "opening"

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo.core import parsing
 from grpo.core.errors import UserError
 from grpo.core.settings import ScriptArguments
 from rewards import THINK_FORMAT, extract_answer, template_parts
@@ -129,7 +128,7 @@ def exemplars(script: ScriptArguments, usual: Sequence[Shot]) -> Sequence[Shot]:
     if script.exemplars is None:
         return usual
     keys, found = ("question", "reasoning", "answer"), []
-    for number, each in enumerate(parsing.one_list(script.exemplars), start=1):
+    for number, each in enumerate(script.exemplars, start=1):
         values = [each.get(key) for key in keys] if isinstance(each, dict) and set(each) == set(keys) else []
         asked, why, gold = (str(value) if type(value) in (int, float, str) else "" for value in values or [None] * 3)
         if not (asked.strip() and why.strip() and gold.strip()):

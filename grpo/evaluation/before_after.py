@@ -17,6 +17,7 @@ from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading, sharding
 from grpo.rewarding.judge import Judge
+from grpo.rewarding.registry import Rewards
 from grpo.runs.resume import unchanged
 from grpo.runs.run import open_run
 
@@ -43,7 +44,8 @@ def measure_before(
         summary, answers = known
     else:
         with sharding.whole(trainer) as policy:
-            summary, answers = evaluate.measure(config, policy, tokenizer, data, judge)
+            rewards = evaluate.rewards_in(trainer)
+            summary, answers = evaluate.measure(config, policy, tokenizer, data, judge, rewards)
     if is_first_process():
         evaluate.save(config.output, "before", summary, answers)
         evaluate.print_answers("before training", answers)
@@ -81,7 +83,8 @@ def measure_after(
         summary, answers = accuracy.after
     else:
         with sharding.whole(trainer) as policy:
-            summary, answers = evaluate.measure(config, policy, tokenizer, data, judge)
+            rewards = evaluate.rewards_in(trainer)
+            summary, answers = evaluate.measure(config, policy, tokenizer, data, judge, rewards)
     if is_first_process():
         summary["step"] = accuracy.step
         evaluate.save(config.output, "after", summary, answers)
@@ -92,10 +95,12 @@ def measure_after(
         evaluate.print_evaluations({"before": before[0], "after": summary}, compared["sentence"], style)
 
 
-def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, judge: Judge) -> int:
+def measure_alone(
+    config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, judge: Judge, rewards: Rewards
+) -> int:
     """`--eval_only`: measure the model as it is; the exit status."""
     with open_run(config) as run:
-        summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data, judge)
+        summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data, judge, rewards)
         run.begin(**data.facts())  # only now: it may replace a run (`overwrite_run`)
         if is_first_process():
             evaluate.save(config.output, "only", summary, answers)

@@ -16,7 +16,7 @@ from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import sharding
 from grpo.runs.run import Run
 
-MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated")  # logged, with their intervals
+MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged, with intervals
 BIASED = "picked by these questions, which biases the accuracy after training upwards"
 
 
@@ -90,7 +90,8 @@ class AccuracyCurve(TrainerCallback):
         greedy = dataclasses.replace(self.config, script=dataclasses.replace(script, eval_num_samples=1))
         with sharding.whole(trainer) as policy:
             measured = self.config if ends else greedy
-            evaluation = evaluate.measure(measured, policy, self.tokenizer, self.data, trainer.judge)
+            rewards = evaluate.rewards_in(trainer)
+            evaluation = evaluate.measure(measured, policy, self.tokenizer, self.data, trainer.judge, rewards)
         self.after = evaluation if ends else None
         self._note(evaluation[0])
         if not self.picks or state.global_step == 0:
@@ -117,6 +118,8 @@ class AccuracyCurve(TrainerCallback):
             for measure in MEASURES[:3]
             if summary.get(measure) is not None
         ]
+        if summary.get("reward") is not None:  # there are no gold answers
+            parts.insert(0, f"reward {summary['reward']:.2f}")
         if trainer.is_world_process_zero():
             show(f"step {step}, held-out questions: {', '.join(parts[:2])}")
 

@@ -5,6 +5,8 @@ the run's judge says (rewarding/judge.py): the right answer counts however it is
 """
 
 import json
+import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +22,12 @@ from grpo.core.redaction import for_rich
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
+from grpo.evaluation.comparison import mean_interval, rewards_of
 from grpo.policy.generation import Sampling, generate, training_autocast
+from grpo.rewarding import registry, scoring
 from grpo.rewarding.judge import Judge
-from rewards import has_soft_format, has_strict_format
+from grpo.rewarding.registry import Rewards
+from rewards import has_soft_format, has_strict_format, short_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -72,18 +77,21 @@ def judge_samples(texts: Sequence[str], judge: Judge, row: Mapping[str, Any]) ->
     return {"samples": list(texts), "samples_right": right, "majority_right": majority_right}
 
 
-def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data, judge: Judge) -> Evaluation:
+def measure(
+    config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data, judge: Judge, rewards: Rewards
+) -> Evaluation:
     """Greedy pass@1 on the held-out questions; with `eval_num_samples` k > 1 also maj@k and pass@k.
 
-    It computes in training's number format; samples are drawn like rollouts.
+    It computes in training's number format; samples are drawn like rollouts. Where right and wrong cannot be told,
+    because there are no gold answers, the run's rewards are measured instead.
 
     Returns:
         The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
-        in tokens; `seconds`), and one record per question, in the order of the rows.
+        in tokens; `seconds`) but for `by_source`, and one record per question, in the order of the rows.
     """
     start = time.perf_counter()
     training, k, template = config.training, config.script.eval_num_samples, data.prompt_format.completion
-    prefill = data.prompt_format.prefill
+    prefill, chat = data.prompt_format.prefill, data.prompt_format.chat
     prompts = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs)
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
     engine = config.script.generation
@@ -97,34 +105,50 @@ def measure(config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data
     rows = data.held_out.to_list()
     for row, (ids, cut) in zip(rows, greedy, strict=True):
         text = prefill + tokenizer.decode(ids, skip_special_tokens=True)
+        verdicts = {"strict": judge.is_exact(text, row, template), "lenient": judge.is_right(text, row)}
         records.append(
             {
                 "question": row["question"],
                 "answer": row["answer"],
+                **({"source": row["source"]} if data.sources else {}),
                 "completion": text,
                 "extracted": judge.extract(text),
-                "strict": judge.is_exact(text, row, template),
-                "lenient": judge.is_right(text, row),
+                **(verdicts if judge.judges(row) else {}),
                 "format_strict": has_strict_format(text, template),
                 "format_soft": has_soft_format(text, template),
                 "truncated": cut,
                 "length": len(ids),
             }
         )
+    if not all(map(judge.judges, rows)):
+        columns = scoring.columns_of(rows, [r["completion"] for r in records], [ids for ids, _ in greedy], chat)
+        _add_rewards(records, scoring.scores(rewards, columns), registry.weights_of(config, rewards))
     for record, row, start_at in zip(records, rows, range(0, len(drawn), k), strict=bool(drawn)):
         texts = [prefill + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn[start_at:][:k]]
         record |= judge_samples(texts, judge, row)
     return {**summarize(records), "seconds": round(time.perf_counter() - start, 2)}, records
 
 
+def _add_rewards(
+    records: Sequence[dict[str, Any]], scores: dict[str, list[float | None]], weights: dict[str, float]
+) -> None:
+    """Write each record's `rewards`, and their weighted sum as its `reward`: None where one failed, as in training."""
+    for index, record in enumerate(records):
+        record["rewards"] = {name: values[index] for name, values in scores.items()}
+        known = [weights[name] * value for name, value in record["rewards"].items() if value is not None]
+        record["reward"] = math.fsum(known) if known else None
+
+
 def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares and intervals over the records of `measure`.
+    """Shares and intervals over the records of `measure`; no accuracy where some of them have no verdict.
 
     Where the records hold k samples, by the lenient rule too: `maj_k` (the majority is right), `pass_k` (one of them
-    is) and `pass_1` (the mean share of them that is).
+    is) and `pass_1` (the mean share of them that is). Where they hold rewards, their means: `reward`, the weighted
+    sum, and `rewards/<name>`. Where they have a `source`, `by_source` has accuracy or reward of each.
     """
     n = len(records)
-    counts = {share: sum(record[column] for record in records) for share, column in SHARES.items()}
+    known = {share: column for share, column in SHARES.items() if all(column in record for record in records)}
+    counts = {share: sum(record[column] for record in records) for share, column in known.items()}
     others: dict[str, Any] = {"mean_length": sum(record["length"] for record in records) / n}
     if "samples" in records[0]:
         k = len(records[0]["samples"])
@@ -136,6 +160,14 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for share, count in counts.items():
         summary[share] = count / n
         summary[f"{share}_low"], summary[f"{share}_high"] = wilson(count, n)
+    for name in rewards_of(records[0]):
+        values = [value for record in records if (value := rewards_of(record)[name]) is not None]
+        if values:
+            summary[name], summary[f"{name}_low"], summary[f"{name}_high"] = mean_interval(values)
+    for name in dict.fromkeys(record["source"] for record in records if "source" in record):
+        some = [{k: v for k, v in record.items() if k != "source"} for record in records if record["source"] == name]
+        part = {key: value for key, value in summarize(some).items() if re.match("n$|accuracy_|reward", key)}
+        others.setdefault("by_source", {})[name] = part
     return {**summary, **others}
 
 
@@ -147,45 +179,78 @@ def save(directory: Path, when: str, summary: dict[str, Any], records: Sequence[
     (directory / f"completions_{when}.jsonl").write_text(lines, encoding="utf-8")
 
 
+def rewards_in(trainer: Any) -> Rewards:
+    """A trainer's rewards by the names that TRL logs."""
+    return dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
+
+
 def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:
     """The first held-out questions, always the same ones, with their greedy completions."""
     for record in records[:count]:
         text = f"[bold]{for_rich(record['question'])}[/bold]\n\n{for_rich(record['completion'].strip()[:1200])}\n\n"
-        mark = "[green]right[/green]" if record["lenient"] else "[red]wrong[/red]"
         read = record["extracted"] if record["extracted"] != record["completion"].strip() else ""
-        gold = "" if record["answer"] is None else f", gold: {for_rich(record['answer'])}"
-        text += f"answer read: {for_rich(read[:80]) or 'none'}{gold}, {mark}"
-        show(Panel(text, title=f"a held-out question, {when}", title_align="left"))
+        parts = [f"answer read: {for_rich(read[:80]) or 'none'}"]
+        if record["answer"] is not None:
+            parts.append(f"gold: {for_rich(record['answer'])}")
+        if "lenient" in record:
+            parts.append("[green]right[/green]" if record["lenient"] else "[red]wrong[/red]")
+        elif record.get("reward") is not None:
+            parts.append(f"reward {record['reward']:.2f}")
+        show(Panel(text + ", ".join(parts), title=f"a held-out question, {when}", title_align="left"))
 
 
 def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "", style: str = "bold") -> None:
-    """Summaries beside each other (`before` and `after`, or one alone), shares in per cent with their intervals.
+    """Summaries beside each other (`before` and `after`, or one alone), with their intervals; then by data set.
 
     Args:
         verdict: a sentence below them, printed in this style.
     """
     summaries = list(evaluations.values())
-    table = Table(
-        title=f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
-        caption="strict: exactly the gold answer, where it is asked for; lenient: the right answer anywhere",
-        title_justify="left",
-        min_width=64,  # for the title
-        caption_justify="left",
-    )
-    table.add_column("")
-    for heading in [*evaluations, *(["change"] if len(summaries) == 2 else [])]:
-        table.add_column(for_rich(heading), justify="right")
-
-    def row(name: str, cells: list[str], values: list[float]) -> None:
-        table.add_row(name, *cells, *([f"{values[1] - values[0]:+.1f}"] if len(values) == 2 else []))
-
     k = summaries[0].get("k")
     sampled = {"maj_k": f"maj@{k}, sampled", "pass_k": f"pass@{k}, sampled"} if k else {}
-    for key, name in {**{key: key.replace("_", ", ") for key in SHARES}, **sampled}.items():
-        cells = [f"{100 * s[key]:.1f} ({100 * s[f'{key}_low']:.0f}-{100 * s[f'{key}_high']:.0f})" for s in summaries]
-        row(name, cells, [100 * summary[key] for summary in summaries])
-    lengths = [summary["mean_length"] for summary in summaries]
-    row("mean length, tokens", [f"{length:.1f}" for length in lengths], lengths)
+    earned = [key for key in summaries[0] if key.startswith("reward") and f"{key}_low" in summaries[0]]
+    names = {key: short_name(key.removeprefix("rewards/")) for key in earned}
+    names |= {key: key.replace("_", ", ") for key in SHARES} | sampled
+    table = _table(
+        f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
+        "strict: exactly the gold answer, where it is asked for; lenient: the right answer anywhere"
+        if "accuracy_lenient" in summaries[0]
+        else "no gold answers, so no accuracy; reward: the weighted sum, not in per cent",
+        evaluations,
+    )
+    _add_rows(table, summaries, names | {"mean_length": "mean length, tokens"})
     show(table)
+    if sources := summaries[0].get("by_source"):
+        table = _table("By data set (questions)", "", evaluations)
+        for source, part in sources.items():
+            parts = [summary["by_source"][source] for summary in summaries]
+            keys = ("accuracy_strict", "accuracy_lenient", "reward")
+            _add_rows(table, parts, {key: f"{source} ({part['n']}), {key.split('_')[-1]}" for key in keys})
+        show(table)
     if verdict:
         show(for_rich(verdict), style=style)
+
+
+def _table(title: str, caption: str, evaluations: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title=title, caption=caption or None, title_justify="left", min_width=64, caption_justify="left")
+    table.add_column("")
+    for heading in [*evaluations, *(["change"] if len(evaluations) == 2 else [])]:
+        table.add_column(for_rich(heading), justify="right")
+    return table
+
+
+def _add_rows(table: Table, summaries: Sequence[dict[str, Any]], names: dict[str, str]) -> None:
+    """A row of each of these keys that all summaries have: shares in per cent, other values as they are."""
+    for key, name in names.items():
+        if not all(key in summary for summary in summaries):
+            continue
+        reward = key.startswith("reward")
+        factor, digits, between = (1, 2, " to ") if reward else (1, 1, "") if key == "mean_length" else (100, 1, "-")
+        cells = [f"{factor * summary[key]:.{digits}f}" for summary in summaries]
+        for at, summary in enumerate(summaries):
+            if (low := summary.get(f"{key}_low")) is not None:
+                ends = [f"{factor * end:.{2 if reward else 0}f}" for end in (low, summary[f"{key}_high"])]
+                cells[at] += f" ({between.join(ends)})"
+        if len(summaries) == 2:
+            cells.append(f"{factor * (summaries[1][key] - summaries[0][key]):+.{digits}f}")
+        table.add_row(for_rich(name), *cells)

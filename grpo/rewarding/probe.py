@@ -26,8 +26,8 @@ Tried = dict[str, dict[str, float | None] | BaseException]  # by name of the rew
 def perturbed(reasoning: str, answer: str | None, prompt_format: PromptFormat) -> dict[str, str]:
     """A perfect completion, and what a reward should tell from it; without a gold answer, one in the format."""
     if answer is None:
-        shaped = prompt_format.answered("Some thoughts.", "Some answer.")
-        others = {"no tags": "Some thoughts.\nSome answer.", "extra text": shaped + EXTRA, "empty": ""}
+        shaped = prompt_format.answered("Some thoughts.", "42")
+        others = {"no tags": "Some thoughts.\nThe answer is 42.", "extra text": shaped + EXTRA, "empty": ""}
         return {"in the format": shaped, **others}
     number = last_number(answer)
     wrong = f"not {answer}" if number is None else str(number + 1)

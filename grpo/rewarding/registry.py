@@ -127,12 +127,14 @@ def needing_gold(config: Config, rewards: Rewards, judge: Judge) -> list[str]:
     """The run's rewards and settings that need gold answers; empty where its data may lack them."""
     built_in, script = judge.function is None, config.script
     found = []
-    for name, reward in rewards.items():
+    for name, reward in rewards.items() if built_in or not script.eval_only else ():
         asked = inspect.signature(reward).parameters.get("answer")
         if (asked and asked.default is asked.empty) or (built_in and "judge" in parameters(reward)):
             found.append(name)
     if built_in:
-        found += [key for key in ("filter_pass_rate", "curriculum", "keep_best") if getattr(script, key)]
+        found += [
+            key for key in ("filter_pass_rate", "curriculum", "keep_best", "skip_unsolved") if getattr(script, key)
+        ]
         found += ["eval_num_samples"] if script.eval_num_samples > 1 else []
     return found
 

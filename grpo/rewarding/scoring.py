@@ -8,6 +8,7 @@ from typing import Any
 from trl.trainer.utils import is_async_callable
 
 from grpo.core.errors import UserError
+from grpo.core.processes import say
 from grpo.rewarding.guard import Faults, Values, guarded
 from grpo.rewarding.registry import Rewards
 
@@ -57,4 +58,8 @@ def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
     found = {name: list(call(guarded(name, reward, faults), columns)) for name, reward in rewards.items()}
     if faults.error:
         raise UserError(faults.error)
+    if faults.rows:
+        first = f"{faults.described[0]['function']}: {faults.described[0]['fault']}"
+        count = f"{len(faults.rows)} of {len(columns['prompts'])}"
+        say(f"note: rewards fail on {count} answers, which are excluded from their means (first: {first})")
     return {name: [None if row in faults.rows else value for row, value in enumerate(v)] for name, v in found.items()}

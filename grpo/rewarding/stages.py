@@ -9,7 +9,6 @@ import itertools
 import math
 from typing import Any
 
-from grpo.core import parsing
 from grpo.core.errors import UserError
 from grpo.core.settings import Stage
 
@@ -45,7 +44,6 @@ def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> t
     asked = settings["stages"]
     if asked is None:
         return [], []
-    asked = parsing.one_list(asked)
     if not asked:
         raise UserError(f"stages: the list is empty; write one mapping for each stage, like {EXAMPLE}, or remove it")
     for key in ("reward_funcs", "reward_weights"):

@@ -272,15 +272,16 @@ def draw_curves(
 
 def _draw_evaluations(axes: "Axes", evaluations: dict[str, dict[str, Any]]) -> None:
     """Bars with 95 % intervals."""
+    measures = [key for key in MEASURES if all(key in summary for summary in evaluations.values())]
     for at, (when, summary) in enumerate(evaluations.items()):
-        shares, lows, highs = ([100 * summary[key + end] for key in MEASURES] for end in ("", "_low", "_high"))
+        shares, lows, highs = ([100 * summary[key + end] for key in measures] for end in ("", "_low", "_high"))
         errors = [[abs(end - share) for end, share in zip(ends, shares, strict=True)] for ends in (lows, highs)]
-        places = [index + 0.4 * at - 0.2 for index in range(len(MEASURES))]
+        places = [index + 0.4 * at - 0.2 for index in range(len(measures))]
         color = COLORS["earlier" if when == "before" else "accent"]
         bars = axes.bar(places, shares, 0.38, yerr=errors, color=color, label=when, ecolor=COLORS["soft"])
         axes.bar_label(bars, fmt="%.1f", label_type="center", color="white", fontsize=8)
         axes.set_title(f"{summary['n']} held-out questions, %", loc="left", weight="bold", color=COLORS["ink"])
     axes.set_axis_on()
-    axes.set_xticks(range(len(MEASURES)), [key.replace("_", "\n") for key in MEASURES])
+    axes.set_xticks(range(len(measures)), [key.replace("_", "\n") for key in measures])
     axes.set(ylim=(0, 120), yticks=range(0, 101, 25))
     axes.legend(frameon=False, loc="upper right", ncols=2)

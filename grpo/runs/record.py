@@ -90,7 +90,8 @@ def _names_output(argv: list[str]) -> bool:
 
 def evaluate_command(output: Path, argv: list[str]) -> str:
     """The command that measures the finished run in `output`, with its settings, on samples as well."""
-    words = _without(argv, *OF_TRAINING)
+    own_judge = any(re.match(r"--judge\b", word) for word in argv)  # of the user's file
+    words = _without(argv, *(OF_TRAINING - {"allow_custom_rewards"} if own_judge else OF_TRAINING))
     words += ["--model_name_or_path", str(output), "--eval_only", "true", "--eval_num_samples", "8"]
     return _to_start(words)
 

@@ -105,9 +105,18 @@ def read_facts(run: Path) -> dict[str, Any]:
         "limits": _limits(record, settings, curves),
         "stages": record.get("stages") or [],
         "evaluations": evaluations,
+        "earned": _earned(evaluations),
+        "sources": list(next((found for each in evaluations.values() if (found := each.get("by_source"))), {})),
         "comparison": _read_object(run / "comparison.json"),
         "alarms": read_lines(run / "alarms.jsonl"),
     }
+
+
+def _earned(evaluations: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """The rewards that evaluations without gold answers measured: their keys, and how people call them."""
+    keys = dict.fromkeys(key for summary in evaluations.values() for key in summary if f"{key}_low" in summary)
+    names = {key: short_name(key.removeprefix("rewards/")) for key in keys if key.startswith("reward")}
+    return list((names | ({"reward": "Reward, weighted sum"} if "reward" in names else {})).items())
 
 
 def _status(run: Path, record: dict[str, Any]) -> str:
@@ -131,14 +140,25 @@ def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, 
 
 
 def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """The questions that were fixed, broken and never right (leniently), as records before and after."""
+    """The questions that were fixed, broken and never right (leniently), as records before and after.
+
+    Without gold answers: those whose answers earn more, less and the same, the largest differences first.
+    """
     before, after = (read_lines(run / f"completions_{when}.jsonl") for when in ("before", "after"))
     # an evaluation that was killed while it wrote has fewer
     pairs = [pair for pair in zip(before, after, strict=False) if pair[0]["question"] == pair[1]["question"]]
+    if all("lenient" in record for pair in pairs for record in pair):
+        return {
+            "fixed": [pair for pair in pairs if pair[1]["lenient"] and not pair[0]["lenient"]],
+            "broken": [pair for pair in pairs if pair[0]["lenient"] and not pair[1]["lenient"]],
+            "never right": [pair for pair in pairs if not (pair[0]["lenient"] or pair[1]["lenient"])],
+        }
+    paid = [pair for pair in pairs if None not in (pair[0].get("reward"), pair[1].get("reward"))]
+    ranked = sorted(paid, key=lambda pair: pair[0]["reward"] - pair[1]["reward"])
     return {
-        "fixed": [pair for pair in pairs if pair[1]["lenient"] and not pair[0]["lenient"]],
-        "broken": [pair for pair in pairs if pair[0]["lenient"] and not pair[1]["lenient"]],
-        "never right": [pair for pair in pairs if not (pair[0]["lenient"] or pair[1]["lenient"])],
+        "earns more": [pair for pair in ranked if pair[0]["reward"] < pair[1]["reward"]],
+        "earns less": [pair for pair in reversed(ranked) if pair[0]["reward"] > pair[1]["reward"]],
+        "earns the same": [pair for pair in ranked if pair[0]["reward"] == pair[1]["reward"]],
     }
 
 

@@ -109,10 +109,15 @@ class Run:
         steps = {
             "read the report": written,
             "ask the model": f"python {shlex.join(ask)}",
-            "evaluate more": record.evaluate_command(self.output, self.config.argv),
+            "evaluate more": record.evaluate_command(self.output, self.config.argv) if self._judged() else "",
             "publish it": "" if self.config.training.push_to_hub else shlex.join(publish),
         }
         return "\n".join(["Next:", *(_row(name, str(command)) for name, command in steps.items() if command)])
+
+    def _judged(self) -> bool:
+        """Whether answers were right or wrong; without gold answers they only earned rewards."""
+        path = self.output / "eval_after.json"
+        return not path.is_file() or '"accuracy_lenient"' in path.read_text(encoding="utf-8")
 
     def way_on(self) -> str:
         """What can be done with what there is of the run."""

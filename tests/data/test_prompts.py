@@ -142,7 +142,10 @@ def test_plain_text_is_tokenized_as_it_is(tokenizer):
 def test_exemplars_of_a_recipe_replace_ours():
     listed = [{"question": "1 + 1?", "reasoning": "1 + 1 = 2", "answer": 2}]
     assert prompts.exemplars(SimpleNamespace(exemplars=listed), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
-    assert prompts.exemplars(SimpleNamespace(exemplars=[listed]), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
+    config = resolve(
+        train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--num_shots", "1", "--exemplars", json.dumps(listed)]
+    )
+    assert prompts.exemplars(config.script, EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
     assert prompts.exemplars(SimpleNamespace(exemplars=None), EXEMPLARS) is EXEMPLARS
 
 

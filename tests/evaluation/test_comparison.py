@@ -139,3 +139,52 @@ def test_a_comparison_counts_pairs_and_is_symmetric(flags):
         assert one["difference"] - 1e-12 <= one["difference_high"] <= 1
         assert one["difference_low"] == -other["difference_high"]
     assert {forth["verdict"], back["verdict"]} != {"got_better"} != {"got_worse"}
+
+
+@pytest.mark.parametrize("count", [4, 6, 12, 40, 300])
+def test_intervals_of_means_are_students(count):
+    values = [math.sin(number) for number in range(count)]
+    reference = scipy.stats.t.interval(0.95, count - 1, sum(values) / count, scipy.stats.sem(values))
+    assert comparison.mean_interval(values)[1:] == pytest.approx(reference, abs=0.01)
+
+
+def paid(*values, source=None):
+    of = {} if source is None else {"source": source}
+    return [
+        {"question": str(at), "format_strict": True, "rewards": {"f": value}, "reward": value, **of}
+        for at, value in enumerate(values)
+    ]
+
+
+REWARDS = {  # before, after; the verdict, and what the sentence says
+    "got_better": (
+        [1.0, 1.1, 0.9, 1.0],
+        [2.0, 2.2, 1.8, 2.0],
+        "the reward rose from 1.00 to 2.00 (+1.00, 95 % interval +",
+    ),
+    "got_worse": ([2.0, 2.2, 1.8, 2.0], [1.0, 1.1, 0.9, 1.0], "the reward fell from 2.00 to 1.00 (-1.00"),
+    "too_small_to_tell": ([1.0, 2.0, 3.0], [2.0, 1.0, 3.1], "3 questions"),
+    "no_change": ([1.0, 2.0], [1.0, 2.0], "1.50 before and after"),
+}
+
+
+@pytest.mark.parametrize("verdict", REWARDS)
+def test_without_gold_answers_the_reward_gives_the_verdict(verdict):
+    before, after, says = REWARDS[verdict]
+    found = compare(paid(*before), paid(*after))
+    assert found["verdict"] == verdict and says in found["sentence"] and "lenient" not in found
+    assert found["reward"]["difference"] == pytest.approx(sum(after) / len(after) - sum(before) / len(before))
+
+
+def test_answers_on_which_a_reward_failed_are_not_compared():
+    found = compare(paid(1.0, None, 2.0), paid(2.0, 5.0, None))
+    assert (found["reward"]["n"], found["reward"]["difference"]) == (1, 1.0)
+    assert found["reward"]["difference_low"] is None and found["verdict"] == "too_small_to_tell"
+
+
+def test_each_source_is_compared_with_itself():
+    before = [row | {"source": source} for row, source in zip(rows("l", "", "", ""), "aabb", strict=True)]
+    after = [row | {"source": source} for row, source in zip(rows("", "sl", "sl", ""), "aabb", strict=True)]
+    found = compare(before, after)["by_source"]
+    assert (found["a"]["lenient"]["fixed"], found["a"]["lenient"]["broken"], found["a"]["n"]) == (1, 1, 2)
+    assert (found["b"]["strict"]["fixed"], found["b"]["strict"]["neither"]) == (1, 1)

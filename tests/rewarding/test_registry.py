@@ -232,8 +232,12 @@ def test_what_a_reward_cannot_get_is_named_with_what_there_is():
 
 def test_what_needs_gold_answers_is_found_by_signature():
     names = ["correctness_reward_func", "int_reward_func", "my_rewards.plain", "my_rewards.later"]
-    script = SimpleNamespace(filter_pass_rate=[0.1, 0.9], curriculum=False, keep_best=False, eval_num_samples=1)
+    off = dict.fromkeys(("curriculum", "keep_best", "skip_unsolved", "eval_only"), False)
+    script = SimpleNamespace(filter_pass_rate=[0.1, 0.9], eval_num_samples=1, **off)
     config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", run={"judge": Judge()})
     needed = ["correctness_reward_func", "plain", "judge_reward_func", "filter_pass_rate"]
     assert needing_gold(config, rewards, Judge()) == needed
-    assert needing_gold(config, rewards, Judge(function=lambda text, row: True)) == needed[:2]
+    own = Judge(function=lambda text, row: True)
+    assert needing_gold(config, rewards, own) == needed[:2]
+    script.eval_only = True  # where a judge of one's own is all that is asked
+    assert needing_gold(config, rewards, own) == [] and needing_gold(config, rewards, Judge()) == needed
