@@ -144,7 +144,7 @@ def test_an_evaluations_batch_holds_whole_groups(batch, group, own, world_size, 
     assert settings["per_device_eval_batch_size"] * world_size % (own or group) == 0
 
 
-def test_a_typed_batch_that_does_not_fit_is_refused_with_some_that_do():
+def test_a_typed_batch_that_does_not_fit_is_refused():
     settings = {"per_device_eval_batch_size": 100, "num_generations": 8, "num_generations_eval": None}
     says = r"100 × 1 device is not a multiple of the 8 .*; set it to 96, 104 .*num_generations_eval to 2, 4, 5$"
     with pytest.raises(UserError, match=says):
