@@ -14,6 +14,7 @@ from grpo.data.dataset import Data
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import sharding
+from grpo.runs import checkpoints
 from grpo.runs.run import Run
 
 MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged, with intervals
@@ -59,6 +60,7 @@ class AccuracyCurve(TrainerCallback):
         return (self.picks and state.best_global_step) or state.global_step
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._find_best()
         kept: Any = state.stateful_callbacks
         self._measured = kept.setdefault("accuracy_curve", self._measured)
         if state.global_step == 0 and self.before:
@@ -78,6 +80,18 @@ class AccuracyCurve(TrainerCallback):
             self.trainer._load_best_model()
             self.after = None
             say(f"Step {self.step} was the best: its weights replace those of step {state.global_step}")
+
+    def _find_best(self) -> None:
+        """Where a resumed run was moved, transformers has not found its best checkpoint."""
+        state, resumed = self.trainer.state, self.trainer._resumed_from
+        if not self.picks or not state.best_global_step or state.best_model_checkpoint:
+            return
+        beside = resumed.with_name(f"checkpoint-{state.best_global_step}")
+        if checkpoints.is_sealed(beside):
+            state.best_model_checkpoint = str(beside)
+            return
+        say(f"note: {beside}, the best so far, is gone; the best of the steps from here on is kept")
+        state.best_metric = state.best_global_step = None
 
     def _is_due(self, state: Any) -> bool:
         return state.global_step % self.every == 0 or state.global_step >= state.max_steps

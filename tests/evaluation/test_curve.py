@@ -103,13 +103,23 @@ def test_sharded_weights_need_whole_checkpoints():
 
 
 @pytest.mark.slow
-def test_a_resumed_run_continues_the_curve(tiny_run):
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_resumed_run_continues_the_curve(tiny_run, measures, capfd, gone):
+    """Also where it was moved; where its best checkpoint is gone, a line says so."""
+    measures(0.5, 0.1, 0.8, 0.2, 0.3, 0.6, *(0.2, 0.3, 0.6))  # before, steps 0, 2, 4, 5, after; 4, 5, after
     flags = tiny_run(**{**BEST, "max_steps": "5", "eval_every": "2", "save_total_limit": "9"}, **OTHERS)
     assert train_grpo.main(flags) == 0
     again = interrupted("run", 3)
+    Path("run").rename("whole")
+    if gone:
+        shutil.rmtree(again / "checkpoint-2")
     assert train_grpo.main([*flags, "--output_dir", str(again), "--resume_from_checkpoint", "auto"]) == 0
-    assert list(lines_of(again)[0]) == [0, 2, 4, 5]
-    found, wanted = state_of(again), state_of(Path("run"))
+    assert list(lines_of(again)[0]) == [0, 2, 4, 5] and record("whole")["step"] == 2
+    assert ("the best so far, is gone" in capfd.readouterr().out) is gone
+    if gone:
+        assert record(again)["step"] == 5
+        return
+    found, wanted = state_of(again), state_of(Path("whole"))
     for each in (found, wanted):  # which run's
         each["state"].pop("best_model_checkpoint")
     assert_same(found, wanted)
