@@ -48,10 +48,14 @@ def _spread(lengths: Sequence[int]) -> str:
 
 def about_data(config: Config, data: Data) -> Iterator[Check]:
     script, rows = config.script, len(data.train)
-    columns = f"{script.question_column} and {script.answer_column}"
+    names = [script.question_column]
+    if script.question_template:
+        names = [names[0] if name == "question" else name for name in prompts.columns_in(script.question_template)]
+    columns = " and ".join([*names, script.answer_column] if data.has_golds else names)
     finding = f"columns {columns}"
     if data.unusable:
-        finding += f"; dropped {counted(data.unusable, 'row')} without a question or a gold answer"
+        lacking = "a question or a gold answer" if data.has_golds else "a question"
+        finding += f"; dropped {counted(data.unusable, 'row')} without {lacking}"
     yield check_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
     for note in data.notes:
         yield Check("ok", "rows", note)
@@ -468,7 +472,10 @@ def check(
     if tried:
         checks += about_tags(prompt, data, tried, weights)
         said = " ".join(each.remedy for each in checks)  # about_golds may say why a reward gives the same to all
-        checks += probe.about_rewards(tried, weights, {name for name in tried if name in said})
+        explained = {name for name in tried if name in said}
+        if judge.function and not data.has_golds:  # what it finds right is not known here
+            explained.add("judge_reward_func")
+        checks += probe.about_rewards(tried, weights, explained)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
 
     def time_on_cpu(shape: memory.Shape, steps: int) -> str:

@@ -126,7 +126,8 @@ def measure(
     for record, row, start_at in zip(records, rows, range(0, len(drawn), k), strict=bool(drawn)):
         texts = [prefill + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn[start_at:][:k]]
         record |= judge_samples(texts, judge, row)
-    return {**summarize(records), "seconds": round(time.perf_counter() - start, 2)}, records
+    own = {"judge": judge.name} if judge.function else {}
+    return {**summarize(records), **own, "seconds": round(time.perf_counter() - start, 2)}, records
 
 
 def _add_rewards(
@@ -211,11 +212,14 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "",
     earned = [key for key in summaries[0] if key.startswith("reward") and f"{key}_low" in summaries[0]]
     names = {key: short_name(key.removeprefix("rewards/")) for key in earned}
     names |= {key: key.replace("_", ", ") for key in SHARES} | sampled
+    caption = "strict: exactly the gold answer; lenient: however it is written"
+    if "accuracy_lenient" not in summaries[0]:
+        caption = "no gold answers, so no accuracy; reward: the weighted sum, not in per cent"
+    elif judge := summaries[0].get("judge"):
+        caption = f"lenient: right by {judge}; strict: that, and exactly the format"
     table = _table(
         f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
-        "strict: exactly the gold answer, where it is asked for; lenient: the right answer anywhere"
-        if "accuracy_lenient" in summaries[0]
-        else "no gold answers, so no accuracy; reward: the weighted sum, not in per cent",
+        caption,
         evaluations,
     )
     _add_rows(table, summaries, names | {"mean_length": "mean length, tokens"})

@@ -140,3 +140,13 @@ def test_mistakes_are_one_line(flags, line, capsys):
     assert train_grpo.main([*argv, *flags]) == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert line in last
+
+
+def test_data_without_gold_answers_needs_a_judge_alone(write_jsonl, capsys):
+    rows = [{"nums": [n, n + 1], "target": 2 * n + 1} for n in range(60)]
+    argv = ["--config", "demo", "--dry_run", "true", "--dataset_name", write_jsonl(rows), "--judge", "my_tasks.yes"]
+    argv += ["--question_template", "Reach {target} with {nums}.", "--allow_custom_rewards", "true"]
+    assert train_grpo.main([*argv, "--reward_funcs", "judge_reward_func", "soft_format_reward_func"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "columns target and nums" in shown and "evaluation reports the judge's verdict" in shown
+    assert "moves no advantage" not in shown and "│ Reach " in shown
