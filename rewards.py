@@ -294,13 +294,6 @@ def number_value(found: re.Match[str]) -> Fraction:
     return -value if found["sign"] or found["minus"] else value
 
 
-def is_numerically_correct(text: str, gold: str, pattern: str = "xml") -> bool:
-    """Whether the answer's last number (the text's, if the answer has no number) equals the gold answer's."""
-    number = last_number(extract_answer(text, pattern))
-    number = last_number(text) if number is None else number
-    return number is not None and number == last_number(gold)
-
-
 def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
     r"""The lenient rule of every judgement: the answer is the gold answer, however it is written.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from rewards import REWARD_FUNCS, is_numerically_correct
+from rewards import REWARD_FUNCS, is_right
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 HEAD = "<reasoning>\n"
@@ -46,7 +46,7 @@ def main() -> None:
         name: lambda text, reward=reward: reward([text], answer=["7"], completion_ids=[[1]])
         for name, reward in REWARD_FUNCS.items()
     }
-    functions["lenient correctness"] = lambda text: is_numerically_correct(text, "7")
+    functions["lenient correctness"] = lambda text: is_right(text, "7")
     print(f"{'':28}{'1k':>10}{'10k':>10}{'100k':>10}{'1M':>10}   1M / 100k   worst input")
     for name, function in functions.items():
         worst = None

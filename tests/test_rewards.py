@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from helpers_runs import SHARED, examples
 from helpers_texts import ANY_TEXT, GOOD, TEXTS
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import rewards
@@ -28,7 +28,7 @@ from rewards import (
     extract_xml_answer,
     has_soft_format,
     has_strict_format,
-    is_numerically_correct,
+    is_right,
     last_number,
 )
 
@@ -178,16 +178,17 @@ def test_extraction_takes_linear_time(unit):
         ("<answer>5</answer>", "-5", False),
         ("<answer>1/0</answer>", "1", True),  # no division by zero: the numerator stands
         ("<answer>.5</answer>", "1/2", True),
-        ("<answer>18-5</answer>", "5", True),  # a minus after a digit subtracts
+        ("<answer>18-5</answer>", "13", True),  # a minus after a digit subtracts
+        ("<answer>She has 18-5</answer>", "5", True),
         ("<answer>I do not know</answer> maybe 7", "7", True),  # no number in the answer: the text's last
         ("<answer>8</answer> or 7", "7", False),  # the answer's number counts, not the text's
         ("no number at all", "7", False),
-        ("<answer>" + "9" * 5000 + "</answer>", "9" * 5000, False),  # absurd numbers are no numbers
+        ("<answer>" + "9" * 5000 + ".0</answer>", "9" * 5000, False),  # absurd numbers are no numbers
         ("<answer>٣</answer>", "3", False),  # ASCII digits only
     ],
 )
 def test_lenient_correctness_rule(text, gold, right):
-    assert is_numerically_correct(text, gold) is right
+    assert is_right(text, gold) is right
 
 
 @pytest.mark.parametrize("unit", ["<reasoning></reasoning> " * 40, "</reasoning>\n<answer>\n" * 40, "1," * 400])
@@ -197,7 +198,7 @@ def test_hostile_text_of_a_million_characters_is_quick(unit):
     start = time.process_time()
     for reward in REWARD_FUNCS.values():
         reward([text], answer=["7"], completion_ids=[[1]])
-    is_numerically_correct(text, "7")
+    is_right(text, "7")
     assert time.process_time() - start < 4  # quadratic code takes minutes
 
 
@@ -489,8 +490,9 @@ def test_a_number_is_read_however_it_is_written(case):
 @examples(60)
 @given(numbers(), numbers(), ANY_TEXT)
 def test_lenient_correctness_is_equality_of_numbers(one, other, reasoning):
-    (value, text), (second, gold) = one, other
+    (value, text), (second, _) = one, other
+    # a list and a factorial are not the number, and 0.5 % is 0.5, but not 1/2
+    assume(not text.startswith("1, 2, ") and not text.endswith(("!", "%")))
     answer = f"{reasoning}<answer>{text}</answer>"
-    assert is_numerically_correct(answer, gold) == (value == second)
-    assert is_numerically_correct(f"<answer>{gold}</answer>", text) == (value == second)
-    assert is_numerically_correct(answer, text)
+    assert is_right(answer, str(second)) == (value == second)
+    assert is_right(answer, str(value)) and is_right(answer, text)

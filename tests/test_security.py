@@ -416,7 +416,7 @@ def cost(expression):
         "reward": lambda: reward([think(expression, expression)], answer=["7"], prompts=["3 + 4?"]),
         "left": lambda: reward([think(f"{expression} = 1", 7)], answer=["7"]),
         "right": lambda: reward([think(f"1 + 1 = {expression}", 7)], answer=["7"]),
-        "answer": lambda: rewards.is_numerically_correct(think("", expression), expression),
+        "answer": lambda: rewards.is_right(think("", expression), expression),
     }
     worst = 0.0, ""
     for name, read in readers.items():

@@ -15,7 +15,7 @@ from rewards import NUMBER, extract_answer, find_answer, number_value, without_m
 
 MAX_ANSWER = 300  # characters: what is longer is prose, whose end counts
 MAX_NUMBER = 80  # the same where the gold answer is a number
-END = 10_000  # characters of a text that are searched
+END = 10_000  # characters at the end of a text that are searched
 
 
 class Gold(NamedTuple):
@@ -41,7 +41,9 @@ def is_same_answer(text: str, gold: str, pattern: str = "xml") -> bool:
     >>> is_same_answer(r"So $x = \frac{1}{2}$.", "0.5"), is_same_answer("<answer>72 or 71</answer>", "72")
     (True, False)
     """
-    answer = extract_answer(text, pattern)
+    if len(gold) > END:
+        return False
+    answer = extract_answer(text, pattern)[-END:]
     for mark in ("xml", "boxed", "final", "hash"):
         found = find_answer(answer, mark) if mark != pattern else None
         if found is not None:
@@ -107,7 +109,7 @@ _KNOWN = (
 )
 _UNIT = re.compile(
     rf"(.*?(?:[0-9%.)}}!]|\\pi))(\s*\\degree\s*[CF]?|(?:\s+|(?=(?:{_KNOWN})\b)|(?=[mgshl]$))[A-Za-z][A-Za-z\s.'’/()-]*"
-    r"(?:\^\{?[23]\}?)?[A-Za-z\s./]*)"
+    r"(?:\^\{?-?[1-3]\}?)?[A-Za-z\s./]*)"
 )
 _SAME_UNITS = {
     same: words.split()[0]
@@ -133,7 +135,7 @@ def _unit(text: str) -> frozenset[str]:
     text = re.sub(r"(?:\bsquare|\bsq) ([a-z]+)|([a-z]+) squared", r"\1\2^2", text)
     text = re.sub(r"(?:\bcubic|\bcu) ([a-z]+)|([a-z]+) cubed", r"\1\2^3", text)
     words = []
-    for word, power in re.findall(r"(/?[a-z]+)(\^\{?[23])?", text):
+    for word, power in re.findall(r"(/?[a-z]+)(\^\{?-?[1-3])?", text):
         if _NO_UNIT.fullmatch(word):
             break
         slash, word = ("/", word[1:]) if word[0] == "/" else ("", word)
@@ -143,7 +145,7 @@ def _unit(text: str) -> frozenset[str]:
                 lambda s: "y" if s[0] == "ies" else "",
                 word,
             )
-        words.append(slash + _SAME_UNITS.get(word, word) + power[-1:])
+        words.append(slash + _SAME_UNITS.get(word, word) + power.lstrip("^{"))
     return frozenset(["kmh"] if words == ["km", "/h"] else ["mph"] if words == ["mi", "/h"] else words)
 
 
@@ -164,7 +166,7 @@ def _read_with_unit(text: str) -> tuple[Meaning | None, str]:
     if found and (
         meaning is None
         or plain_degrees
-        or re.fullmatch(rf"[mgshl](?:/[mgshl])? ?(?:\^\{{?[23]\}}?)?|(?:{_KNOWN})\b.*", found[2].strip())
+        or re.fullmatch(rf"[mgshl](?:/[mgshl])?(?:\^\{{?-?[1-3]\}}?)?|(?:{_KNOWN})\b.*", found[2].strip())
     ):
         value = read(found[1])
         if "=" in found[1] or (isinstance(value, Scalar) and len(value.values) == 1):
