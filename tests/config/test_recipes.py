@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ import train_grpo
 from grpo.config.geometry import solve
 from grpo.config.resolve import resolve
 from grpo.core.errors import UserError
+from rewards import extract_answer
 
 RECIPES = sorted((ROOT / "recipes").iterdir())
 
@@ -19,7 +21,7 @@ def test_the_folder_holds_the_promised_recipes_only():
     assert all(path.suffix == ".yaml" for path in RECIPES)
     promised = (
         "demo demo_think smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb notebook_gpt2 a100_x2 "
-        "smoke_20 two_stage unsloth"
+        "smoke_20 two_stage unsloth math"
     )
     assert set(promised.split()) <= {path.stem for path in RECIPES}
 
@@ -68,7 +70,7 @@ def test_every_recipe_can_be_evaluated_by_trl(path):
             | dict(max_prompt_length=256, dataset_split="train[:1000]", seed=42, prompt_format="think")
             | dict(reward_funcs=["step_verified_reward_func"]),
         ),
-        ("smoke_20", dict(max_samples=20)),
+        ("smoke_20", dict(max_samples=20, num_generations=8)),
         ("gist_2025", dict(beta=0.04, loss_type="grpo", temperature=0.9, top_k=50, learning_rate=5e-6)),
     ],
 )
@@ -91,6 +93,9 @@ def test_a_recipe_and_its_files_are_found_from_any_directory(name, tmp_path, mon
 NEEDS = {"unsloth": "Unsloth"}
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
 DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl")]
+OF_THE_TASK = {  # a task's own columns
+    "math": ["--question_column", "question", "--answer_column", "answer"],
+}
 CPU_CAPABLE = [path for path in RECIPES if path.stem not in NEEDS]
 
 
@@ -98,7 +103,10 @@ CPU_CAPABLE = [path for path in RECIPES if path.stem not in NEEDS]
 def test_every_recipe_runs_dry_on_another_model_and_data(path, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)  # where a user is
     there = set((ROOT / "outputs").iterdir())
-    assert train_grpo.main(["--config", str(path), "--dry_run", "true", *DEMO_FLAGS]) == 0
+    assert (
+        train_grpo.main(["--config", str(path), "--dry_run", "true", *DEMO_FLAGS, *OF_THE_TASK.get(path.stem, [])])
+        == 0
+    )
     assert re.search("Dry run: .* no error; nothing was trained", capfd.readouterr().out)
     assert set((ROOT / "outputs").iterdir()) == there
 
@@ -124,3 +132,60 @@ def test_a100_x2_is_one_step_per_rollout_on_two_devices():
     settings = {"steps_per_generation": None, "num_iterations": 1, **train_grpo.HYPERPARAMETERS, **recipe}
     geometry = solve(settings, world_size=2)
     assert geometry.rollout == geometry.per_step == 64 and geometry.steps_per_generation == 1
+
+
+# --- MATH's format: problem, level, type, and a worked solution whose last \\boxed{} is the answer
+
+MATH = [  # our own problems: (problem, solution), and below their answers
+    (r"What is $\frac{1}{3} + \frac{1}{6}$?", r"$\frac{2}{6} + \frac{1}{6} = \boxed{\frac{1}{2}}$."),
+    (r"Simplify $\sqrt{18}$.", r"$18 = 9 \cdot 2$, so it is $\boxed{3\sqrt{2}}$."),
+    (r"Solve $x^2 < 9$.", r"$-3 < x < 3$, in interval notation $\boxed{(-3, 3)}$."),
+    (r"At which point does $y = 2x - 4$ cross the $x$-axis?", r"$0 = 2x - 4$ gives $x = 2$: \fbox{$(2, 0)$}."),
+    (r"Factor $x^2 - 5x + 6$.", r"We need $\boxed{2}$ and $\boxed{3}$, so $\boxed{(x - 2)(x - 3)}$."),
+    (r"How many subsets has a set of 5 elements?", r"$2^5 = \boxed{32}$."),
+    (r"What is 20 % of $1{,}500$?", r"A fifth: $\boxed{300}$."),
+    (r"A fair coin is tossed 3 times. How likely are 3 heads?", r"$\left(\frac12\right)^3 = \boxed{\dfrac18}$."),
+    (r"Expand $(x + 1)^2$.", r"$\boxed{x^2 + 2x + 1}$"),
+    (r"What is the area of a circle of radius 3?", r"$\pi r^2 = \boxed{9\pi}$."),
+    (r"Which number is larger, $2^{10}$ or $10^3$?", r"$1024 > 1000$, so $\boxed{2^{10}}$."),
+    (r"On which day is the 8th, if the 1st is a Monday?", r"A week later: $\boxed{\text{Monday}}$."),
+]
+BOXED = [
+    r"\frac{1}{2}", r"3\sqrt{2}", "(-3, 3)", "$(2, 0)$", "(x - 2)(x - 3)", "32",
+    "300", r"\dfrac18", "x^2 + 2x + 1", r"9\pi", "2^{10}", r"\text{Monday}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def math_file(tmp_path):
+    rows = [
+        {"problem": f"{problem} ({copy})", "level": "Level 1", "type": "Algebra", "solution": solution}
+        for copy in range(4)
+        for problem, solution in MATH
+    ]
+    path = tmp_path / "my_math.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_math_reads_the_answers_of_its_solutions():
+    assert [extract_answer(solution, "boxed") for _, solution in MATH] == BOXED
+
+
+@pytest.mark.slow
+def test_math_trains_on_a_local_file_in_its_format(math_file, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    argv = ["--config", "math", "--dataset_name", str(math_file), "--model_name_or_path", str(DEMO / "model")]
+    argv += ["--use_cpu", "true", "--report_to", "none", "--eval_samples", "6", "--save_strategy", "no"]
+    assert train_grpo.main([*argv, "--dry_run", "true"]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert r"\boxed{}" in said
+    flags = "--max_steps 2 --max_completion_length 24 --num_generations 4 --per_device_train_batch_size 8"
+    flags += " --gradient_accumulation_steps 1 --per_device_eval_batch_size 6 --output_dir run"
+    assert train_grpo.main([*argv, *flags.split()]) == 0
+    rows, metrics = (
+        [json.loads(line) for line in Path(f"run/{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("completions_after", "metrics")
+    )
+    assert len(rows) == 4 and {row["answer"] for row in rows} <= set(BOXED)
+    assert "rewards/judge_reward_func/mean" in metrics[0]
