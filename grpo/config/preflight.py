@@ -160,11 +160,16 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
 
 def about_curve(config: Config, data: Data, judge: Judge) -> Iterator[Check]:
     """What picks the best checkpoint, and whether right and wrong can be told where a setting needs it."""
-    script, golds = config.script, [*data.train["answer"], *data.held_out["answer"]]
-    for key in ("keep_best", "skip_unsolved"):
-        if getattr(script, key) and judge.function is None and not any(gold is not None for gold in golds):
-            finding = "it needs to know which completions are right, and no row has a gold answer"
+    script, rows = config.script, data.picking if data.picking is not None else data.held_out
+    unknown = {
+        "keep_best": "some held-out questions have no" if None in rows["answer"][:] else "",
+        "skip_unsolved": "no training row has a" if not any(data.train["answer"]) else "",
+    }
+    for key, lack in unknown.items():
+        if lack and getattr(script, key) and judge.function is None:
+            finding = f"it needs to know which completions are right, and {lack} gold answer"
             yield Check("error", key, finding, "set answer_column, or a judge of your own (--judge), or drop it")
+            return
     if script.keep_best and data.picking is not None:
         finding = f"{counted(len(data.picking), 'held-out question')} pick the step, others measure before and after"
         yield Check("ok", "keep_best", finding)

@@ -11,6 +11,7 @@ import accelerate
 import psutil
 import pytest
 import torch
+from datasets import Dataset
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig
@@ -145,18 +146,23 @@ def test_what_picks_the_best_step_is_named(flags, status, words, table):
     assert (check.status, check.finding) == (status, words) and ("lower eval_samples" in check.remedy) == (not flags)
 
 
-@pytest.mark.parametrize("key", ["keep_best", "skip_unsolved"])
-def test_what_needs_gold_answers_is_refused_without(key):
+@pytest.mark.parametrize("own", [Judge(), Judge(function=bool)], ids=["gold answers", "a judge of one's own"])
+@pytest.mark.parametrize(
+    ("key", "train", "held_out", "refused"),
+    [
+        ("keep_best", ["7"], ["7", None], True),
+        ("keep_best", [None], ["7", "8"], False),
+        ("skip_unsolved", [None, None], ["7"], True),
+        ("skip_unsolved", [None, "7"], [None], False),
+    ],
+)
+def test_what_needs_gold_answers_is_refused_without(key, train, held_out, refused, own):
     script = SimpleNamespace(**{"keep_best": False, "skip_unsolved": False, key: True})
-    rows = {golds: {"answer": list(golds)} for golds in ((None, None), (None, "7"))}
-    for (golds, held_out), judge, refused in [
-        (((None, None), (None, None)), Judge(), True),
-        (((None, None), (None, None)), Judge(function=bool), False),
-        (((None, "7"), (None, None)), Judge(), False),
-    ]:
-        data = SimpleNamespace(train=rows[golds], held_out=rows[held_out], picking=[1], available=2)
-        checks = list(preflight.about_curve(SimpleNamespace(script=script), data, judge))
-        assert [check.name for check in checks if check.status == "error"] == [key] * refused
+    train, held_out = (Dataset.from_dict({"answer": golds}) for golds in (train, held_out))
+    data = SimpleNamespace(train=train, held_out=held_out, picking=None, available=2)
+    checks = list(preflight.about_curve(SimpleNamespace(script=script), data, own))
+    refused = refused and own.function is None
+    assert [check.name for check in checks if check.status == "error"] == [key] * refused
 
 
 @pytest.mark.parametrize(

@@ -235,10 +235,14 @@ def test_accuracy_while_training_is_a_curve_with_its_interval(run, no_picture):
     assert "Lenient accuracy 50 → 75 per cent; band: 95 % interval; grey: strict" in page and "biases" not in page
 
 
-def test_without_gold_answers_the_format_has_the_curve(run, undrawn):
-    add_metrics(run, {"step": 0, "eval/n": 8, "eval/format_strict": 0.5})
+def test_without_gold_answers_the_reward_has_the_curve(run, undrawn):
+    shares = {"eval/n": 8, "eval/format_strict": 0.5, "eval/reward": 2.5, "eval/reward_low": 2, "eval/reward_high": 3}
+    add_metrics(run, {"step": 0, **shares})
     page = Page(report.write(run)).text
-    assert "Format while it trained 8 held-out questions" in page and "Strict format 50 → 50" in page
+    assert "Reward of greedy answers while it trained 8 held-out questions" in page
+    assert "Reward 2.5 → 2.5 weighted sum" in page and "Strict format 50 → 50" in page
+    curve = report._read_curves(run)["eval/reward"]
+    assert (curve.lows, curve.highs) == ([2], [3])
 
 
 @pytest.mark.parametrize("picking", [0, 8])
