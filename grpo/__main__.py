@@ -1,4 +1,4 @@
-"""The tools beside the trainer: python -m grpo report | xray | plan | check."""
+"""The tools beside the trainer: python -m grpo report | xray | plan | check | compare."""
 
 import importlib
 import sys
@@ -12,6 +12,7 @@ TOOLS = {  # a tool's module is imported only when it is used; each has main(arg
     "xray": ("grpo.evaluation.xray", "completions in a JSONL file, scored reward by reward"),
     "plan": ("grpo.config.plan", "what a run takes in memory, hours and money"),
     "check": ("grpo.config.check", "what this machine can do, measured in minutes, and a recipe for it"),
+    "compare": ("grpo.config.compare", "runs side by side, or one command with several seeds → compare.html"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 

@@ -49,7 +49,7 @@ def facts(config: Config, rows: "Dataset") -> dict[str, Any]:
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would "
             f"repeat or skip some; use the run's own data and prompt settings, {_or_new_run(checkpoint)}"
         )
-    return {"settings": _as_json(config.settings()), "data": data, "versions": versions()}
+    return {"settings": as_json(config.settings()), "data": data, "versions": versions()}
 
 
 def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list[str]:
@@ -66,7 +66,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
             f"each has its own random numbers and its own part of a rollout; use {times}--nproc_per_node={before}, "
             f"{_or_new_run(checkpoint)}"
         )
-    then, now = sealed.get("settings") or {}, _as_json(settings)
+    then, now = sealed.get("settings") or {}, as_json(settings)
     changed = {key: then[key] for key in then if key in now and then[key] != now[key]}
     for key in (key for key in changed if key in FIXED):
         words = " ".join(map(str, then[key])) if isinstance(then[key], list) else then[key]
@@ -91,7 +91,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
 
 def unchanged(checkpoint: str | None, settings: dict[str, Any]) -> bool:
     """Whether a run resumes from a checkpoint with all the settings that decide what is learned."""
-    then, now = checkpoints.read_seal(Path(checkpoint or "")).get("settings") or {}, _as_json(settings)
+    then, now = checkpoints.read_seal(Path(checkpoint or "")).get("settings") or {}, as_json(settings)
     return bool(then) and not any(_matters(key) for key in then if then[key] != now.get(key))
 
 
@@ -107,7 +107,7 @@ def _matters(key: str) -> bool:
     return key not in FREE and not key.startswith(FREE_PREFIXES)
 
 
-def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
+def as_json(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings as they come back from a JSON file, without secrets."""
     return json.loads(json.dumps(mask(without_nan(settings)), default=str))
 

@@ -75,6 +75,7 @@ def write_run(run, text="plain", count=12):
     for index, (before, after) in enumerate([(False, True)] * 5 + [(True, False)] * 2 + [(True, True)]):
         for when, right in (("before", before), ("after", after)):
             record = {"question": f"question {index} {text}", "answer": "7", "strict": right, "lenient": right}
+            record |= {"format_strict": right, "format_soft": right}
             record |= {"completion": f"{when} {index} <answer>\n{text}", "extracted": text, "truncated": not right}
             records[when].append(record)
     jsonl = {"metrics": lines, "alarms": [alarm], **{f"completions_{when}": rows for when, rows in records.items()}}
