@@ -85,7 +85,7 @@ def test_a_slip_is_answered_with_what_was_meant(words, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("foo", "'foo' is not a tool; use report, xray, plan or check"),
+        ("foo", "'foo' is not a tool; use report, xray, plan, check or compare"),
         ("rport x", "'rport' is not a tool; did you mean report?"),
         ("plan --sharding most", "sharding: 'most' is unknown; use none, zero2, zero3 or fsdp2; see python -m"),
         ("report", "RUN_DIR is missing; see python -m grpo report --help"),
