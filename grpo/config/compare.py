@@ -87,17 +87,25 @@ def _refuse_other_settings(run: Path, settings: dict[str, Any]) -> None:
 
 
 def start(argv: list[str]) -> int:
-    """Run train_grpo.py to its end, which ends at Ctrl-C and SIGTERM as ever; its exit status, as a shell has it."""
-    process = subprocess.Popen([sys.executable, str(SCRIPT), *argv])
-    handlers = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),  # the terminal has sent it to both
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
-    }
+    """Run train_grpo.py to its end; its exit status, as a shell has it.
+
+    Ctrl-C and SIGTERM end the run as ever, with a checkpoint, and what would come after it, too.
+    """
+    process, received = subprocess.Popen([sys.executable, str(SCRIPT), *argv]), list[int]()
+
+    def end(number: int, frame: Any) -> None:
+        received.append(number)
+        if number == signal.SIGTERM:  # Ctrl-C the terminal sends to both
+            process.terminate()
+
+    handlers = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         status = process.wait()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    if received and status == 0:  # it had just finished
+        return 128 + received[0]
     return status if status >= 0 else 128 - status
 
 
