@@ -127,7 +127,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     # A command line cannot say None or the empty list
     unset = {key: value for key, value in merged.items() if value is None or value == []}
     for key in unset:
-        if parser.keys[key].default is not None or key == "model_name_or_path":
+        if parser.keys[key].default is not None or key in ("model_name_or_path", "dataset_name"):
             raise UserError(f"{key}: a value is needed")
     words = [word for key, value in merged.items() if key not in unset for word in parser.words(key, value)]
     namespace, unknown = parser.parse_known_args(words + argv, argparse.Namespace(**unset))

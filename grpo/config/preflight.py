@@ -439,10 +439,11 @@ def try_out(
     config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data, rewards: Rewards
 ) -> tuple[probe.Tried, dict[str, float]]:
     """What each reward gives for the first training row, and its weight; both empty for an evaluation alone."""
+    if not (config.script.eval_only and data.has_golds):  # which alone does not need them
+        refuse_missing(rewards, data.train.column_names)
     if config.script.eval_only:
         return {}, {}
     refuse_collisions(rewards, data.train.column_names)
-    refuse_missing(rewards, data.train.column_names)
     reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
     tried = probe.try_rewards(rewards, data.train[0], reasoning, data.prompt_format, _encoder(tokenizer))
     for name, values in tried.items():

@@ -138,6 +138,7 @@ FILES = {
     "second file missing": Case("dataset_name: the file 'gone.csv'", words=("--dataset_name", "rows.jsonl", "gone.csv")),
     "second evaluation file missing": Case("eval_dataset_name: the file 'gone.csv'", words=("--eval_dataset_name", "rows.jsonl", "gone.csv")),
     "messages that end with an answer": data(lines([{"prompt": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}], "answer": "2"}]), "question_column: row 1 of training data 'given.jsonl' (column 'prompt')", name="given.jsonl"),
+    "template for messages": Case("question_template:", {"dataset_name": "given.jsonl"}, ("--question_template", "Q: {question}"), {"given.jsonl": lines([{"prompt": [{"role": "user", "content": row["question"]}], "answer": "1"} for row in ROWS])}),
     "columns that do not fit": Case("dataset_name: the column 'level' differs", words=("--dataset_name", "a.jsonl", "b.jsonl"), files={"a.jsonl": lines([row | {"level": 1} for row in ROWS]), "b.jsonl": lines([row | {"level": [1]} for row in ROWS])}),
     "no gold answers": data(lines([{"question": row["question"]} for row in ROWS]), "answer_column: training data 'given.jsonl' has no column 'answer'"),
     "split missing": Case("dataset_split:", {"dataset_split": "validation"}),
@@ -148,6 +149,7 @@ FILES = {
 RECIPES = {
     "key twice": recipe("beta: 0.1\nseed: 3\nbeta: 0.2\n", "config:"),
     "missing": Case("config:", {"config": "gone.yaml"}),
+    "no data set": recipe("dataset_name: []", "dataset_name: a value"),
     "empty": recipe("", "config:"),
     "a list": recipe("- beta\n- seed\n", "config:"),
     "tabs": recipe("beta: 0.1\n\tseed: 3\n", "config:"),
@@ -208,6 +210,11 @@ SETTINGS = {
 }  # fmt: skip
 
 REWARDS = {
+    "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "do without correctness_reward_func"),
+    "gold answers needed by a setting": Case("do without filter_pass_rate", {"dataset_name": "given.jsonl"}, ("--reward_funcs", "xmlcount_reward_func", "--filter_pass_rate", "0.1", "0.9"), {"given.jsonl": lines([{"question": row["question"]} for row in ROWS])}),
+    "gold answers needed by samples": Case("do without eval_num_samples", {"dataset_name": "given.jsonl"}, ("--reward_funcs", "xmlcount_reward_func", "--eval_num_samples", "2"), {"given.jsonl": lines([{"question": row["question"], "answer": None} for row in ROWS])}),
+    "own, asking for no column": own_reward("bad_ask", "def f(completions, solution): return []\n", "f asks for solution"),
+    "own, async and raising": own_reward("bad_later", "async def f(completions):\n    raise KeyError('server')\n", "reward f:"),
     "weights of nothing": given("--reward_weights", "0", "0", "0", "0", "0", says="reward_weights"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
