@@ -136,7 +136,7 @@ def _unit(text: str) -> frozenset[str]:
     text = re.sub(r"(?:\bcubic|\bcu) ([a-z]+)|([a-z]+) cubed", r"\1\2^3", text)
     words = []
     for word, power in re.findall(r"(/?[a-z]+)(\^\{?-?[1-3])?", text):
-        if _NO_UNIT.fullmatch(word):
+        if _NO_UNIT.fullmatch(word) and text.strip() != "in":
             break
         slash, word = ("/", word[1:]) if word[0] == "/" else ("", word)
         if word not in _SAME_UNITS:
@@ -255,49 +255,60 @@ _HEDGE = re.compile(
     r"(?:\s+[A-Za-z]+){0,3}[\s,;:?(\u2013\u2014-]*\b(?:or|no|nope|maybe|perhaps|possibly|alternatively|wait|actually|vs|versus)\b"
     r"(?:[\s,;:?(]|\b(?:or|no|maybe|perhaps|possibly|even|wait|actually|it|is|it's|about|around|rather|i|mean|sorry)\b)*[$*]*"
 )
+_WHY = re.compile(r"(?<=\S) ?\([^()]{0,99}[-+*/×÷=][^()]{0,99}\)[\s.!*]*$")  # 72 (48 + 24)
 _ONLY_NUMBERS = re.compile(
     r"(?:[\s,;|&?!().:$%/*-]|\b(?:or|and|either|maybe|perhaps|possibly|no|both|to|between|from)\b)*"
 )
 _EXCLUDED = re.compile(r"(?i)(?:\bnot|n['’]t|rather than|instead of)\s+(?:(?:be|equal(?: to)?|exactly)\s+)?[*$]*$")
 _BEFORE = re.compile(r"(?:\\sqrt\s*(?:\[[0-9]+\])?\s*\{?|√\s*\(?|[0-9)}]\^\{?)$")
+_PERCENT = r"\s*(?:\\?%|percent)"
 _AFTER = re.compile(r"\}?\s*(?:\^|\\sqrt|\\pi|√|π)")
 
 
 def _ends_with(answer: str, text: str, gold: Gold) -> bool:
     """Whether the last number of the answer, or of the text where it has none, is the gold answer, without a hedge."""
-    for place in (answer, text):
-        end = _with_fractions(place[-END:])
-        numbers = [
-            found
-            for found in NUMBER.finditer(end)
-            if not _BEFORE.search(end[max(0, found.start() - 20) : found.start()])
-        ]
-        numbers = numbers[-20:]
-        if numbers or NUMBER.search(end):
-            break
-    kept = [found for found in numbers if not _EXCLUDED.search(end[max(0, found.start() - 30) : found.start()])]
-    if not kept or len(kept[-1][0]) > 200:
-        return False
-    last = kept[-1]
-    value = number_value(last)
-    percent = re.match(r"\s*(?:\\?%|percent)", end[last.end() :]) is not None
+    end = next(filter(NUMBER.search, map(_prepared, (answer, text))), "")
+    numbers = [found for found in NUMBER.finditer(end) if _counts(found, end)][-2:]
     if (
-        len(kept) > 1
-        and len(kept[-2][0]) <= 200
-        and number_value(kept[-2]) not in (value, value / (100 if percent else 1))
+        not numbers
+        or any(len(found[0]) > 200 for found in numbers)
+        or _is_hedge(numbers, end)
+        or _AFTER.match(end, numbers[-1].end())
     ):
-        between = end[kept[-2].end() : last.start()]
-        # no hedges: `Is it 71? No, 72.` and `x = 5x/5, or 20`
-        new = re.search(r"[?!.]\s+[A-Z]", between) or re.search(r"[-+*/×÷\u2212\u2013]\s*$", end[: kept[-2].start()])
-        if _HEDGE.fullmatch(between.lower()) and not new:
-            return False
-        if len(end) <= MAX_ANSWER and _ONLY_NUMBERS.fullmatch(NUMBER.sub("", end).lower()):
-            return False
-    if _AFTER.match(end, last.end()):
         return False
-    unit = re.match(r"[^\S\n]*\\?[A-Za-z°\\{][^.,;:!?\n]{0,60}", end[last.end() :])
+    rest = end[numbers[-1].end() :]
+    unit = re.match(r"[^\S\n]*\\?[A-Za-z°\\{][^.,;:!?\n]{0,60}", rest)
     assert gold.meaning is not None
-    return same(_scalar(last, percent), gold.meaning) and not _other_unit("", clean(unit[0]) if unit else "", gold)
+    right = same(_scalar(numbers[-1], re.match(_PERCENT, rest) is not None), gold.meaning)
+    return right and not _other_unit("", clean(unit[0]) if unit else "", gold)
+
+
+def _prepared(text: str) -> str:
+    """The end of a text, without what explains its last number in brackets."""
+    end = _with_fractions(text[-END:])
+    shorter = _WHY.sub("", end)
+    return shorter if NUMBER.search(shorter) else end
+
+
+def _counts(number: re.Match[str], text: str) -> bool:
+    """Whether a number may be the answer: not one in `not 72`, in √72 or in 2^72."""
+    before = text[max(0, number.start() - 30) : number.start()]
+    return not _BEFORE.search(before) and not _EXCLUDED.search(before)
+
+
+def _is_hedge(numbers: list[re.Match[str]], text: str) -> bool:
+    """Whether the last two numbers are two answers: `72 or 71`, `72, no 71`, `71, 72` as the whole answer."""
+    if len(numbers) < 2:
+        return False
+    first, last = numbers
+    between, percent = text[first.end() : last.start()], re.match(_PERCENT, text[last.end() :])
+    if number_value(first) in (number_value(last), number_value(last) / (100 if percent else 1)):
+        return False
+    if len(text) <= MAX_ANSWER and _ONLY_NUMBERS.fullmatch(NUMBER.sub("", text).lower()):
+        return True
+    # no hedges: `Is it 71? No, 72.` and `x = 5x/5, or 20`
+    new = re.search(r"[?!.]\s+[A-Z]", between) or re.search(r"[-+*/×÷\u2212\u2013]\s*$", text[: first.start()][-9:])
+    return _HEDGE.fullmatch(between.lower()) is not None and not new
 
 
 def _scalar(number: re.Match[str], percent: bool = False) -> Scalar:

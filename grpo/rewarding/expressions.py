@@ -51,7 +51,7 @@ Meaning = Scalar | Group | Relation
 _SIGNS = str.maketrans(
     {"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "∕": "/", "⁄": "/", "∞": r"\infty "}
     | {"π": r"\pi ", "√": r"\sqrt ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∈": r"\in "}
-    | {"±": r"\pm ", "ℝ": "R", "⟨": "(", "⟩": ")", "，": ",", "\u00a0": " ", "\u2009": " ", "½": r"\frac{1}{2}"}
+    | {"±": r"\pm ", "⟨": "(", "⟩": ")", "，": ",", "\u00a0": " ", "\u2009": " ", "½": r"\frac{1}{2}"}
     | {"θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "∅": r"\emptyset ", "≈": r"\approx ", "°": r"\degree "}
     | {sign: rf"\frac{{{a}}}{{{b}}}" for sign, a, b in ("⅓13", "⅔23", "¼14", "¾34", "⅕15", "⅛18", "⅙16")}
     | {"∛": r"\sqrt[3] "} | dict.fromkeys("¢€£¥", "")
@@ -69,6 +69,7 @@ _CLEANING: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"\\[()\[\]]|^\s*\*\*|\*\*\s*$|\\?\$", " "),
     (r"\s+", " "),
+    (r"\\mathbb\s*\{?R\}?(?![a-z])|ℝ", r"(-\\infty,\\infty)"),
     (r"\\(?:boxed|fbox|mathbb|mathbf|mathrm|operatorname|boldsymbol|vec)\s*\{([^{}]*)\}", r" \1 "),
     (r"\\(?:text(?:bf|it|rm|normal)?|[mh]box)\s*\{([^{}]*)\}", r" \1 "),
     (r"\s*\^\s*", "^"),
@@ -308,10 +309,14 @@ def _same_scalars(one: Scalar, other: Scalar) -> bool:
     if all_close(one.values, other.values):
         return True
     # 0.333333 is 1/3, since six digits and no fewer say which number is meant
-    digits = one.digits or other.digits
-    if digits < 6 or (one.digits and other.digits) or len(one.values) > 1 or len(other.values) > 1:
+    decimal, exact = (one, other) if one.digits else (other, one)
+    value, written = exact.values[0], decimal.values[0]
+    if decimal.digits < 6 or exact.digits or len(exact.values) > 1:
         return False
-    return abs(complex(add(one.values[0], -other.values[0]))) <= 0.5 * 10.0**-digits
+    if isinstance(value, complex):
+        return False
+    rest = complex(add(value, -written)).real * 10.0**decimal.digits  # rounded, or cut off
+    return -0.5 <= (rest if complex(written).real > 0 else -rest) < 1
 
 
 def _is_name(meaning: Meaning) -> bool:

@@ -27,6 +27,10 @@ TABLE = r"""
 + 70 + 2 = 72 ¦ 8 \times 9 = 72 ¦ \sqrt{5184} ¦ 72/1 ¦ $\boxed{72}$ ¦ <b>72</b> ¦ 72 km/h ¦ 72 dollars. ¦ Total: 72
 + USD 72 ¦ 7.2e1 ¦ So $x = 72$. ¦ Hence \[x = \frac{144}{2}\] ¦ Answer: 72 ¦ #### 72
 + She has 3 boxes of 24, which is 72. ¦ First 3 or 4, maybe 5.⏎No.⏎In the end there are 72. ¦ 72 = 72 ¦ x = 72 apples
++ 72 apples and 0 pears... total 72 ¦ Let me check: 71? no. 72? yes. So 72. ¦ 72.⏎⏎Let me know if you have questions!
++ 72 or seventy-two ¦ The total is $72 or 72 dollars ¦ **72 clips** in total ¦ \boxed{72 \text{ clips}}
++ \boxed{\text{72}} ¦ \boxed{x=72} ¦ \(\boxed{72}\) ¦ = 72 clips ¦ 72 clips ¦ 72, because 48+24=72
++ It is 72 (48 + 24) ¦ She sold 48 in April and 24 in May, 72 altogether.
 - 71 ¦ -72 ¦ 7.2 ¦ 720 ¦ 0.72 ¦ 172 ¦ 72 or 71 ¦ 71 or 72 ¦ 72, no 71 ¦ 72 or 71, no 72 ¦ 71, 72 ¦ 72, 71
 - either 71 or 72 ¦ 72? 71? ¦ 71? 72? ¦ 72 apples or 71 apples ¦ maybe 71, maybe 72 ¦ 72 or maybe 71 ¦ 72 71
 - 71 and 72 ¦ 72; 71 ¦ 72⏎71 ¦ 71⏎72 ¦ 72 (or 71) ¦ not 72 ¦ The answer is not 72 ¦ It isn't 72 ¦ 71, not 72
@@ -34,7 +38,10 @@ TABLE = r"""
 - x - 72 ¦ \frac{1}{72} ¦ 1/72 ¦ \pm 72 ¦ 71-72 ¦ 71–72 ¦ (72, 71) ¦ [72, 73) ¦ {72, 71} ¦ no idea ¦ ∅∅ ¦ seventy
 - 72 or 71. ¦ I think 72, no wait, 71 ¦ It is 71. ¦ 72 = 71 ¦ The answer is \sqrt{72}. ¦ (1, 72) ¦ so it is $72\pi$
 - 72, actually 71 ¦ 72 vs 71 ¦ 72 perhaps 71 ¦ \boxed{71} not 72 ¦ $\boxed{71}$ and 72 is wrong ¦ 72! ¦ 72i ¦ -72.0
-- 72 million ¦ 72 000 ¦ 7 2 ¦ 72 or so, maybe 80
+- 72 million ¦ 72 000 ¦ 7 2 ¦ 72 or so, maybe 80 ¦ I got 71. The answer is not 72. ¦ 72 (wrong), 71 ¦ 71 (or 72)
+- 72+1 ¦ 72 to 75 ¦ 72.5 ¦ 72,5 ¦ 7,2 ¦ 72e1 ¦ 72 = x+1, so x = 71 ¦ 72 < x < 80 ¦ at (72, 0) ¦ 72:00 or 71:00
+- The answer is 72 or 73, I'm not sure. ¦ Either 72 or 73. ¦ 70-75 ¦ 72, 73, 74 ¦ 72 no 71 ¦ 72 maybe 71 ¦ 72/71
+- 72 | 71 ¦ 72 & 71 ¦ 72 and 71 ¦ 71 or, 72 ¦ A) 72 B) 71 ¦ 1. 71 2. 72 3. 73
 = -5
 + -5 ¦ −5 ¦ - 5 ¦ $-5 ¦ -$5 ¦ -5.0 ¦ x = -5 ¦ -10/2 ¦ -\frac{10}{2} ¦ 3 - 8 = -5 ¦ -5 degrees
 - 5 ¦ +5 ¦ 5- ¦ -(-5) ¦ -5 or 5 ¦ 0-(-5)
@@ -46,7 +53,7 @@ TABLE = r"""
 - 1.2 ¦ 200 ¦ $1,20 ¦ $12000
 = 0.5
 + 1/2 ¦ .5 ¦ 0.50 ¦ \frac12 ¦ 50% ¦ ½ ¦ 2/4 ¦ \frac{1}{2}
-- 5 ¦ 0.05 ¦ 1.5 ¦ 1/3 ¦ 0.5 or 0.6 ¦ 2 ¦ 0.5x
+- 5 ¦ 0.05 ¦ 1.5 ¦ 1/3 ¦ 0.5 or 0.6 ¦ 2 ¦ 0.5x ¦ 0.50001 ¦ 5%
 = 1.5
 + 3/2 ¦ 1 1/2 ¦ 1\frac{1}{2} ¦ 1½ ¦ 1 1/2 cups ¦ She needs 1 1/2 cups. ¦ 150%
 - 1/2 ¦ 1 1/3 ¦ 15 ¦ 11/2
@@ -58,11 +65,12 @@ TABLE = r"""
 - 2^4 ¦ 3^2 ¦ 23 ¦ 2·3
 = 2
 + \frac{10}{5} ¦ 10 \div 5 ¦ 10/5 ¦ The result is $\frac{10}{5}$. ¦ \sqrt4 ¦ 2 dozen ¦ 2 apples and no pears
++ \log_{10} 100 ¦ \frac{2}{1}
 - \frac{5}{10} ¦ 5/10 ¦ \frac{2}{5} ¦ \sqrt{2} ¦ 1 or 2
 = 5
-+ 5 ¦ x=5 ¦ 5 = x ¦ 15 - 10 = 5 ¦ 5 years old ¦ \frac{10}{2} ¦ 5\text{ units} ¦ 5th ¦ five = 5 ¦ -5 + 10
++ 5 ¦ x=5 ¦ 5 = x ¦ 15 - 10 = 5 ¦ 5 years old ¦ \frac{10}{2} ¦ 5\text{ units} ¦ 5th ¦ five = 5 ¦ -5 + 10 ¦ 5-year-old
 - \frac{10}{5} ¦ \sqrt{5} ¦ 18-5 ¦ $\sqrt{5}$ ¦ So it is \sqrt{5}. ¦ √5 ¦ 2\sqrt{5} ¦ \frac{1}{5} ¦ x^5 ¦ 5π ¦ x<5
-- y = 5x
+- y = 5x ¦ 2 or 3 or 5 ¦ 5 - 0.5 ¦ 5^5 ¦ x=5y ¦ 5 \pm 1
 = 0
 + 0 ¦ 0.0 ¦ -0 ¦ zero = 0 ¦ 0% ¦ 5 - 5 ¦ 0 apples ¦ 0.00 ¦ $0 ¦ \frac{0}{5}
 - ∅∅ ¦ 00.1 ¦ 10 ¦ none ¦ O
@@ -87,7 +95,7 @@ TABLE = r"""
 + 3 ¦ 3 hours ¦ 3 hrs ¦ 3 h ¦ 3 hour ¦ 3.0 hours
 - 3 minutes ¦ 180 ¦ 2 hours ¦ 3 days
 = 5 dollars
-+ $5 ¦ 5 ¦ 5 dollars ¦ $5.00 ¦ 5 USD
++ $5 ¦ 5 ¦ 5 dollars ¦ $5.00 ¦ 5 USD ¦ five = $5
 - €5 ¦ 5 cents ¦ 50
 = 90^\circ
 + 90 ¦ 90° ¦ 90 degrees ¦ $90^\circ$ ¦ 90^{\circ}
@@ -107,7 +115,7 @@ TABLE = r"""
 - 3/4 ¦ 0.75 ¦ -4/3 ¦ -0.7
 = 1/3
 + \frac13 ¦ 2/6 ¦ 0.333333 ¦ 0.3333333333 ¦ 0.\overline{3} ¦ ⅓
-- 0.33 ¦ 0.3 ¦ 0.333334 ¦ 3 ¦ 1/30 ¦ 0.333
+- 0.33 ¦ 0.3 ¦ 0.333334 ¦ 3 ¦ 1/30 ¦ 0.333 ¦ -0.333333
 = 3\sqrt{2}
 + 3√2 ¦ 3*sqrt(2) ¦ 3 \sqrt{2} ¦ 3\sqrt2 ¦ \sqrt{18} ¦ \sqrt{2}\cdot 3 ¦ 3sqrt(2) ¦ \frac{6}{\sqrt{2}}
 + x = 3\sqrt{2} ¦ 3\sqrt{2} cm ¦ So it is $3\sqrt{2}$.
@@ -117,7 +125,7 @@ TABLE = r"""
 - 2 ¦ 1/2 ¦ \sqrt{2}
 = \pi
 + π ¦ pi ¦ $\pi$ ¦ x=\pi ¦ 2\pi - \pi ¦ 3.141593
-- 3.14 ¦ 3 ¦ 2\pi ¦ 22/7 ¦ p i ¦ pie
+- 3.14 ¦ 3 ¦ 2\pi ¦ 22/7 ¦ p i ¦ pie ¦ \frac{22}{7}
 = \frac{2\pi}{3}
 + 2π/3 ¦ \frac{2}{3}\pi ¦ 2pi/3 ¦ 2*pi/3
 - 2/3 ¦ \frac{\pi}{3} ¦ 2π
@@ -199,10 +207,10 @@ TABLE = r"""
 - A ¦ C ¦ A) Paris ¦ B or C ¦ A, B ¦ AB ¦ D) B ¦ Bob ¦ ∅∅ ¦ 8
 = yes
 + Yes ¦ yes. ¦ YES
-- no ¦ yes and no ¦ y ¦ yesno
+- no ¦ yes and no ¦ y ¦ yesno ¦ Yes or no
 = True
 + true ¦ True.
-- false ¦ True or False ¦ not true
+- false ¦ True or False ¦ not true ¦ False
 = March 5, 2020
 + March 5, 2020 ¦ march 5, 2020. ¦ March  5,2020
 - March 6, 2020 ¦ May 5, 2020 ¦ 2020 ¦ March 5 ¦ 5
@@ -507,13 +515,14 @@ TABLE = r"""
 = 7/2
 + 3.5 ¦ 3\frac{1}{2} ¦ 3 1/2 ¦ 3.50
 = 2/3
-+ 4/6 ¦ 0.66666667 ¦ \frac{2}{3} \approx 0.67
-- 0.67 ¦ 3/2
++ 4/6 ¦ 0.66666667 ¦ \frac{2}{3} \approx 0.67 ¦ 0.666666
+- 0.67 ¦ 3/2 ¦ 0.666665
 = 1/2
-+ one half (1/2) ¦ It is 1/2.
-- 1/2 or 1/4
++ one half (1/2) ¦ It is 1/2. ¦ 1/2 or 50% ¦ 0.5 or 1/2 ¦ \frac{1}{2} = 50\% ¦ 1/2 (one half) ¦ ½ of the pie
+- 1/2 or 1/4 ¦ 1/2 or 1/3 ¦ 1/2, 1/3 ¦ 2/4x ¦ 1-2 ¦ 1,2
 = 100
-+ 1e2
++ 1e2 ¦ 100.00%
+- 1e3 ¦ 10^{3}
 = 99
 + 99 red balloons
 = 4
@@ -525,6 +534,230 @@ TABLE = r"""
 - Eve
 = 1, 2, 3
 - 3
+= 12
++ 12 noon
+= 50
++ 50%
+= 5:30 PM
++ 5:30 pm ¦ 5:30 PM.
+- 5:30 AM ¦ 17:3
+= (2, 3)
++ x=2 and y=3
+= (2,3)
++ (2,3). ¦ $\boxed{(2,3)}$
+- x=3, y=2 ¦ 2/3 ¦ (2,3) or (3,2) ¦ (2;4)
+= (a,b)
++ (a, b)
+= x=2
++ x = 2
+- x=-2 ¦ x=2 or x=3
+= x = 2, y = 3
++ (x,y)=(2,3) ¦ y=3, x=2
+- x=3, y=2
+= 3x+2
++ 3x + 2 ¦ 2 + 3x ¦ f(x)=3x+2
+- 3x+2=0 or 1 ¦ 3x
+= -1
++ x=-1
+= \frac{1}{x}
++ x^{-1} ¦ 1/x
+= 10%
++ 10 % ¦ 0.1 ¦ 1/10
+- 10%%5 ¦ 0.01 ¦ 1%
+= 1,234.56
++ $1,234.56
+= $1,234.56
++ 1234.56
+= \$1,234
++ 1234
+= A
++ A. ¦ (a) ¦ A) ¦ Answer: A ¦ **A** ¦ A. 12 ¦ The answer is A ¦ the answer is: A
+- a and b ¦ A or B ¦ B, not A ¦ An apple ¦ A B ¦ Not A ¦ I am B ¦ AA
+= D
++ \boxed{D} ¦ \textbf{(D)}
+= ABC
++ abc
+= 3 hours 20 minutes
++ 3 hours 20 minutes
+- 3 hours ¦ 20 minutes ¦ 2 hours 20 minutes
+= January 1, 2000
++ january 1, 2000
+- January 2, 2000
+= Monday
++ The answer is Monday.
+- Monday or Tuesday ¦ Tuesday ¦ Mon day
+= blue
++ Blue. ¦ \text{blue}
+- not blue ¦ light blue
+= 24
++ 4! ¦ 4 \times 6 ¦ 2^3 \cdot 3
+- 4 ¦ 24 = 25
+= 1
++ \sin^2 x + \cos^2 x ¦ e^0 ¦ 100% ¦ \frac{\pi}{\pi} ¦ \{1\}
+= -2
++ -\sqrt{4}
+= 1.41421356
++ \sqrt{2}
+= \sqrt{2}
++ 1.41421356
+- \sqrt{2}i ¦ 2^{1/3}
+= 6
++ 3!
+= 314
++ 3.14 \times 10^2 ¦ 3.14e2
+= 0.1
++ 10^{-1}
+= 0.001
++ 1e-3
+= 16
++ 4^2 ¦ 4²
+= -8
++ (-2)^3
+= 7
++ |{-7}| ¦ \left|-7\right|
+- 7 or -7 ¦ \pm 7
+= \frac{2}{3}
++ 2/3 cups ¦ \frac{2}{3} \text{ cups} ¦ 0.666667 ¦ 0.6666666
+- 0.67 ¦ 2 ¦ -\frac{2}{3}
+= 2\sqrt{3}
++ \sqrt{12}
+= \sqrt{12}
++ 2\sqrt3
+= x^2+1
++ x^2 + 1
+= \{1\}
++ 1
+= \{2, 4, 6\}
++ 2, 4, 6
+= [1, 2]
++ [1,2]
+= 1 \le x \le 2
++ [1,2]
+- 1 < x \le 2
+= (-\infty, \infty)
++ (-\infty,\infty) ¦ \mathbb{R}
+= all real numbers
++ All real numbers.
+- real numbers only
+= no solution
++ No solution.
+- 0 ¦ solution
+= y=x
++ x=y
+- y=-x
+= y = mx + b
++ y=b+mx
+= \frac{1}{2}bh
++ \frac{bh}{2}
+= \pi r^2
++ \pi r^{2} ¦ πr²
+- 2\pi r
+= 2\pi r
++ 2πr
+= 4\pi
++ 4π cm ¦ 12.566371
+- 4 ¦ 12.57
+= 45^\circ
++ 45 degrees
+= 45
++ 45°
+= 1:3
++ 1:3
+- 3:1
+= 3\text{ to }1
++ 3 to 1
+= 25 mph
++ 25 miles per hour
+- 25 km/h
+= 2 dozen
++ 2 dozen
+= 24 eggs
++ 24
+= 1st
++ 1st ¦ 1
+- 2nd
+= H
++ h
+= T
++ T
+= \left(\frac{3}{5},\frac{8}{3}\right]
++ (\frac35, \frac83]
+= 6 - 5i
++ -5i+6
+= p - q
++ -q+p
+= 5x - 7y + 11z + 4 = 0
++ 4+11z+5x-7y=0
+= \text{east}
++ East
+- west
+= x^3+3x-6
++ 3x + x^3 - 6
+= \begin{pmatrix} -1/3 \\ 2/3 \\ 5/3 \end{pmatrix}
++ \begin{pmatrix} -\frac13 \\ \frac23 \\ \frac53 \end{pmatrix}
+= 1,2,3,4
++ 4,3,2,1
+= 18,\!480
++ 18480
+= -\frac{35}{9}
++ -35/9
+= \frac{\sqrt{3}}{3}
++ \frac{1}{\sqrt3}
+= \frac{270}7\text{ degrees}
++ 270/7
+= \frac{3\sqrt{3}}{4}
++ 3√3/4
+= 3\sqrt{13}
++ 3√13
+= .0000672
++ 6.72e-5
+= 0.0000672
++ 6.72\times 10^{-5}
+= 1\frac{4}{5}
++ 9/5 ¦ 1.8
+= \frac{43}{2}
++ 21.5
+= 4210_{5}
++ 4210_5
+= 70\sqrt{2}
++ 70 √2
+= 225
++ \boxed{225}^\circ
+- 22.5
+= \text{(B)}
++ B
+= -50
++ −50
+- 50
+= 6+9i
++ 9i+6
+- 6-9i
+= \frac{9}{256}
++ 9/256
+= 5 \text{ cm}
++ 5cm
+= 10 + 4 = 14
++ 14
+= 1,234
+- 1.234
+= \{2,4,6\}
+- \{2,4\}
+= 3
+- three dogs and 4 cats ¦ 3 cats or 4 cats
+= 10 + 4
+- 104
+= 2+3i
+- 5
+= 12 cm
+- 12 cm^2 ¦ 12 in ¦ 12 m
+= -7
+- \pm 7
+= 0.3
+- 3/10x
+= \frac{\pi}{4}
+- 45
+= 3.14
+- \pi
 """
 
 
