@@ -255,7 +255,7 @@ _HEDGE = re.compile(
     r"(?:\s+[A-Za-z]+){0,3}[\s,;:?(\u2013\u2014-]*\b(?:or|no|nope|maybe|perhaps|possibly|alternatively|wait|actually|vs|versus)\b"
     r"(?:[\s,;:?(]|\b(?:or|no|maybe|perhaps|possibly|even|wait|actually|it|is|it's|about|around|rather|i|mean|sorry)\b)*[$*]*"
 )
-_WHY = re.compile(r"(?<=\S) ?\([^()]{0,99}[-+*/×÷=][^()]{0,99}\)[\s.!*]*$")  # 72 (48 + 24)
+_WHY = re.compile(r"([0-9]\S{0,9}(?: [A-Za-z]+){0,2}) ?\([^()]{0,99}[-+*/×÷=][^()]{0,99}\)[\s.!*]*$")  # 72 (48 + 24)
 _ONLY_NUMBERS = re.compile(
     r"(?:[\s,;|&?!().:$%/*-]|\b(?:or|and|either|maybe|perhaps|possibly|no|both|to|between|from)\b)*"
 )
@@ -268,7 +268,7 @@ _AFTER = re.compile(r"\}?\s*(?:\^|\\sqrt|\\pi|√|π)")
 def _ends_with(answer: str, text: str, gold: Gold) -> bool:
     """Whether the last number of the answer, or of the text where it has none, is the gold answer, without a hedge."""
     end = next(filter(NUMBER.search, map(_prepared, (answer, text))), "")
-    numbers = [found for found in NUMBER.finditer(end) if _counts(found, end)][-2:]
+    numbers = [found for found in [*NUMBER.finditer(end)][-20:] if _counts(found, end)][-2:]
     if (
         not numbers
         or any(len(found[0]) > 200 for found in numbers)
@@ -286,7 +286,7 @@ def _ends_with(answer: str, text: str, gold: Gold) -> bool:
 def _prepared(text: str) -> str:
     """The end of a text, without what explains its last number in brackets."""
     end = _with_fractions(text[-END:])
-    shorter = _WHY.sub("", end)
+    shorter = _WHY.sub(r"\1", end)
     return shorter if NUMBER.search(shorter) else end
 
 

@@ -814,6 +814,7 @@ def test_every_answer_is_itself_in_every_pattern(gold):
         (r"The answer is \frac12. Wait, it is \frac13.", "1/2", "xml", False),
         ("<answer>I cannot say</answer> but 7", "7", "xml", True),  # no number in the answer: the text's last
         ("x\nThe area is 9\\pi, where r = 3.", r"9\pi", "xml", True),
+        ("They had 8.\nColin skips six times as fast, (2/3*6=4 miles per hour).\n", "4", "xml", True),
         ("Let $(1, 2)$ be $A$.\nHence the point is $(3, 4)$.", "(3,4)", "xml", True),
         ("Let $(3, 4)$ be $A$.\nHence the point is $(1, 2)$.", "(3,4)", "xml", False),
     ],
