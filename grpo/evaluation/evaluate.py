@@ -102,7 +102,7 @@ def measure(
             many = [prompt for prompt in prompts for _ in range(k)]
             drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training), engine=engine)
     records = []
-    rows = data.held_out.to_list()
+    rows, several = data.held_out.to_list(), bool(data.sources)
     for row, (ids, cut) in zip(rows, greedy, strict=True):
         text = prefill + tokenizer.decode(ids, skip_special_tokens=True)
         verdicts = {"strict": judge.is_exact(text, row, template), "lenient": judge.is_right(text, row)}
@@ -110,7 +110,7 @@ def measure(
             {
                 "question": row["question"],
                 "answer": row["answer"],
-                **({"source": row["source"]} if data.sources else {}),
+                **({"source": row["source"]} if several else {}),
                 "completion": text,
                 "extracted": judge.extract(text),
                 **(verdicts if judge.judges(row) else {}),

@@ -164,7 +164,7 @@ REWARDS = {  # before, after; the verdict, and what the sentence says
     ),
     "got_worse": ([2.0, 2.2, 1.8, 2.0], [1.0, 1.1, 0.9, 1.0], "the reward fell from 2.00 to 1.00 (-1.00"),
     "too_small_to_tell": ([1.0, 2.0, 3.0], [2.0, 1.0, 3.1], "3 questions"),
-    "no_change": ([1.0, 2.0], [1.0, 2.0], "1.50 before and after"),
+    "no_change": ([1.0, 2.0], [1.0, 2.0], "each of 2 answers earns what it did before, 1.50 on average"),
 }
 
 
