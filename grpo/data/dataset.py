@@ -335,7 +335,8 @@ def make_prompts(
 
 def fill_in(rows: Dataset, template: str, question_column: str, answer_column: str, label: str) -> Dataset:
     """Rows whose question is this template with the row's own columns in it: `Reach {target} with {numbers}.`"""
-    names = {name: question_column if name == "question" else name for name in prompts.columns_in(template)}
+    asked = column_of(rows, question_column)
+    names = {name: asked if name == "question" else name for name in prompts.columns_in(template)}
     for name, column in names.items():
         if column not in rows.column_names:
             have = ", ".join(rows.column_names)
