@@ -144,7 +144,7 @@ def main() -> int:
     print_table(f"Accuracy in per cent, gains in points, with 95 % intervals: {count}", headings, rows, width=160)
     sides = [side for side in runs if side != "real"]
     rows = [[f"real less {side}", side_by_side.signed(advantage(runs["real"], runs[side]))] for side in sides]
-    print_table("Gain in lenient accuracy that the control does not have", ["", "points"], rows)
+    print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
     return 0
 
 

@@ -28,6 +28,9 @@ SCRIPT = Path(__file__).resolve().parents[2] / "train_grpo.py"
 # What --seeds decides for each run, and what does not train
 NOT_AFTER = ("seed", "resume_from_checkpoint", "overwrite_run", "dry_run", "eval_only", "ask", "merge_only")
 
+# Each seed has its own, or the free memory decides (and nothing that is learned depends on it)
+MAY_DIFFER = side_by_side.NAMES | {"seed", "gradient_checkpointing", "activation_checkpointing"}
+
 
 def resolve(flags: list[str]) -> dict[str, Any]:
     """The settings of a run with these flags, as run.json records them; raises UserError."""
@@ -78,7 +81,7 @@ def train(seeds: Sequence[int], flags: list[str]) -> tuple[list[Path], int]:
 
 def _refuse_other_settings(run: Path, settings: dict[str, Any]) -> None:
     then = recorded(run, "settings") or {}
-    keys = sorted(settings.keys() & then.keys() - side_by_side.NAMES - {"seed"})
+    keys = sorted(settings.keys() & then.keys() - MAY_DIFFER)
     if other := [f"{key} {then[key]}, now {settings[key]}" for key in keys if then[key] != settings[key]]:
         named = "; ".join([*other[:3], *["…"] * (len(other) > 3)])
         raise UserError(
