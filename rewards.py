@@ -180,7 +180,8 @@ def _last_box(text: str) -> str | None:
                 start, answer = opening.start(), text[opening.end() : brace.start()].strip()
         elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
             opened.append(brace)
-    return answer
+    *_, bare = None, *re.finditer(r"\\(?:boxed|fbox)\s+(-?[\w./]*\w)", text)  # `\boxed 5`, as some of MATH's rows
+    return bare[1] if bare and bare.start() > start else answer
 
 
 def count_xml(text: str) -> float:

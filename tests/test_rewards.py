@@ -132,6 +132,8 @@ def test_hash_answers(solution, answer):
         ("boxed", r"\boxed {\{1, \text{a}\}} {}", r"\{1, \text{a}\}"),
         ("boxed", r"\fbox{x = \boxed{7}}", "7"),
         ("boxed", r"\\{\boxed{}", ""),
+        ("boxed", r"so $\boxed 5$", "5"),  # as some of MATH's rows
+        ("boxed", r"\boxed 7 then \boxed{8}", "8"),
         ("boxed", "<answer>7</answer> ", "<answer>7</answer>"),
         ("hash", "2 + 2 = 4\n#### 6\n#### $1,234,567\nWell.", "1234567"),
         ("hash", r"#### $\frac{1}{2}$", r"$\frac{1}{2}$"),
