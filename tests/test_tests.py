@@ -27,6 +27,7 @@ ACROSS_MODULES = {  # what they are about instead of one module
     "runs/test_out_of_memory.py": "what a run says where a device is full",
     "training/test_exactness.py": "benchmarks/bench_exactness.py",
     "training/test_optimizer.py": "the default optimizer",
+    "training/test_prefill.py": "templates that begin the completion",
     "training/test_private_names.py": "libraries' private names",
     "training/test_subclasses.py": "subclasses of LeanGRPOTrainer",
 }
