@@ -145,10 +145,8 @@ def _judge_reward(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str
         return "too_small_to_tell", "Nothing could be compared: a reward failed on every answer."
     change, low, high = reward["difference"], reward["difference_low"], reward["difference_high"]
     if change == 0 and low == high:
-        return (
-            "no_change",
-            f"No change: the reward is {reward['before']:.2f} before and after, of each of {n} answers.",
-        )
+        text = f"No change: each of {n} answers earns what it did before, {reward['before']:.2f} on average."
+        return "no_change", text
     shown = f"the reward {'rose' if change > 0 else 'fell'} from {reward['before']:.2f} to {reward['after']:.2f} "
     interval = "" if low is None else f", 95 % interval {low:+.2f} to {high:+.2f}"
     shown += f"({change:+.2f}{interval}, {n} questions)"
