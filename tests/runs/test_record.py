@@ -157,6 +157,12 @@ def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
     )
 
 
+def test_a_judge_of_ones_own_is_still_allowed_in_the_evaluation():
+    own = ["--judge", "my.right", "--reward_funcs", "judge_reward_func", "--allow_custom_rewards", "true"]
+    assert "--judge my.right --allow_custom_rewards true" in records.evaluate_command(Path("mine"), own)
+    assert "allow_custom" not in records.evaluate_command(Path("mine"), own[2:])
+
+
 def test_rows_from_python_are_passed_again_by_a_call():
     argv = ["--seed", "7", "--output_dir", "mine", "--dataset_name", IN_MEMORY]
     start, end = "train_grpo.main(", ", dataset=...)"
