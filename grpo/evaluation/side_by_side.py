@@ -25,6 +25,7 @@ MEASURES = ("lenient", "strict")
 CURVES = {"reward": "Reward", "eval/accuracy_lenient": "Lenient accuracy"}
 # These only name a run, or say how it was started
 NAMES = {*report.NOT_ON_THE_CARD, "logging_dir", "resume_from_checkpoint", "hub_model_id", "project"}
+SEEDS = {"seed", "data_seed"}
 ENDED = ("finished", "evaluated")
 
 
@@ -130,30 +131,15 @@ def _estimate(numbers: dict[str, Any], key: str) -> Estimate | None:
 def spread(gains: Sequence[float]) -> Spread | None:
     """Of gains in percentage points; None where there are fewer than two.
 
-    >>> spread([40.0, 46.0, 49.0])
-    Spread(count=3, mean=45.0, deviation=4.58257569495584, lowest=40.0, highest=49.0, low=33.6..., high=56.3...)
+    >>> found = spread([40.0, 46.0, 49.0])
+    >>> found.mean, round(found.deviation, 2), round(found.low, 1), round(found.high, 1)
+    (45.0, 4.58, 33.6, 56.4)
     """
     if len(gains) < 2:
         return None
-    mean, deviation = statistics.mean(gains), statistics.stdev(gains)
-    half = student(len(gains) - 1) * deviation / math.sqrt(len(gains))
-    return Spread(len(gains), mean, deviation, min(gains), max(gains), mean - half, mean + half)
-
-
-def student(degrees: int) -> float:
-    """The quantile of Student's t distribution that a 95 % interval takes.
-
-    >>> round(student(2), 3)
-    4.303
-    """
-    import mpmath  # of sympy, which torch needs
-
-    def beyond(t: float) -> Any:
-        """The share of both tails, less 5 %."""
-        share = mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True)
-        return share - comparison.SIGNIFICANT
-
-    return float(mpmath.findroot(beyond, (1.9, 12.8), solver="anderson"))  # it lies between 1.96 and 12.71
+    mean, low, high = comparison.mean_interval(gains)
+    assert low is not None and high is not None
+    return Spread(len(gains), mean, statistics.stdev(gains), min(gains), max(gains), low, high)
 
 
 def spreads(runs: Sequence[Run]) -> dict[str, Spread]:
@@ -172,10 +158,7 @@ def paired(first: Run, other: Run) -> dict[str, Any] | None:
     ours, theirs = (sorted(run.answers, key=_question) for run in (first, other))
     if not ours or list(map(_question, ours)) != list(map(_question, theirs)):
         return None
-    try:
-        return comparison.compare(ours, theirs)
-    except KeyError as error:
-        raise UserError(f"the answers of {first.name} or {other.name} have no {error}; evaluate both anew") from None
+    return comparison.compare(ours, theirs)
 
 
 def _question(record: dict[str, Any]) -> tuple[str, str]:
@@ -207,13 +190,18 @@ def warnings(runs: Sequence[Run]) -> list[str]:
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """All that is shown of several runs, for the page and the terminal."""
+    differ, notes = differing(runs), warnings(runs)
+    repeats = differ.keys() <= SEEDS
+    if not repeats:
+        notes.append("the runs differ in more than the seed, so mean and spread are over different experiments")
     others = {run.name: found for run in runs[1:] if (found := paired(runs[0], run)) and "lenient" in found}
     return {
         "runs": runs,
         "spreads": spreads(runs),
         "paired": {name: (gains(found)["lenient"], found["lenient"]) for name, found in others.items()},
-        "differing": differing(runs),
-        "warnings": warnings(runs),
+        "differing": differ,
+        "repeats": repeats,
+        "warnings": notes,
     }
 
 
@@ -286,6 +274,8 @@ def _number(accuracies: dict[str, Estimate], measure: str) -> str:
     return f"{accuracies[measure].value:.1f}" if measure in accuracies else "-"
 
 
-def _short(value: Any, room: int = 60) -> str:
-    text = "-" if value is None else " ".join(str(value).split())
+def _short(value: Any, room: int = 200) -> str:
+    """A setting's value on one line."""
+    text = ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
+    text = " ".join(text.split())
     return text if len(text) <= room else f"{text[: room - 1]}…"

@@ -141,11 +141,11 @@ def test_a_comparison_counts_pairs_and_is_symmetric(flags):
     assert {forth["verdict"], back["verdict"]} != {"got_better"} != {"got_worse"}
 
 
-@pytest.mark.parametrize("count", [4, 6, 12, 40, 300])
+@pytest.mark.parametrize("count", [2, 3, 4, 12, 40, 300, 5000])
 def test_intervals_of_means_are_students(count):
     values = [math.sin(number) for number in range(count)]
     reference = scipy.stats.t.interval(0.95, count - 1, sum(values) / count, scipy.stats.sem(values))
-    assert comparison.mean_interval(values)[1:] == pytest.approx(reference, abs=0.01)
+    assert comparison.mean_interval(values)[1:] == pytest.approx(reference, rel=1e-9)
 
 
 def paid(*values, source=None):
