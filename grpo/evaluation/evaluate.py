@@ -214,7 +214,7 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "",
     names |= {key: key.replace("_", ", ") for key in SHARES} | sampled
     caption = "strict: exactly the gold answer; lenient: however it is written"
     if "accuracy_lenient" not in summaries[0]:
-        caption = "no gold answers, so no accuracy; reward: the weighted sum, not in per cent"
+        caption = "no accuracy without gold answers; reward: the weighted sum, not in per cent"
     elif judge := summaries[0].get("judge"):
         caption = f"lenient: right by {judge}; strict: that, and exactly the format"
     table = _table(

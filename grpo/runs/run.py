@@ -5,6 +5,7 @@ and comes at a rollout's boundary (training/stopping.py); at any other time a si
 """
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -117,7 +118,7 @@ class Run:
     def _judged(self) -> bool:
         """Whether answers were right or wrong; without gold answers they only earned rewards."""
         path = self.output / "eval_after.json"
-        return not path.is_file() or '"accuracy_lenient"' in path.read_text(encoding="utf-8")
+        return not path.is_file() or "accuracy_lenient" in json.loads(path.read_text(encoding="utf-8"))
 
     def way_on(self) -> str:
         """What can be done with what there is of the run."""

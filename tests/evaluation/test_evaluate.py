@@ -165,5 +165,5 @@ def test_tables_by_source_and_of_rewards_fit_in_80_columns(capsys, monkeypatch):
     summaries = [evaluate.summarize([earned(value, source) for source in "ab"] * 2) for value in (0.5, 1.25)]
     evaluate.print_evaluations(dict(zip(("before", "after"), summaries, strict=True)), "It got better.")
     shown = capsys.readouterr().out
-    assert "accuracy" not in shown.replace("so no accuracy", "") and "late_low" in shown and "+0.75" in shown
+    assert "accuracy" not in shown.replace("no accuracy without", "") and "late_low" in shown and "+0.75" in shown
     assert "b (2), reward" in shown and all(len(line) <= 80 for line in shown.splitlines())
