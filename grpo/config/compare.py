@@ -140,8 +140,12 @@ def main(argv: list[str] | None = None) -> int:
             if status:
                 return status
         compared = side_by_side.compare(side_by_side.read(given.runs))
-        page = side_by_side.write(compared, given.output)
-    except (UserError, OSError) as error:
+        try:
+            page = side_by_side.write(compared, given.output)
+        except OSError as error:
+            name = str(given.output)
+            raise UserError(f"output: {name!r} cannot be written ({error.strerror}); use another name") from None
+    except (UserError, OSError) as error:  # OSError: a run that may not be read
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return MISTAKE
     side_by_side.print_all(compared)

@@ -229,12 +229,12 @@ def bars(compared: dict[str, Any]) -> dict[str, Any]:
 def print_all(compared: dict[str, Any]) -> None:
     """The table, the final answers, the settings that differ and the warnings."""
     runs, per_measure = compared["runs"], compared["spreads"]
-    table = Table(title="Accuracy in per cent before → after; gains in points (95 % interval)", box=SIMPLE_HEAD)
+    table = Table(title="Accuracy in per cent, before -> after; gains in points (95 % interval)", box=SIMPLE_HEAD)
     table.title_justify = "left"
     for heading in ("run", "seed", "steps", *MEASURES):
         table.add_column(heading, justify="left" if heading == "run" else "right", overflow="fold")
     for run in runs:
-        cells = [f"{_number(run.before, measure)} → {_number(run.after, measure)}" for measure in MEASURES]
+        cells = [f"{_number(run.before, measure)} -> {_number(run.after, measure)}" for measure in MEASURES]
         below = [signed(run.gains[each]).replace(" (", "\n(") if each in run.gains else "" for each in MEASURES]
         seed, steps = ("-" if value is None else for_rich(str(value)) for value in (run.seed, run.steps))
         table.add_row(for_rich(run.name), seed, steps, *map("\n".join, zip(cells, below, strict=True)))
