@@ -24,7 +24,7 @@ def test_a_finished_run_names_what_to_do_next():
     assert publish[2:] == ["hf", "upload", "your-name/a run", "out/a run", "--exclude", "checkpoint-*/*"]
 
 
-def test_samples_are_offered_only_where_answers_are_right_or_wrong():
+def test_samples_are_offered_where_answers_are_right_or_wrong():
     push = SimpleNamespace(push_to_hub=True)
     run = Run(SimpleNamespace(output=Path("mine"), argv=[], training=push))
     run.output.mkdir()
