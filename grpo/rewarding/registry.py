@@ -40,13 +40,13 @@ class ByName:
     def _asked(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in columns.items() if key in self.asks}
 
-    def __call__(self, **columns: Any) -> Any:
-        return self.__wrapped__(**self._asked(columns))
+    def __call__(self, *args: Any, **columns: Any) -> Any:
+        return self.__wrapped__(*args, **self._asked(columns))
 
 
 class AsyncByName(ByName):
-    async def __call__(self, **columns: Any) -> Any:  # by which TRL knows that it is async
-        return await self.__wrapped__(**self._asked(columns))  # type: ignore[misc]
+    async def __call__(self, *args: Any, **columns: Any) -> Any:  # by which TRL knows that it is async
+        return await self.__wrapped__(*args, **self._asked(columns))  # type: ignore[misc]
 
 
 def choose(
