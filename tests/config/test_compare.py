@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers_commands import command
 from helpers_report import Page, write_run
 from helpers_runs import DEMO, LEARNS, TINY, flags
 
@@ -164,23 +165,25 @@ def test_signals_reach_the_run_and_its_status_is_the_shells(number, status, monk
 
 
 @pytest.mark.slow
-def test_two_seeds_are_trained_reused_and_compared(capfd):
-    """The real command: settings, runs, table and page; a second start trains nothing."""
+def test_two_seeds_are_trained_reused_and_compared(capfd, monkeypatch):
+    """Real settings, runs, table and page; a second start trains nothing."""
+    monkeypatch.setattr(compare, "start", lambda argv: command(compare.SCRIPT, argv).returncode)
     questions = (DEMO / "test.jsonl").read_text().splitlines(keepends=True)[:8]
     Path("held_out.jsonl").write_text("".join(questions))
     held_out = {"eval_dataset_name": "held_out.jsonl", "eval_every": "1"}
     words = flags(**{**TINY, **LEARNS, **held_out, "max_completion_length": "8", "output_dir": "out/tiny"})
-    command = ["compare", "--seeds", "1", "2", "--", *words]
-    assert tool(command) == 0
+    seeds = ["compare", "--seeds", "1", "2", "--", *words]
+    assert tool(seeds) == 0
     first = capfd.readouterr().out
     assert "out/tiny-seed1, trained" in first and "out/tiny-seed2, trained" in first
     assert re.search(r"Settings that differ, run by run:\n  seed: 1 \| 2\ncompare.html\n$", first)
     page = Page(Path("compare.html"))
     assert "2 runs tiny-seed1, tiny-seed2" in page.text and "Lenient accuracy per cent of the held-out" in page.text
     assert {path.name for path in Path("out").iterdir()} == {"tiny-seed1", "tiny-seed2"}
-    assert tool(command) == 0
+    monkeypatch.setattr(compare, "resolve", compare._resolve)  # in this process, which has the libraries by now
+    assert tool(seeds) == 0
     again = capfd.readouterr().out
     table = "Accuracy in per cent, before"
     assert again.count("finished, reused") == 2 and again.partition(table)[2] == first.partition(table)[2]
-    assert tool([*command, "--learning_rate", "1e-4"]) == 2
+    assert tool([*seeds, "--learning_rate", "1e-4"]) == 2
     assert "other settings (learning_rate 0.001, now 0.0001)" in capfd.readouterr().err
