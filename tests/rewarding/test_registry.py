@@ -96,7 +96,7 @@ def test_a_chosen_reward_keeps_its_name_and_can_be_pickled():
 def test_the_examples_are_found_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (loaded,) = chosen("examples.countdown.value").values()
-    assert loaded("2 * (3 + 7)") == 20
+    assert loaded(expression="2 * (3 + 7)") == 20
 
 
 @pytest.mark.parametrize("key", ["my_rewards.my_reward", "my_reward"])
