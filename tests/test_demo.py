@@ -57,7 +57,9 @@ def test_demonstrations_are_noisy_as_described():
     assert all(has_strict_format(completion) for _, completion in drawn if completion.startswith("<reasoning>"))
     problems = [make_demo.draw_problem(rng, held_out=False) for _ in range(3000)]
     gold = [make_demo.solve(p.kind.right, p.named_numbers)[-1][1] for p in problems]
-    shown = [make_demo.demonstrate(problem, rng, PromptFormat("", "", "{reasoning}\n= {answer}")) for problem in problems]
+    shown = [
+        make_demo.demonstrate(problem, rng, PromptFormat("", "", "{reasoning}\n= {answer}")) for problem in problems
+    ]
     wrong = sum(str(answer) not in text.split()[-1] for answer, text in zip(gold, shown, strict=True))
     assert 0.3 < wrong / len(problems) < 0.6
 
