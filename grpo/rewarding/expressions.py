@@ -95,7 +95,7 @@ _CLEANING: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?i)\s*,?\s*\b(?:and|or)\b\s*", ","),
     (r"(?i)(?<=[0-9])\s*\b(thousand|million|billion|trillion)\b", lambda found: f"*10^{_WORDS[found[1].lower()]}"),
     (r"(?<![A-Za-z0-9.])([0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,3})(?![A-Za-z0-9.])", r"\1*10^{\2}"),
-    (r"\\frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}"),
+    (r"\\frac\s*([0-9]|(?<=\s)[a-z])\s*([0-9a-z])", r"\\frac{\1}{\2}"),
     (r"([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]{1,9})\}", lambda found: _repeating(*found.groups())),
     (r"(?<![0-9.^_/}])([0-9]+)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", lambda found: _mixed(found)),
     (r"(?<![0-9.^_/}])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.])", lambda found: _mixed(found)),
@@ -333,7 +333,7 @@ def _relation_is(relation: Relation, other: Meaning) -> bool:
         return interval is not None and _same(interval, other)
     first, last = (sides[-1], sides[0]) if _is_name(sides[-1]) and not _is_name(sides[0]) else (sides[0], sides[-1])
     equation = isinstance(first, Scalar) and len(first.values) > 1 and not first.name  # 2x + z = 1 is not 1
-    return not equation and _same(last, other)
+    return (not equation or _same(first, last)) and _same(last, other)  # 2x + x = 3x is 3x
 
 
 def _interval(relation: Relation) -> Group | None:
