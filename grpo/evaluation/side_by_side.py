@@ -6,7 +6,7 @@ runs its mean has Student's interval, since with two or three of them the normal
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,13 @@ from grpo.evaluation import comparison
 from grpo.runs import report
 from grpo.runs.charts import Curve
 
-MEASURES = ("lenient", "strict")
-CURVES = {"reward": "Reward", "eval/accuracy_lenient": "Lenient accuracy"}
+# The key in eval_*.json, and what its numbers are multiplied by; rewards are there where gold answers are not
+MEASURES = {"lenient": ("accuracy_lenient", 100), "strict": ("accuracy_strict", 100), "reward": ("reward", 1)}
+CURVES = {
+    "reward": "Reward",
+    "eval/accuracy_lenient": "Lenient accuracy",
+    "eval/reward": "Reward on held-out questions",
+}
 # These only name a run, or say how it was started
 NAMES = {*report.NOT_ON_THE_CARD, "logging_dir", "resume_from_checkpoint", "hub_model_id", "project"}
 SEEDS = {"seed", "data_seed"}
@@ -31,7 +36,7 @@ ENDED = ("finished", "evaluated")
 
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy in per cent, or a difference of two in percentage points, with its 95 % interval."""
+    """An accuracy in per cent, a difference of two in percentage points, or a reward, with its 95 % interval."""
 
     value: float
     low: float
@@ -40,7 +45,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory says of what was learned; accuracies and gains by MEASURES, where they were measured."""
+    """What a run directory says of what was learned; estimates and gains by MEASURES, where they were measured."""
 
     name: str
     path: Path
@@ -90,8 +95,8 @@ def _read(path: Path, name: str) -> Run:
     facts = report.read_facts(path)
     evaluations = facts["evaluations"]
     before, after = evaluations.get("before", {}), evaluations.get("after", evaluations.get("only", {}))
-    if not (_accuracies(before) or _accuracies(after)):
-        raise UserError(f"{str(path)!r} holds no evaluation with accuracies (eval_*.json); train or evaluate it first")
+    if not (_measured(before) or _measured(after)):
+        raise UserError(f"{str(path)!r} holds no evaluation (eval_*.json); train or evaluate it first")
     steps = [line["step"] for line in report.read_metrics(path, "step")]
     return Run(
         name=name,
@@ -101,31 +106,31 @@ def _read(path: Path, name: str) -> Run:
         settings=facts["settings"],
         command=facts["record"].get("command") or "",
         n=(after or before).get("n"),
-        before=_accuracies(before),
-        after=_accuracies(after),
+        before=_measured(before),
+        after=_measured(after),
         gains=gains(facts["comparison"]) if after else {},
         answers=report.read_lines(path / f"completions_{'after' if 'after' in evaluations else 'only'}.jsonl"),
         curves={key: facts["curves"][key] for key in CURVES if key in facts["curves"]},
     )
 
 
-def _accuracies(summary: dict[str, Any]) -> dict[str, Estimate]:
-    """Of `eval_*.json`, by measure; a run without gold answers has none."""
-    found = {measure: _estimate(summary, f"accuracy_{measure}") for measure in MEASURES}
+def _measured(summary: dict[str, Any]) -> dict[str, Estimate]:
+    """Of `eval_*.json`, by measure."""
+    found = {measure: _estimate(summary, *key_and_times) for measure, key_and_times in MEASURES.items()}
     return {measure: each for measure, each in found.items() if each}
 
 
 def gains(compared: dict[str, Any]) -> dict[str, Estimate]:
     """Of what `comparison.compare` returns, by measure."""
-    found = {measure: _estimate(compared.get(measure) or {}, "difference") for measure in MEASURES}
+    found = {each: _estimate(compared.get(each) or {}, "difference", times) for each, (_, times) in MEASURES.items()}
     return {measure: each for measure, each in found.items() if each}
 
 
-def _estimate(numbers: dict[str, Any], key: str) -> Estimate | None:
-    """A share and its interval, in per cent; None where one of them is missing."""
+def _estimate(numbers: dict[str, Any], key: str, times: int) -> Estimate | None:
+    """A number and its interval; None where one of them is missing."""
     found = [numbers.get(f"{key}{end}") for end in ("", "_low", "_high")]
-    shares = [100 * share for share in found if isinstance(share, int | float)]
-    return Estimate(*shares) if len(shares) == 3 else None
+    values = [times * value for value in found if isinstance(value, int | float)]
+    return Estimate(*values) if len(values) == 3 else None
 
 
 def spread(gains: Sequence[float]) -> Spread | None:
@@ -194,11 +199,14 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     repeats = differ.keys() <= SEEDS
     if not repeats:
         notes.append("the runs differ in more than the seed, so mean and spread are over different experiments")
-    others = {run.name: found for run in runs[1:] if (found := paired(runs[0], run)) and "lenient" in found}
+    measures = [each for each in MEASURES if any(each in run.before | run.after for run in runs)]
+    lead = measures[0]
+    others = {run.name: found for run in runs[1:] if (found := paired(runs[0], run)) and lead in gains(found)}
     return {
         "runs": runs,
+        "measures": measures,
         "spreads": spreads(runs),
-        "paired": {name: (gains(found)["lenient"], found["lenient"]) for name, found in others.items()},
+        "paired": {name: (gains(found)[lead], found[lead]) for name, found in others.items()},
         "differing": differ,
         "repeats": repeats,
         "warnings": notes,
@@ -216,39 +224,43 @@ def write(compared: dict[str, Any], path: Path) -> Path:
 
 
 def bars(compared: dict[str, Any]) -> dict[str, Any]:
-    """The lenient gains and their mean on one scale: `rows` (name, gain), and `ticks` from end to end."""
-    rows = [(run.name, run.gains["lenient"]) for run in compared["runs"] if "lenient" in run.gains]
-    if mean := compared["spreads"].get("lenient"):
+    """The gains by the first measure and their mean on one scale: `rows` (name, gain), and `ticks` from end to end."""
+    lead = compared["measures"][0]
+    rows = [(run.name, run.gains[lead]) for run in compared["runs"] if lead in run.gains]
+    if mean := compared["spreads"].get(lead):
         rows.append((f"mean of {mean.count}", Estimate(mean.mean, mean.low, mean.high)))
     ends = [0.0, *(end for _, gain in rows for end in (gain.low, gain.high))]
-    step = next(step for step in (5, 10, 20, 50, 10**6) if max(ends) - min(ends) <= 7 * step)
+    steps = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 10**6)[5 * (lead != "reward") :]
+    step = next(step for step in steps if max(ends) - min(ends) <= 7 * step)
     left, right = math.floor(min(ends) / step), max(1, math.ceil(max(ends) / step))
     return {"rows": rows, "ticks": [step * tick for tick in range(left, right + 1)]}
 
 
 def print_all(compared: dict[str, Any]) -> None:
     """The table, the final answers, the settings that differ and the warnings."""
-    runs, per_measure = compared["runs"], compared["spreads"]
-    table = Table(title="Accuracy in per cent, before -> after; gains in points (95 % interval)", box=SIMPLE_HEAD)
+    runs, measures = compared["runs"], compared["measures"]
+    title = "Mean reward" if measures == ["reward"] else "Accuracy in per cent, before -> after; gains in points"
+    table = Table(title=f"{title} (95 % interval)", box=SIMPLE_HEAD)
     table.title_justify = "left"
-    for heading in ("run", "seed", "steps", *MEASURES):
+    for heading in ("run", "seed", "steps", *measures):
         table.add_column(heading, justify="left" if heading == "run" else "right", overflow="fold")
     for run in runs:
-        cells = [f"{_number(run.before, measure)} -> {_number(run.after, measure)}" for measure in MEASURES]
-        below = [signed(run.gains[each]).replace(" (", "\n(") if each in run.gains else "" for each in MEASURES]
         seed, steps = ("-" if value is None else for_rich(str(value)) for value in (run.seed, run.steps))
-        table.add_row(for_rich(run.name), seed, steps, *map("\n".join, zip(cells, below, strict=True)))
-    if per_measure:
+        table.add_row(for_rich(run.name), seed, steps, *(_cell(run, measure) for measure in measures))
+    if compared["spreads"]:
         table.add_section()
         for heading, show_it in SUMMARY.items():
-            found = [per_measure.get(measure) for measure in MEASURES]
-            table.add_row(heading, "", "", *(show_it(each) if each else "-" for each in found))
+            found = [(compared["spreads"].get(measure), digits(measure)) for measure in measures]
+            table.add_row(heading, "", "", *(show_it(each, places) if each else "-" for each, places in found))
     show(table)
     if compared["paired"]:
-        show(f"Final answers against those of {for_rich(runs[0].name)}, question by question, lenient:")
+        show(f"Final answers against those of {for_rich(runs[0].name)}, question by question, {measures[0]}:")
     for name, (gain, found) in compared["paired"].items():
-        only = f"{found['fixed']} right in this run alone, {found['broken']} in that one, p = {found['p_value']:.2g}"
-        show(f"  {for_rich(name)}: {signed(gain)} points; {only}", soft_wrap=True)
+        line = f"  {for_rich(name)}: {signed(gain, digits(measures[0]))}"
+        if "fixed" in found:
+            line += f" points; {found['fixed']} right in this run alone, {found['broken']} in that one"
+            line += f", p = {found['p_value']:.2g}"
+        show(line, soft_wrap=True)
     if compared["differing"]:
         show("Settings that differ, run by run:")
     for key, values in compared["differing"].items():
@@ -257,21 +269,29 @@ def print_all(compared: dict[str, Any]) -> None:
         show(f"[yellow]warning:[/yellow] {for_rich(line)}", soft_wrap=True)
 
 
-SUMMARY = {  # the rows below the runs'
-    "mean gain": lambda found: f"{found.mean:+.1f}",
-    "95 % interval (t)": lambda found: f"{found.low:+.1f} to {found.high:+.1f}",
-    "standard deviation": lambda found: f"{found.deviation:.1f}",
-    "range": lambda found: f"{found.lowest:+.1f} to {found.highest:+.1f}",
+SUMMARY: dict[str, Callable[[Spread, int], str]] = {  # the rows below the runs'
+    "mean gain": lambda found, places: f"{found.mean:+.{places}f}",
+    "95 % interval (t)": lambda found, places: f"{found.low:+.{places}f} to {found.high:+.{places}f}",
+    "standard deviation": lambda found, places: f"{found.deviation:.{places}f}",
+    "range": lambda found, places: f"{found.lowest:+.{places}f} to {found.highest:+.{places}f}",
 }
 
 
-def signed(found: Estimate) -> str:
+def digits(measure: str) -> int:
+    """Decimal places: of per cent, or of a reward."""
+    return 2 if measure == "reward" else 1
+
+
+def signed(found: Estimate, places: int = 1) -> str:
     """A difference with its interval: +48.5 (+41.0 to +56.0)."""
-    return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+    return f"{found.value:+.{places}f} ({found.low:+.{places}f} to {found.high:+.{places}f})"
 
 
-def _number(accuracies: dict[str, Estimate], measure: str) -> str:
-    return f"{accuracies[measure].value:.1f}" if measure in accuracies else "-"
+def _cell(run: Run, measure: str) -> str:
+    """Before and after, and on two more lines the gain with its interval."""
+    places, ends = digits(measure), (run.before.get(measure), run.after.get(measure))
+    text = " -> ".join(f"{end.value:.{places}f}" if end else "-" for end in ends)
+    return f"{text}\n{signed(run.gains[measure], places)}".replace(" (", "\n(") if measure in run.gains else text
 
 
 def _short(value: Any, room: int = 200) -> str:

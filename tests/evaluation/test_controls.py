@@ -126,3 +126,15 @@ def test_each_side_is_trained_with_its_own_flags(monkeypatch):
     with pytest.raises(SystemExit) as end:
         controls.train([], [1], Path())
     assert end.value.code == 130
+
+
+def test_the_table_has_each_side_and_what_it_lacks(monkeypatch, capsys):
+    runs = iter(read([*finished("real", 5), *finished("random", 1), *finished("shuffled", 0), *finished("format", 2)]))
+    sides = {side: [next(runs)] for side in ("real", "random", "shuffled", "format")}
+    monkeypatch.setattr(controls, "train", lambda flags, seeds, output: sides)
+    monkeypatch.setattr(sys, "argv", ["controls.py", "--seeds", "3", "--", "--config", "demo"])
+    assert controls.main() == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "8 held-out questions, 1 seed" in shown and "real 50.0 (44-56) 62.5 (56-69) +62.5 (" in shown
+    assert "random 50.0 (44-56) 62.5 (56-69) +12.5 (" in shown and "real less random +50.0 (" in shown
+    assert "real less format +37.5 (" in shown

@@ -239,4 +239,35 @@ def test_gains_lie_on_a_scale_with_few_ticks(intervals, ticks):
     found = [side_by_side._read(run, "r") for run in runs]
     for run, interval in zip(found, intervals, strict=True):
         run.gains["lenient"] = side_by_side.Estimate(*interval)
-    assert side_by_side.bars({"runs": found, "spreads": {}})["ticks"] == ticks
+    assert side_by_side.bars({"runs": found, "spreads": {}, "measures": ["lenient"]})["ticks"] == ticks
+
+
+def test_runs_without_gold_answers_are_compared_by_reward(capsys):
+    runs = write("a", seed=1), write("b", seed=2)
+    earned = {"before": [0.5, 0.25, 0.0, 0.25], "after": [1.0, 0.5, 0.75, 0.75]}
+    for run, more in zip(runs, (0.0, 0.25), strict=True):
+        answers = {
+            when: [
+                {"question": str(at), "answer": None, "reward": value + more * (when == "after")} for at, value in row
+            ]
+            for when, row in ((when, enumerate(values)) for when, values in earned.items())
+        }
+        for when, records in answers.items():
+            mean, low, high = comparison.mean_interval([record["reward"] for record in records])
+            summary = {"n": 4, "reward": mean, "reward_low": low, "reward_high": high}
+            (run / f"eval_{when}.json").write_text(json.dumps(summary))
+            (run / f"completions_{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
+        (run / "comparison.json").write_text(json.dumps(comparison.compare(*answers.values())))
+    compared = compare(*runs)
+    assert compared["measures"] == ["reward"] and compared["runs"][0].before["reward"].value == 0.25
+    reference = scipy.stats.ttest_1samp([0.5, 0.25, 0.75, 0.5], 0).confidence_interval(0.95)
+    gain = compared["runs"][0].gains["reward"]
+    assert (gain.value, gain.low, gain.high) == pytest.approx((0.5, *reference))
+    assert compared["spreads"] == {"reward": spread([0.5, 0.75])} and compared["paired"]["b"][0].value == 0.25
+    side_by_side.print_all(compared)
+    shown, text = " ".join(capsys.readouterr().out.split()), page(compared).text
+    assert "Mean reward (95 % interval)" in shown and "0.25 -> 0.75" in shown and "b: +0.25 (+0.25 to +0.25)" in shown
+    assert (
+        "Mean reward did not clearly change: on average +0.62 over 2 runs" in text and "accuracy" not in text.lower()
+    )
+    assert "a 1 24 0.25 → 0.75 +0.50" in text and "Gain in mean reward" in text
