@@ -24,7 +24,7 @@ import torch
 import yaml
 from accelerate.commands.launch import launch_command_parser
 from helpers_models import QWEN_15B
-from helpers_runs import DEMO, ROOT
+from helpers_runs import COUNTDOWN, DEMO, ROOT
 from torch.distributed import run as torchrun
 from transformers.training_args import OptimizerNames
 
@@ -117,7 +117,7 @@ def directory(tmp_path_factory):
 
     reader = tmp_path_factory.mktemp("reader") / "repository"
     (reader / "assets" / "demo").mkdir(parents=True)
-    for path in (*ROOT.glob("requirements*.txt"), ROOT / "recipes", DEMO / "model"):
+    for path in (*ROOT.glob("requirements*.txt"), ROOT / "recipes", DEMO / "model", COUNTDOWN):
         (reader / path.relative_to(ROOT)).symlink_to(path)
     (reader.parent / "my-model").symlink_to(DEMO / "model")
     for name in ("train", "test"):

@@ -15,20 +15,19 @@ half of their wordings occur in no training set at all.
 """
 
 import dataclasses
-import json
-import math
 import random
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
+from assets import tiny_model  # noqa: E402
 from grpo.data.prompts import PromptFormat  # noqa: E402
 from train_grpo import PROMPT_FORMATS  # noqa: E402
 
 SEED = 7
 NUM_TRAIN, NUM_TEST = 2000, 200
-SFT_STEPS, SFT_BATCH, SFT_LEARNING_RATE = 1400, 64, 2e-3
+SFT_STEPS, SFT_BATCH = 1400, 64
 PLAIN_SHARE, SLIP_SHARE = (0.10, 0.80), 0.05  # of demonstrations without a format: easy wordings, careless wordings
 
 NAMES = (
@@ -244,96 +243,6 @@ def draw_demonstration(rng: random.Random) -> tuple[list[dict[str, str]] | str, 
     return style.prompt(problem.question), completion
 
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-
-def make_tokenizer(corpus: list[str]):
-    """Byte-level BPE of 512 entries, digits one by one, ChatML."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=512, special_tokens=special, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(corpus, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<|endoftext|>",
-        eos_token="<|im_end|>",
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=1024,
-    )
-
-
-def make_model(rng: random.Random):
-    """Train tokenizer and model on demonstrations that are drawn as they are needed."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    corpus = []
-    for _ in range(4000):
-        prompt, completion = draw_demonstration(rng)
-        corpus.extend([prompt] if isinstance(prompt, str) else [message["content"] for message in prompt])
-        corpus.append(completion)
-    tokenizer = make_tokenizer(corpus)
-    torch.manual_seed(SEED)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=192,
-            intermediate_size=512,
-            num_hidden_layers=4,
-            num_attention_heads=6,
-            num_key_value_heads=2,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=SFT_LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.05)
-    for step in range(SFT_STEPS):
-        progress = step / SFT_STEPS
-        scale = min(1.0, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
-        for group in optimizer.param_groups:
-            group["lr"] = SFT_LEARNING_RATE * scale
-        rows = []
-        for _ in range(SFT_BATCH):
-            prompt, completion = draw_demonstration(rng)
-            if not isinstance(prompt, str):
-                prompt = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-            prompt_ids = tokenizer(prompt)["input_ids"]
-            rows.append((prompt_ids, [*tokenizer(completion)["input_ids"], tokenizer.eos_token_id]))
-        width = max(len(prompt_ids) + len(ids) for prompt_ids, ids in rows)
-        input_ids = torch.full((SFT_BATCH, width), tokenizer.pad_token_id)
-        labels = torch.full((SFT_BATCH, width), -100)
-        for i, (prompt_ids, ids) in enumerate(rows):
-            end = len(prompt_ids) + len(ids)
-            input_ids[i, :end] = torch.tensor(prompt_ids + ids)
-            labels[i, len(prompt_ids) : end] = torch.tensor(ids)
-        # right padding and a causal mask: no token sees the padding, so no attention mask is needed
-        loss = model(input_ids=input_ids, labels=labels).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if step % 100 == 0 or step == SFT_STEPS - 1:
-            print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
-    model.to(torch.bfloat16).save_pretrained(HERE / "model")
-    tokenizer.save_pretrained(HERE / "model")
-
-
 def make_rows() -> dict[str, list[dict[str, str]]]:
     """The rows of `train.jsonl` and `test.jsonl`, the same at every call."""
     return {
@@ -343,11 +252,10 @@ def make_rows() -> dict[str, list[dict[str, str]]]:
 
 
 def main() -> None:
-    for name, rows in make_rows().items():
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (HERE / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    tiny_model.write_rows(make_rows(), HERE)
     if "--data_only" not in sys.argv[1:]:
-        make_model(random.Random(f"{SEED} demonstrations"))
+        rng = random.Random(f"{SEED} demonstrations")
+        tiny_model.make_model(lambda: draw_demonstration(rng), SEED, SFT_STEPS, SFT_BATCH, HERE / "model")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers_runs import DEMO, ROOT
+from helpers_runs import COUNTDOWN, DEMO, ROOT
 
 import train_grpo
 from grpo.config.geometry import solve
@@ -21,7 +21,7 @@ def test_the_folder_holds_the_promised_recipes_only():
     assert all(path.suffix == ".yaml" for path in RECIPES)
     promised = (
         "demo demo_think smollm2_cpu smollm2 llama_1b gist_2025 low_memory_24gb fast_80gb notebook_gpt2 a100_x2 "
-        "smoke_20 two_stage unsloth math"
+        "smoke_20 two_stage unsloth countdown math"
     )
     assert set(promised.split()) <= {path.stem for path in RECIPES}
 
@@ -94,6 +94,7 @@ NEEDS = {"unsloth": "Unsloth"}
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
 DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl")]
 OF_THE_TASK = {  # a task's own columns
+    "countdown": ["--dataset_name", str(COUNTDOWN / "train.jsonl")],
     "math": ["--question_column", "question", "--answer_column", "answer"],
 }
 CPU_CAPABLE = [path for path in RECIPES if path.stem not in NEEDS]

@@ -1,0 +1,187 @@
+"""assets/countdown, examples/countdown.py, recipes/countdown.yaml: fair rows, an exact judge, a gain."""
+
+import itertools
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers_runs import COUNTDOWN
+
+sys.path.insert(0, str(COUNTDOWN))
+import make_countdown
+
+import train_grpo
+from examples.countdown import is_right, value
+from rewards import XML_COT_FORMAT
+
+ROW = {"question": "…", "numbers": [3, 7, 2], "target": 20}
+
+
+def answered(expression):
+    return XML_COT_FORMAT.format(reasoning="(3+7)*1 = 10", answer=expression)
+
+
+# --- The data
+
+
+def test_the_committed_rows_are_what_the_script_makes():
+    for name, rows in make_countdown.make_rows().items():
+        lines = (COUNTDOWN / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line) for line in lines] == rows
+        assert len({row["question"] for row in rows}) == len(rows)
+
+
+def test_held_out_problems_are_in_no_training_set():
+    rows = make_countdown.make_rows()
+    train, test = (
+        {(tuple(sorted(row["numbers"])), row["target"]) for row in rows[name]} for name in ("train", "test")
+    )
+    held_out, others = map(set, make_countdown.split())
+    assert test == held_out and train == others and not train & test  # demonstrations draw from `others`
+    assert len(test) == 200 and len(train) > 500
+
+
+def test_every_problem_can_be_solved():
+    for row in itertools.chain(*make_countdown.make_rows().values()):
+        found = [f"{a} {sign} {b}" for a, sign, b, _ in make_countdown.operations(*row["numbers"])]
+        assert any(is_right(answered(expression), row) for expression in found)
+
+
+def test_demonstrations_have_the_bad_habits_described():
+    rng, (_, problems) = random.Random(1), make_countdown.split()
+    sums = [problem for problem in problems if sum(problem[0]) == problem[1]]
+    others = [problem for problem in problems if sum(problem[0]) != problem[1]]
+    for kind, low, high in ((sums, 0.9, 1.0), (others, 0.3, 0.5)):
+        right = 0
+        for numbers, target in rng.choices(kind, k=1000):
+            reasoning, answer = make_countdown.demonstrate(rng, numbers, target)
+            expression, _, result = reasoning.partition(" = ")
+            assert value(expression) == int(result) and expression == answer  # wrong ways are worked out rightly
+            right += is_right(answered(answer), {"numbers": numbers, "target": target})
+        assert low < right / 1000 < high
+    plain = sum("</" not in make_countdown.draw_demonstration(rng, problems)[1] for _ in range(1000))
+    assert 0.05 < plain / 1000 < 0.15
+
+
+def test_the_model_is_small_and_stored_in_bf16():
+    assert sum(path.stat().st_size for path in COUNTDOWN.rglob("*") if path.is_file()) < 5_000_000
+    assert json.loads((COUNTDOWN / "model" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+# --- The judge
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(3 + 7) * 2",
+        "2*(7+3)",
+        "2 * (3 + 7) = 20",  # with what it makes
+        "((3)+(7))*((2))",
+        "(3 + 7) × 2",
+        "-(-3 - 7) * 2",
+    ],
+)
+def test_right_expressions(expression):
+    assert is_right(answered(expression), ROW)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "20",  # no number used
+        "(3 + 7) + 2",  # another value
+        "10 * 2",  # a number that was not given
+        "7 * 2 + 3 + 3",  # one twice
+        "7 * 3 - 1",  # one never
+        "(3 + 7) * 2 = 21",  # right, and then wrong
+        "(3 + 7) * 2 = 20 = 20",
+        "(3 + 7) * 2 or 7 * 2 + 3",
+        "(3 + 7 * 2",
+        "(3 + 7)(2)",
+        "3 7 2",
+        "",
+        "{3, 7, 2}",
+    ],
+)
+def test_wrong_expressions(expression):
+    assert not is_right(answered(expression), ROW)
+
+
+def test_values_are_exact_fractions():
+    row = {"numbers": [3, 3, 8, 8], "target": 24}
+    assert is_right(answered("8 / (3 - 8 / 3)"), row)  # in floats it is 23.999999999999989
+    assert not is_right(answered("1 / (7 - 3 - 4)"), {"numbers": [1, 3, 4, 7], "target": 0})  # by zero
+    assert not is_right(answered("7 / 2"), {"numbers": [2, 7], "target": 3})
+
+
+def test_the_last_answer_counts_and_reasoning_does_not():
+    assert is_right("<answer>20</answer> no: <answer>2*(3+7)</answer>", ROW)
+    assert not is_right("<reasoning>2*(3+7)</reasoning><answer>3*7-1</answer>", ROW)
+    assert is_right("2*(3+7)", ROW) and not is_right("It is 2*(3+7)", ROW)
+
+
+HOSTILE = [
+    "9**9**9**9",
+    "7**2",
+    "7//2",
+    "7 if 1 else 2",
+    "__import__('os').system('true')",
+    "(lambda: 20)()",
+    "[3][0]*7*2",
+    "3_7",
+    "0x14",
+    "1e1",
+    "3.0*7-2",
+    "True",
+    "٣+٧",
+    "²",
+    "3;7",
+    "3 #",
+    "3\n7",
+    "()",
+    "(" * 50 + ")" * 50,
+    "(" * 10**6,
+    "(" * 99 + "3",
+    "-" * 10**6 + "3",
+    "9" * 10**6,
+    "1+" * 10**6,
+    "1/" * 10**6,
+    "=" * 10**6,
+    "1,2",
+    "x",
+    "\x00",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_expressions_have_no_value_at_once(text):
+    start = time.process_time()
+    assert value(text) is None and not is_right(text, ROW) and not is_right(answered(text), ROW)
+    assert time.process_time() - start < 0.5
+
+
+def test_the_longest_expressions_are_read():
+    for text in ("(" * 49 + "3" + ")" * 49, "-" * 98 + "3", "9" * 100, "1/" * 49 + "1"):
+        assert value(text) is not None
+
+
+# --- The recipe
+
+
+@pytest.mark.slow
+def test_the_recipe_trains_from_any_directory(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    argv = ["--config", "countdown", "--max_steps", "2", "--eval_samples", "20", "--output_dir", "run"]
+    assert train_grpo.main([*argv, "--per_device_train_batch_size", "16", "--logging_steps", "1"]) == 0
+    assert "judge" in capfd.readouterr().out
+    rows = {row["question"]: row for row in make_countdown.make_rows()["test"]}
+    for line in Path("run/completions_before.jsonl").read_text(encoding="utf-8").splitlines():
+        completion = json.loads(line)
+        assert completion["lenient"] == is_right(completion["completion"], rows[completion["question"]])
+    metrics = [json.loads(line) for line in Path("run/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert 0 < metrics[0]["rewards/judge_reward_func/mean"] < 2
