@@ -345,7 +345,8 @@ def judge_reward_func(completions: Texts, *, judge: Any = None, **kwargs: Any) -
 
     verdict = (judge or Judge()).verdict
     texts = list(map(completion_text, completions))
-    return [2.0 if verdict(*pair) else 0.0 for pair in zip(texts, rows_of(kwargs, len(texts)), strict=True)]
+    rows = rows_of({**kwargs, "prompt": kwargs.get("prompts")}, len(texts))
+    return [2.0 if verdict(*pair) else 0.0 for pair in zip(texts, rows, strict=True)]
 
 
 def step_verified_reward_func(

@@ -6,8 +6,8 @@ teaches nothing (Yu et al., DAPO, 2025, drop such groups at every step; here the
 
 import dataclasses
 import hashlib
-import inspect
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: D
     prompts = tokenize(data.train["prompt"], tokenizer, config.template_kwargs)
     sampling, limit = Sampling.like(training), config.completion_limit
     rows = data.train.to_list()
-    code = Path(inspect.getfile(inspect.unwrap(judge.function))).read_text() if judge.function else ""
+    code = Path(str(sys.modules[judge.name.rpartition(".")[0]].__file__)).read_text() if judge.function else ""
     some = [weight.detach().flatten()[:: max(1, weight.numel() // 64)].tolist() for weight in model.parameters()]
     asked = [prompts, rows, judge.pattern, judge.name, code]
     facts = [*asked, dataclasses.asdict(sampling), limit, k, str(model.dtype), some]

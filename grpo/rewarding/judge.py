@@ -3,6 +3,7 @@
 Evaluation, comparison, difficulty, majority votes, group metrics, preflight and `judge_reward_func` all ask it.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +42,7 @@ class Judge:
     def verdict(self, text: str, row: Mapping[str, Any]) -> bool:
         """Whether a completion is right; raises what a function of one's own raises."""
         if self.function is not None:
-            return bool(self.function(text, row))
+            return bool(self.function(text, copy.deepcopy(row)))  # its own, which it may change
         gold = row.get("answer")
         return gold is not None and rewards.is_right(text, gold, self.pattern)
 
@@ -52,7 +53,8 @@ class Judge:
         except Exception as error:
             if not self.failed:
                 self.failed.append(str(error))
-                say(f"note: judge {self.name} raises {type(error).__name__}: {error}; such completions count as wrong")
+                raised = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                say(f"note: judge {self.name} raises {raised}; such completions count as wrong")
             return False
 
     def is_exact(self, text: str, row: Mapping[str, Any], template: str = rewards.XML_COT_FORMAT) -> bool:

@@ -1,8 +1,10 @@
 """Rewards tried before training: on a perfect completion, and on what they should tell from it."""
 
 import contextlib
+import copy
 import io
 import math
+import reprlib
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
@@ -76,14 +78,14 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
         return
     texts = perturbed("", row.get("answer"), prompt_format)
     try:
-        verdicts = {kind: judge.function(text, row) for kind, text in texts.items()}
+        verdicts = {kind: judge.function(text, copy.deepcopy(row)) for kind, text in texts.items()}
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         finding = f"{judge.name} raises {type(error).__name__}: {error}"
         yield Check("error", "judge", finding, "fix it: it gets a completion's text and its row, a dictionary")
         return
     odd = next((verdict for verdict in verdicts.values() if type(verdict).__name__ not in ("bool", "bool_")), None)
     if odd is not None or None in verdicts.values():
-        yield Check("error", "judge", f"{judge.name} returns {odd!r}", "let it return True or False")
+        yield Check("error", "judge", f"{judge.name} returns {reprlib.repr(odd)}", "let it return True or False")
         return
     right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
     finding, remedy = f"{judge.name}; of the test completions right: {right}", ""

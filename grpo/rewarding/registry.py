@@ -93,6 +93,8 @@ def of_run(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, Judge]
     judge = Judge(prompt_format.pattern)
     if script.judge:
         function = _load(script.judge, script.allow_custom_rewards, "judge")
+        if inspect.iscoroutinefunction(function):
+            raise UserError(f"judge: {script.judge} is async; write a plain function of text and row")
         judge = Judge(prompt_format.pattern, function, script.judge)
     follow = {
         "template": prompt_format.completion,

@@ -26,6 +26,15 @@ def broken(text, row):
 
 def yes(text, row):
     return True
+
+async def waiting(text, row):
+    return True
+
+class Even:
+    def __call__(self, text, row):
+        return even(text, row)
+
+either = Even()
 '''
 
 
@@ -54,6 +63,12 @@ def test_a_judge_of_ones_own_gets_text_and_row():
     assert judge.is_exact(text, {"target": text}) and not judge.is_exact("7", {"target": "7"})
 
 
+def test_a_judge_may_change_its_row():
+    row = {"numbers": [1, 2], "question": "?"}
+    judge = Judge(function=lambda text, row: row.pop("question") == "?" and row["numbers"].pop() == 2, name="mine")
+    assert judge.is_right("a", row) and row == {"numbers": [1, 2], "question": "?"}
+
+
 def test_a_judge_that_raises_says_so_once_and_counts_as_wrong(capsys):
     judge = Judge(function=lambda text, row: row["nothing"], name="mine")
     assert [judge.is_right(text, {}) for text in ("a", "b")] == [False, False]
@@ -67,6 +82,8 @@ def test_the_judge_reward_pays_what_the_judge_finds_right():
     assert reward(["It is 7.", "<answer>8</answer>"], answer=["7", "7"], trainer_state=None) == [2.0, 0.0]
     judge = Judge(function=lambda text, row: int(text) in row["numbers"], name="mine")
     assert reward(["3", "4"], judge=judge, numbers=[[1, 3], [5, 6]], question=["?", "?"]) == [2.0, 0.0]
+    asked = Judge(function=lambda text, row: text in row["prompt"], name="mine")
+    assert reward(["3", "4"], judge=asked, prompts=["3?", "5?"]) == [2.0, 0.0]
 
 
 def test_rows_are_the_columns_of_this_length():
@@ -108,7 +125,7 @@ def test_preflight_tries_a_judge_of_ones_own():
 @pytest.mark.slow
 def test_a_run_is_judged_by_it_everywhere(tiny_run):
     argv = tiny_run(
-        judge="my_tasks.even", allow_custom_rewards="true", output_dir="run", eval_num_samples="2",
+        judge="my_tasks.either", allow_custom_rewards="true", output_dir="run", eval_num_samples="2",
         filter_pass_rate="0 1", filter_num_samples="2", max_steps="2", max_completion_length="12",
     )  # fmt: skip
     argv = [word for each in argv for word in (each.split() if each == "0 1" else [each])]
@@ -119,7 +136,7 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
     assert summary["pass_1"] == sum(len(text.split()) % 2 == 0 for record in records for text in record["samples"]) / (
         2 * len(records)
     )
-    assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.even"
+    assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.either"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +147,7 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
         (["--judge", "my_tasks.odd", "--allow_custom_rewards", "true"], "judge: 'my_tasks' has no function 'odd'"),
         (["--judge", "my_task.even", "--allow_custom_rewards", "true"], "judge: importing 'my_task'"),
         (["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"], "judge: my_tasks.broken raises KeyError"),
+        (["--judge", "my_tasks.waiting", "--allow_custom_rewards", "true"], "judge: my_tasks.waiting is async"),
         (["--judge", "my_tasks.number", "--allow_custom_rewards", "true"], "judge: my_tasks.number returns 0.5"),
         (["--answer_pattern", "latex"], "answer_pattern: 'latex' is unknown; use xml, boxed, hash or final"),
         (["--answer_pattern", "{answer}"], "answer_pattern: '{answer}' is unknown"),
