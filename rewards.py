@@ -135,7 +135,8 @@ def find_answer(text: str, pattern: str) -> str | None:
         return without_marks(_first_line(text[end:])) if end else None
     before, _, after = pattern.partition("{answer}")
     _, mark, rest = text.rpartition(before.strip())
-    answer = rest.partition(after.strip())[0].strip() if after.strip() else _first_line(rest)
+    closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop in 3.5. closes nothing
+    answer = re.split(closing, rest, maxsplit=1)[0].strip() if after.strip() else _first_line(rest)
     return answer if mark else None
 
 

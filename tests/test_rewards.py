@@ -150,6 +150,7 @@ def test_hash_answers(solution, answer):
         ("final", "The answer is 7, reanswer: 8 ", "The answer is 7, reanswer: 8"),
         ("Final: {answer}", "Final: 6 Final: 7 apples.\nDone", "7 apples."),
         ("[[{answer}]]", "[[6]] [[7]], of\ncourse [", "7"),
+        ("It is {answer}.", "It is 3.5. Or so.", "3.5"),
         ("<a>\n{answer}\n</a>", "<a>7\n8</a>", "7\n8"),
         ("Final: {answer}", " 7 ", "7"),
     ],
