@@ -343,6 +343,9 @@ def fill_in(rows: Dataset, template: str, question_column: str, answer_column: s
             raise UserError(f"question_template: {{{name}}} is no column of {label}; it has {have}")
         if column == answer_column:
             raise UserError(f"question_template: {{{name}}} would put the gold answer into the prompt; drop it")
+        first = next(filter(None, rows[column][:]), None)
+        if isinstance(first[0] if isinstance(first, list) else first, dict):
+            raise UserError(f"question_template: {{{name}}} of {label} holds messages or objects, not text; drop it")
     filled = [
         prompts.fill_in(template, {name: row[column] for name, column in names.items()})
         for row in rows.select_columns(sorted(set(names.values())))

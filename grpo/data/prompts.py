@@ -152,27 +152,35 @@ def messages_of(cell: Any) -> list[Message] | None:
     for message in cell:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ValueError(f"{str(message)[:60]!r} is not a message; write {{role: user, content: …}}")
-        if not isinstance(message.get("content"), str):
+        if not isinstance(_text_of(message.get("content")), str):
             raise ValueError(f"a message's content is {str(message.get('content'))[:60]!r}; it must be text")
     if (role := cell[-1]["role"]) != "user":
         raise ValueError(f"the last message is of the role {role!r}, where the model begins; end with the user's")
-    return [{"role": message["role"], "content": message["content"]} for message in cell]
+    return [{"role": message["role"], "content": _text_of(message["content"])} for message in cell]
+
+
+def _text_of(content: Any) -> Any:
+    """A message's content; that of parts, where all of them are text, as one text."""
+    parts = content if isinstance(content, list) and content else [None]
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
+    return "".join(texts) if all(isinstance(text, str) for text in texts) else content
 
 
 def _as_lines(messages: Sequence[Message]) -> str:
     return "".join(f"{message['content'].rstrip()}\n" for message in messages)
 
 
-_COLUMN = re.compile(r"(?<![\w\\])\{(\w+)\}")
+# Braces of LaTeX hold no column: `\frac{1}{2}`, `x^{2}`
+_COLUMN = re.compile(r"\\[a-zA-Z]+(?:\{\w+\})*|[\^_]\{\w+\}|\{(\w+)\}")
 
 
 def columns_in(template: str) -> list[str]:
     r"""The names in braces of a question template; what a LaTeX command has in braces is none.
 
-    >>> columns_in(r"Reach {target} with {numbers}, in \\boxed{answer}.")
+    >>> columns_in(r"Reach {target} with {numbers}, in \\boxed{answer}, not \\frac{1}{2} or x^{2}.")
     ['target', 'numbers']
     """
-    return _COLUMN.findall(template)
+    return list(filter(None, _COLUMN.findall(template)))
 
 
 def fill_in(template: str, row: Mapping[str, Any]) -> str:
@@ -184,7 +192,7 @@ def fill_in(template: str, row: Mapping[str, Any]) -> str:
     texts = {name: ", ".join(map(str, cell)) if isinstance(cell, list) else cell for name, cell in row.items()}
     if any(text is None or not str(text).strip() for text in texts.values()):
         return ""
-    return _COLUMN.sub(lambda found: str(texts[found[1]]), template)
+    return _COLUMN.sub(lambda found: str(texts[found[1]]) if found[1] else found[0], template)
 
 
 def prefilled(prompt: str, completion: str) -> str:

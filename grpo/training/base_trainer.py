@@ -140,8 +140,11 @@ class BaseGRPOTrainer(GRPOTrainer):
         return loss
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        training = self.model.training
         with phase(out_of_memory.EVALUATION, self):
-            return super().evaluate(*args, **kwargs)
+            measured = super().evaluate(*args, **kwargs)
+        self.model.train(training)  # otherwise the last log would be one of an evaluation, without training's metrics
+        return measured
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:

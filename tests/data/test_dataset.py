@@ -198,6 +198,14 @@ def test_messages_are_prompts_and_the_last_one_the_question():
     assert made["prompt"][:] == [talk] and made["question"][:] == ["2 + 2?"] and dropped == 0
 
 
+def test_parts_of_a_message_that_are_text_are_one_text():
+    parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
+    made, _ = asked([SYSTEM | {"content": parts[1:]}, USER | {"content": parts}])
+    assert made["prompt"][:] == [[SYSTEM | {"content": "2?"}, USER]] and made["question"][:] == ["2 + 2?"]
+    with pytest.raises(UserError, match="it must be text"):
+        asked([USER | {"content": [{"type": "image", "text": "2 + 2?"}]}])
+
+
 def test_messages_without_a_system_message_get_the_runs():
     shows = {"role": "user", "content": "2 + 2? Use <reasoning></reasoning><answer></answer>."}
     made, _ = asked([USER], [SYSTEM, USER], [shows])
@@ -355,3 +363,9 @@ def test_a_template_without_its_columns_is_one_line(template, line):
     with pytest.raises(UserError) as caught:
         asks(template)
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", [[USER], USER], ids=["messages", "an object"])
+def test_a_template_is_not_filled_with_messages(cell):
+    with pytest.raises(UserError, match=r"question_template: .*holds messages or objects, not text"):
+        asks("{question} Reach {target}.", prompt=[cell] * 40)

@@ -204,13 +204,14 @@ def test_what_is_picked_is_measured_at_a_rollouts_end(tiny_run):
 
 @pytest.mark.slow
 def test_trls_own_evaluation_runs_beside_it(tiny_run, capfd):
-    flags = {**FLAGS, "max_steps": "2", "eval_every": "1", "per_device_eval_batch_size": "16", "eval_samples": "3"}
+    flags = {**FLAGS, "max_steps": "3", "eval_every": "1", "per_device_eval_batch_size": "16", "eval_samples": "3"}
+    flags["logging_steps"] = "2"
     assert train_grpo.main(tiny_run(**flags, eval_strategy="steps", eval_steps="1")) == 0
     measured, others = lines_of()
-    assert list(measured) == [0, 1, 2]
+    assert list(measured) == [0, 1, 2, 3]
     sampled = [line for line in others if "eval_reward" in line]
-    assert [line["step"] for line in sampled] == [1, 2] and "eval_groups/mixed" in sampled[0]
-    assert [line["step"] for line in others if "reward" in line] == [1, 2]
+    assert [line["step"] for line in sampled] == [1, 2, 3] and "eval_groups/mixed" in sampled[0]
+    assert [line["step"] for line in others if "reward" in line] == [2, 3]
     shown = [line.split() for line in capfd.readouterr().out.splitlines()]
     assert len([words for words in shown if words[:2] == ["eval", f"{sampled[0]['eval_reward']:.2f}"]]) >= 1
     page = Path("run/report.html").read_text()
