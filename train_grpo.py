@@ -62,11 +62,13 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     filter_pass_rate=None,  # [0.1, 0.9]: sample each question first, train on those that are right so often
     # Prompt
     prompt_format="xml",  # or think, or one of your own: PROMPT_FORMATS below
+    answer_pattern="xml",  # where the answer is: <answer>, or boxed, hash (####), final (Answer: ...), or a template
     num_shots=0,  # worked examples in each prompt; 1 helps models that never show the format by themselves
     max_prompt_length=256,  # tokens; longer training prompts are dropped
     # Rewards
     reward_funcs=GIST_REWARDS,  # the five of the 2025 GRPO demo; rewards.py has more
     reward_weights=None,  # one for each; None: all 1
+    judge=None,  # what is right: my_file.my_function(text, row); None: the gold answer, however it is written
     # GRPO
     num_generations=16,  # completions per prompt: the group that advantages are relative to
     max_completion_length=786,  # tokens; longer completions are cut off and rarely earn anything
