@@ -101,7 +101,8 @@ def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptF
         ask = f"Think step by step. Then write your final answer in this form:\n{mark.replace('{answer}', '...')}"
         chosen = dataclasses.replace(chosen, system=ask, opening=f"{ask}\n\n", completion=f"{{reasoning}}\n{mark}\n")
     if script.system_prompt is not None:
-        chosen = dataclasses.replace(chosen, system=script.system_prompt, opening=script.system_prompt)
+        end = "\n" if script.system_prompt.rstrip() == script.system_prompt != "" else ""
+        chosen = dataclasses.replace(chosen, system=script.system_prompt, opening=script.system_prompt + end)
     if script.question_template is not None:
         if not columns_in(script.question_template):
             raise UserError(f"question_template: {script.question_template!r} needs {{question}}, or other columns")

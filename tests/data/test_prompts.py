@@ -83,7 +83,7 @@ def test_a_recipe_can_change_each_field_of_a_format():
         {"role": "system", "content": "Think first."},
         {"role": "user", "content": "Q: 2 + 2?"},
     ]
-    assert dataclasses.replace(chosen, chat=False).prompt("2 + 2?") == "Think first.Q: 2 + 2?\n"
+    assert dataclasses.replace(chosen, chat=False).prompt("2 + 2?") == "Think first.\nQ: 2 + 2?\n"
     assert chosen.answered("sum", "4") == "sum\n<answer>4</answer>"
     assert prompts.choose(PROMPT_FORMATS, script()) == XML
     assert not prompts.choose(PROMPT_FORMATS, script(use_chat_template=False)).chat
