@@ -33,7 +33,7 @@ MODES = {
 MAIN = {
     "Model": {
         "model_name_or_path": "a Hub id, a directory, or a saved run",
-        "use_peft": "train a LoRA adapter (lora_r, lora_alpha, ...) instead of all weights",
+        "use_peft": "train a LoRA adapter (lora_r, lora_alpha, ...)",
         "dtype": "of the weights",
         "use_cpu": "train on the CPU",
     },
@@ -45,12 +45,13 @@ MAIN = {
         "eval_samples": "held-out questions, at most",
         "eval_every": "accuracy every so many steps, too",
         "max_samples": "training rows, at most",
-        "prompt_format": "xml (<reasoning>, <answer>) or think (<think>, <answer>)",
+        "prompt_format": "xml (<reasoning> and <answer>) or think",
         "num_shots": "worked examples in each prompt (0 to 3)",
     },
     "Rewards": {
         "reward_funcs": "names from rewards.py, or my_file.my_function with --allow_custom_rewards true",
         "reward_weights": "one for each; unset: all 1",
+        "judge": "what is right: my_file.my_function; unset: the gold answer",
     },
     "GRPO": {
         "num_generations": "completions of each prompt: the group",
@@ -85,7 +86,7 @@ MORE = {  # where --help_all lists this project's other settings
         "use_chat_template",
     ),
     "Rewards": (
-        *("reward_args", "judge", "allow_custom_rewards", "max_faulty_rewards", "skip_unsolved", "stages"),
+        *("reward_args", "allow_custom_rewards", "max_faulty_rewards", "skip_unsolved", "stages"),
         *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds"),
     ),
     "GRPO": (),
