@@ -8,6 +8,7 @@ from helpers_runs import ROOT
 TESTS = ROOT / "tests"
 FILES = sorted(TESTS.rglob("*.py"))
 ACROSS_MODULES = {  # what they are about instead of one module
+    "test_countdown.py": "examples/countdown.py and assets/countdown/",
     "test_demo.py": "assets/demo",
     "test_docs.py": "README.md and docs/",
     "test_docstrings.py": "the examples in docstrings",

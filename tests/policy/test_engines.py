@@ -183,7 +183,11 @@ def test_processes_that_decide_differently_end_with_one_line(others, differs, mo
     monkeypatch.setattr("accelerate.utils.gather_object", lambda own: [*own, (True, False), others])
     if differs is None:
         return engines.check_agreement(training)
-    for agree in (engines.check_agreement, lambda training: make_trainer(SimpleNamespace(training=training), None)):
+
+    def make(training):
+        make_trainer(SimpleNamespace(training=training), None, None, "")
+
+    for agree in (engines.check_agreement, make):
         with pytest.raises(UserError, match=f"^generation: {differs}.*--generation continuous") as caught:
             agree(training)
         assert "\n" not in str(caught.value)
