@@ -61,7 +61,8 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
         yield Check("ok", "rows", note)
     if data.sources and "source" in data.train.column_names:
         shown = [f"{name} {counted(count, 'row')}" for name, count in Counter(data.train["source"][:]).most_common()]
-        finding = f"{', '.join(shown)}; results are also given for each of them"
+        others = data.sources if set(data.sources) - set(data.train["source"]) else []
+        finding = f"{', '.join(shown)}; results are also reported for each of {', '.join(others) or 'them'}"
         yield Check("ok", "sources", finding)
     finding = counted(len(data.held_out), "held-out question")
     if not script.eval_only:

@@ -42,7 +42,10 @@ def call(reward: Callable[..., Any], columns: Mapping[str, Any], limit: float | 
         done, late = await asyncio.wait([asyncio.ensure_future(reward(**columns))], timeout=limit)
         if late:
             raise TooSlow(f"no answer within {limit:g} seconds")
-        return done.pop().result()
+        try:
+            return done.pop().result()
+        except asyncio.CancelledError:  # no Exception, and not what ends the run
+            raise RuntimeError("it was cancelled") from None
 
     with ThreadPoolExecutor(1) as thread:  # a notebook's own already runs an event loop
         return thread.submit(asyncio.run, run()).result()

@@ -145,10 +145,16 @@ def test_async_rewards_are_tried_also_inside_an_event_loop():
     async def broken(completions, **kwargs):
         raise KeyError("server")
 
-    async def in_a_notebook():
-        return try_out(later=Later(), broken=broken)
+    async def cancelled(completions, **kwargs):
+        raise asyncio.CancelledError
 
-    for tried in (try_out(later=Later(), broken=broken), asyncio.run(in_a_notebook())):
+    rewards = {"later": Later(), "broken": broken, "cancelled": cancelled}
+
+    async def in_a_notebook():
+        return try_out(**rewards)
+
+    for tried in (try_out(**rewards), asyncio.run(in_a_notebook())):
+        assert "it was cancelled" in checks(tried)["reward cancelled"].finding
         assert tried["later"]["empty"] == 0.0 and tried["later"]["perfect"] > 10
         found = checks(tried)["reward broken"]
         assert found.status == "error" and "KeyError: 'server'" in found.finding
