@@ -163,8 +163,9 @@ def messages_of(cell: Any) -> list[Message] | None:
 def _text_of(content: Any) -> Any:
     """A message's content; that of parts, where all of them are text, as one text."""
     parts = content if isinstance(content, list) and content else [None]
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
-    return "".join(texts) if all(isinstance(text, str) for text in texts) else content
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    written = [text for text in texts if isinstance(text, str)]
+    return "".join(written) if len(written) == len(parts) else content
 
 
 def _as_lines(messages: Sequence[Message]) -> str:
