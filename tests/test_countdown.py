@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers_runs import COUNTDOWN
+from helpers_runs import COUNTDOWN, LONG
 
 sys.path.insert(0, str(COUNTDOWN))
 import make_countdown
@@ -171,6 +171,13 @@ def test_the_longest_expressions_are_read():
 
 
 # --- The recipe
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="the long profile's")
+def test_the_recipe_learns():
+    assert train_grpo.main(["--config", "countdown", "--output_dir", "run"]) == 0
+    assert json.loads(Path("run/comparison.json").read_text())["verdict"] == "got_better"
 
 
 @pytest.mark.slow
