@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import re
 import time
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ def data_label(name: str) -> str:
     >>> data_label("data/my sums.jsonl"), data_label("openai/gsm8k:main"), data_label("saved/")
     ('my-sums', 'gsm8k', 'saved')
     """
-    last = Path(name).name if Path(name).exists() else Path(name).name.partition(":")[0]
+    last = Path(name).name if os.path.exists(name) else Path(name).name.partition(":")[0]
     return re.sub(r"[.](jsonl?|csv|parquet)$", "", last).replace(" ", "-")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainerControl, TrainerState
 
@@ -15,7 +15,9 @@ from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import sharding
 from grpo.runs import checkpoints
-from grpo.runs.run import Run
+
+if TYPE_CHECKING:
+    from grpo.runs.run import Run
 
 MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged, with intervals
 BIASED = "picked by these questions, which biases the accuracy after training upwards"
