@@ -113,7 +113,7 @@ class BaseGRPOTrainer(GRPOTrainer):
         gathered = self.accelerator.gather(torch.tensor(right, device=values.device))
         self._solved = groups.solved(gathered.masked_fill(values.isnan().all(1), math.nan), group or 1)
         for name, share in groups.shares(self._solved).items():
-            self._metrics[mode][name].append(share)
+            self._metrics[mode].setdefault(name, []).append(share)
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         with phase(out_of_memory.SCORING, self):
