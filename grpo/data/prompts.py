@@ -113,12 +113,28 @@ def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptF
         except ValueError as error:
             raise UserError(f"completion_template: {error}") from None
         chosen = dataclasses.replace(chosen, completion=script.completion_template)
-    if (read := extract_answer(chosen.answered("1", "2"), chosen.pattern)) != "2":
-        raise UserError(
-            f"completion_template: answer_pattern {chosen.pattern} reads {read!r} in {chosen.answered('1', '2')!r}, "
-            "where the answer is 2; let it mark {answer}, or set another answer_pattern"
-        )
-    return chosen
+    patterns = [script.answer_pattern, *([] if script.answer_pattern != "xml" else _patterns_of(chosen.completion))]
+    perfect = chosen.answered("1", "2")
+    for pattern in patterns:
+        if extract_answer(perfect, pattern) == "2":
+            return dataclasses.replace(chosen, pattern=pattern)
+    read = extract_answer(perfect, script.answer_pattern)
+    raise UserError(
+        f"completion_template: answer_pattern {script.answer_pattern} reads {read!r} in {perfect!r}, where the answer "
+        "is 2; let it mark {answer}, or set another answer_pattern"
+    )
+
+
+def _patterns_of(completion: str) -> list[str]:
+    r"""Patterns that may find the answer in a completion template that has no `<answer>`, the usual ones first.
+
+    >>> _patterns_of("{reasoning}\nThe result: {answer}!\n")[-1], len(_patterns_of("{reasoning} so {answer}"))
+    ('The result: {answer}!', 3)
+    """
+    _, middle, tail = template_parts(completion)
+    mark, end = middle.strip().splitlines()[-1].strip(), tail.strip().partition("\n")[0]
+    own = [f"{mark} {{answer}}{end}"] if re.search(r"[^\w\s]$", mark) else []  # a word alone may be anywhere
+    return ["boxed", "hash", "final", *own]
 
 
 MARKS = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns

@@ -11,6 +11,7 @@ import train_grpo
 from grpo.config.resolve import resolve
 from grpo.core.errors import UserError
 from grpo.data import dataset, prompts
+from rewards import extract_answer
 from train_grpo import EXEMPLARS, PROMPT_FORMATS, SYSTEM_PROMPT, XML_COT_FORMAT
 
 XML, THINK = PROMPT_FORMATS["xml"], PROMPT_FORMATS["think"]
@@ -100,9 +101,12 @@ def test_a_recipe_can_change_each_field_of_a_format():
             "needs {reasoning}, one or more tags, and {answer}, each once",
         ),
         ({"completion_template": "{reasoning} {answer}"}, "one or more tags"),
-        ({"completion_template": "{reasoning} \\boxed{{answer}}"}, "answer_pattern xml reads '1 \\\\boxed{2}'"),
         ({"completion_template": "{reasoning} so {answer}"}, "answer_pattern xml reads '1 so 2'"),
         ({"completion_template": "{reasoning}<answer>is {answer}</answer>"}, "answer_pattern xml reads 'is 2'"),
+        (
+            {"completion_template": "{reasoning}\\n#### {answer}", "answer_pattern": "final"},
+            "answer_pattern final reads",
+        ),
         ({"completion_template": "{reasoning} so {answer}", "answer_pattern": "boxed"}, "answer_pattern boxed reads"),
     ],
 )
@@ -166,3 +170,20 @@ def test_braces_of_latex_are_no_columns(template, names):
 def test_an_example_has_the_question_in_each_column():
     style = dataclasses.replace(XML, question="Reach {target} with {numbers}.")
     assert style.example("7")[-1]["content"] == "Reach 7 with 7." and XML.example() == XML.prompt("2 + 2?")
+
+
+@pytest.mark.parametrize(
+    ("template", "pattern"),
+    [
+        ("{reasoning} \\boxed{{answer}}", "boxed"),
+        ("{reasoning}\nFinal: {answer}\n", "final"),
+        ("{reasoning}\n#### {answer}", "hash"),
+        ("{reasoning}\n[[{answer}]]\n", "[[ {answer}]]"),
+        ("<think>{reasoning}</think>\n<result>\n{answer}\n</result>", "<result> {answer}</result>"),
+        ("{reasoning}\n<answer>{answer}</answer>", "xml"),
+    ],
+)
+def test_a_template_without_tags_says_where_the_answer_is(template, pattern):
+    chosen = prompts.choose(PROMPT_FORMATS, script(completion_template=template))
+    assert chosen.pattern == pattern
+    assert extract_answer(chosen.answered("3 * 4 = 12", "-1/2"), chosen.pattern) == "-1/2"
