@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers_resume import assert_same, interrupted, state_of, without_clock
-from helpers_runs import DEMO, LEARNS
+from helpers_runs import DEMO, LEARNS, LONG
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -18,6 +18,7 @@ from grpo.evaluation import curve, evaluate
 from grpo.runs import checkpoints
 
 FLAGS = {**LEARNS, "max_steps": "3", "eval_samples": "6", "logging_steps": "1", "save_strategy": "no"}
+IN_THE_LONG_PROFILE = pytest.mark.skipif(not LONG, reason="the long profile's")
 BEST = {**FLAGS, "max_steps": "4", "eval_every": "1", "keep_best": "true", "save_strategy": "steps", "save_steps": "1"}
 OTHERS = {"eval_dataset_name": str(DEMO / "test.jsonl")}  # which has more questions than eval_samples
 LORA = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2"}
@@ -57,7 +58,11 @@ def measures(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {**LORA, "lora_dropout": "0.5"}], ids=["all weights", "LoRA"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param({}, marks=IN_THE_LONG_PROFILE), {**LORA, "lora_dropout": "0.5"}],
+    ids=["all weights", "LoRA"],
+)
 def test_the_run_is_that_without_it(tiny_run, measures, more):
     """Its weights are bitwise the same, and so is what it logs."""
     calls = measures()
@@ -79,6 +84,7 @@ def test_the_run_is_that_without_it(tiny_run, measures, more):
 
 
 @pytest.mark.slow
+@IN_THE_LONG_PROFILE
 def test_it_is_no_part_of_a_steps_time(tiny_run, monkeypatch):
     measure = evaluate.measure
 
@@ -103,7 +109,7 @@ def test_sharded_weights_need_whole_checkpoints():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("gone", [False, pytest.param(True, marks=IN_THE_LONG_PROFILE)])
 def test_a_resumed_run_continues_the_curve(tiny_run, measures, capfd, gone):
     """Also where it was moved; where its best checkpoint is gone, a line says so."""
     measures(0.5, 0.1, 0.8, 0.2, 0.3, 0.6, *(0.2, 0.3, 0.6))  # before, steps 0, 2, 4, 5, after; 4, 5, after
