@@ -108,7 +108,7 @@ def test_commands_on_a_t4_get_its_number_formats(on_a_t4, monkeypatch):
     monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: False)  # Turing has none
     for argv in on_a_t4[1]:
         merged = merge(train_grpo.HYPERPARAMETERS, argv, 1)
-        notes = hardware.fit_to_machine(merged.settings, merged.typed)
+        notes = hardware.fit_to_machine(merged.settings, merged.typed, merged.chosen)
         assert [note for note in notes if "report_to" not in note] == [
             "note: Tesla T4 has no bfloat16, so weights are float32 and computed in fp16"
         ]

@@ -21,7 +21,6 @@ on the CPU, ask for it: --use_cpu true."""
 
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
 ON_CPU: dict[str, Any] = {
-    "bf16": False,
     "fp16": False,
     "tf32": None,
     "dtype": "float32",
@@ -29,6 +28,8 @@ ON_CPU: dict[str, Any] = {
     "load_in_4bit": False,
     "load_in_8bit": False,
 }
+
+SLOW_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16 down; drop --bf16"
 
 
 def world_size() -> int:
@@ -61,13 +62,14 @@ def claim_devices(settings: dict[str, Any], argv: list[str]) -> None:
             print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
 
 
-def fit_to_machine(settings: dict[str, Any], typed: set[str]) -> list[str]:
+def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
     """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
 
     Args:
         settings: every setting by name.
         typed: the names of those that the command line itself gives; what contradicts use_cpu is refused there, not
             adjusted.
+        chosen: the names of those that the command line or the recipe gives.
     """
     _check_attention(settings["attn_implementation"])
     if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
@@ -80,16 +82,16 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str]) -> list[str]:
     dtype = settings["dtype"]
     if settings["merge_only"]:  # nothing is computed in it
         typed = typed - {"dtype"}
-    notes = fit_to_cpu(settings, typed) if settings["use_cpu"] else _use_gpu(settings, typed)
+    notes = fit_to_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
     if settings["merge_only"]:
         settings["dtype"] = dtype
     return notes + trackers.check(settings, asked="report_to" in typed)
 
 
-def fit_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
+def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
     """Set what a CPU needs, in place; a note for each setting that this changes, UserError for a typed one."""
     for key, value in ON_CPU.items():
-        if key in typed and settings[key] not in (value, False, None, "eager"):
+        if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     if settings["use_vllm"] and not (settings["eval_only"] or settings["ask"] or settings["merge_only"]):
         vllm.check_installed(on_cpu=True)
@@ -100,6 +102,32 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
             raise UserError(f"{key}: is for GPUs; drop it (the cache: export {vllm.CPU_CACHE}=2, in GiB)")
         settings["vllm_enable_sleep_mode"] = False
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
+    settings["bf16"] = settings["bf16"] and "bf16" in chosen  # HYPERPARAMETERS' is for a GPU
+    notes = _fit_optimizer_to_cpu(settings, typed) + _about_rounding(settings)
+    return notes + [SLOW_BF16] * (settings["bf16"] and not cpu_has_bf16())
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this CPU multiplies bfloat16 numbers, which torch otherwise converts one by one."""
+    import torch
+
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is of ARM
+
+
+def _about_rounding(settings: dict[str, Any]) -> list[str]:
+    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
+    quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
+    bf16_weights = settings["dtype"] == "bfloat16" and (quantized or not settings["use_peft"])
+    if not bf16_weights or settings["optim"] == "stable_adamw":
+        return []
+    return [
+        f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
+        "stable_adamw does not, nor does dtype float32"
+    ]
+
+
+def _fit_optimizer_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
         if "optim" in typed:
             raise UserError(f"optim: {settings['optim']} needs CUDA; use --optim adamw_torch on a CPU")
@@ -127,13 +155,7 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     elif settings["tf32"] and not is_torch_tf32_available():
         settings["tf32"] = None
         notes.append("note: this GPU has no TF32 (Ampere and later have); tf32 is left unset")
-    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
-    bf16_weights = not settings["use_peft"] or (quantized and not settings["use_unsloth"])
-    if settings["dtype"] == "bfloat16" and bf16_weights and settings["optim"] != "stable_adamw":
-        notes.append(
-            f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
-            "stable_adamw does not, nor does dtype float32"
-        )
+    notes += _about_rounding(settings)
     from grpo.training import attention
 
     backend = attention.of_settings(settings, torch.device("cuda"))

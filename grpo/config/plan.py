@@ -235,7 +235,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, Plan]:
         for key, value in vars(given).items():
             if key != "why" and value != parser.get_default(key):
                 raise UserError(f"{key}: these settings train on the CPU; drop it, or add --use_cpu false --bf16 true")
-        notes, early = hardware.fit_to_cpu(vars(settings), merged.typed), False
+        notes, early = hardware.fit_to_cpu(vars(settings), merged.typed, merged.chosen), False
         device = gpus.Device("this machine's CPU", psutil.virtual_memory().total / 1e9, 0, 0)
     else:
         rates = {key: getattr(given, key) for key in ("memory", "bandwidth", "tflops")}

@@ -50,6 +50,7 @@ class Merged:
 
     settings: dict[str, Any]
     typed: set[str]  # what the command line itself gives
+    chosen: set[str]  # what the recipe or the command line gives
     geometry: Geometry
     stages: list[Stage]
     notes: list[str]
@@ -58,7 +59,7 @@ class Merged:
 
 def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> Merged:
     """The settings of so many processes, each checked, but for what depends on this machine; raises UserError."""
-    settings, typed, below = arguments.read(hyperparameters, argv)
+    settings, typed, chosen, below = arguments.read(hyperparameters, argv)
     validate.check_values(settings)
     trains = not (settings["ask"] or settings["merge_only"])
     if not trains:
@@ -89,7 +90,7 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
             "held-out questions come from yours"
         )
     named = {"gradient_checkpointing", "activation_checkpointing"} & {*typed, *below}
-    return Merged(settings, typed, geometry, in_stages, notes + validate.doubts(settings, below), not named)
+    return Merged(settings, typed, chosen, geometry, in_stages, notes + validate.doubts(settings, below), not named)
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:
@@ -110,7 +111,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
     argv = sys.argv[1:] if argv is None else argv
     merged = merged or merge(hyperparameters, argv, hardware.world_size())
     settings, notes = merged.settings, merged.notes
-    notes += hardware.fit_to_machine(settings, merged.typed)
+    notes += hardware.fit_to_machine(settings, merged.typed, merged.chosen)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     changed = _changed(hyperparameters, settings)
     output_dir, run_name = run_directory.default_names(

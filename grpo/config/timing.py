@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo.config import plan
+from grpo.config import hardware, plan
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.policy import memory
+from grpo.policy.decoding import sampling_weights
 from grpo.policy.generation import Sampling, complete_by_generate, complete_in_full_batch, obstacle
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # What is measured at most: layers, vocabulary, weights of both; tokens and operations of the training step
 LAYERS, VOCABULARY, LARGEST = 4, 8192, 100e6
 TOKENS, WORK = 512, 10e9
+FASTER = 1.15  # how many times faster the other number format must be, to be worth a word
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,26 @@ def describe(
     """
     limit, prompt = config.completion_limit, median(data.lengths)
     mean = min(median(solutions), limit) if solutions else limit / 2
-    rates = measure(config, model_config, peft_config, tokenizer, shape, round(prompt + mean / 2))
-    if rates is None:
-        return ""
     means = [mean] if solutions else [0.2 * limit, limit]
-    took = [seconds(config, data, rates, steps, each, prompt) for each in means]
+
+    def took(bf16: bool) -> list[float]:
+        rates = measure(config, model_config, peft_config, tokenizer, shape, round(prompt + mean / 2), bf16)
+        return [seconds(config, data, rates, steps, each, prompt) for each in means] if rates else []
+
+    bf16 = config.training.bf16
+    found = took(bf16)
+    if not found:
+        return ""
     average = "to ".join(f"{each:.0f} " for each in means)
     average += "token" if means == [1] else "tokens"
     if solutions:
         average += ", as the gold solutions do" + " (cut at the limit)" * (median(solutions) > limit)
-    return f"about {plan.spell(took[0], took[-1])} if completions average {average}"
+    about = f"about {plan.spell(found[0], found[-1])} if completions average {average}"
+    if hardware.cpu_has_bf16() and config.model.dtype == "float32":
+        other = took(not bf16)
+        if other[-1] < found[-1] / FASTER:
+            about += f"; with --bf16 {'false' if bf16 else 'true'} {plan.spell(other[0], other[-1])}"
+    return about
 
 
 def seconds(config: Config, data: Data, rates: Rates, steps: int, mean: float, prompt: float) -> float:
@@ -103,6 +115,7 @@ def measure(
     tokenizer: "PreTrainedTokenizerBase",
     shape: memory.Shape,
     tokens: int,
+    bf16: bool,
 ) -> Rates | None:
     """The rates for sequences of so many tokens, in a second; None for a model whose layers would take longer."""
     small = shorten(model_config)
@@ -114,8 +127,9 @@ def measure(
     with torch.random.fork_rng(devices=[]):  # a run's samples are the same whether or not it was measured
         model = build(config, small, peft_config)
         rows = max(config.geometry.rollout // config.geometry.world_size, 2)
-        one, many = (whole * time_decoding(model, tokenizer, count, tokens) for count in (1, rows))
-        training = whole * time_training(model, tokens, min(TOKENS, int(WORK / weights / 6)))
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            one, many = (whole * time_decoding(model, tokenizer, count, tokens) for count in (1, rows))
+            training = whole * time_training(model, tokens, min(TOKENS, int(WORK / weights / 6)))
     return Rates(one, max(many - one, 0.0) / (rows - 1), training)
 
 
@@ -168,7 +182,8 @@ def time_decoding(model: torch.nn.Module, tokenizer: "PreTrainedTokenizerBase", 
     def sample(length: int) -> Callable[[], object]:
         return lambda: list(complete(model, tokenizer, jobs, [-1], length, rows, Sampling()))
 
-    found = clock(sample(6)) - clock(sample(2))
+    with sampling_weights(model):
+        found = clock(sample(6)) - clock(sample(2))
     model.train()
     return max(found, 0.0) / 4
 

@@ -55,12 +55,12 @@ def test_without_a_gpu_the_default_run_points_to_the_demo():
 
 def test_use_cpu_overrides_the_inline_block_and_recipes():
     values = settings(use_cpu=True, tf32=True, load_in_4bit=True, optim="adamw_8bit")
-    (note,) = hardware.fit_to_machine(values, typed={"use_cpu"})
+    (note,) = hardware.fit_to_machine(values, typed={"use_cpu"}, chosen=set())
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note
     assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
     assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
     values = settings(use_cpu=True, attn_implementation="eager")
-    hardware.fit_to_machine(values, typed={"use_cpu", "attn_implementation"})
+    hardware.fit_to_machine(values, typed={"use_cpu", "attn_implementation"}, chosen=set())
     assert values["attn_implementation"] == "eager"
 
 
@@ -75,18 +75,18 @@ def test_use_cpu_overrides_the_inline_block_and_recipes():
 def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus, installed, dtype, used, said):
     gpus(1, flash=installed)
     values = settings(dtype=dtype, attn_implementation="flash_attention_2")
-    notes = hardware.fit_to_machine(values, typed=set())
+    notes = hardware.fit_to_machine(values, typed=set(), chosen=set())
     assert values["attn_implementation"] == used
     assert len(notes) == (said is not None) and all(said in note and "\n" not in note for note in notes)
     if said:
         values = settings(dtype=dtype, attn_implementation="flash_attention_2")
         with pytest.raises(UserError, match=r"attn_implementation: flash-attn .*use sdpa"):
-            hardware.fit_to_machine(values, typed={"attn_implementation"})
+            hardware.fit_to_machine(values, typed={"attn_implementation"}, chosen=set())
 
 
 def test_the_default_run_needs_no_attention_package(gpus):
     gpus(1, flash=False)
-    assert hardware.fit_to_machine(values := settings(), typed=set()) == []
+    assert hardware.fit_to_machine(values := settings(), typed=set(), chosen=set()) == []
     assert values["attn_implementation"] == "sdpa"
 
 
@@ -112,9 +112,9 @@ def test_fp16_trains_float32_weights(gpus, overrides, typed, expected, said):
     values = settings(**overrides)
     if expected is None:
         with pytest.raises(UserError, match=said):
-            hardware.fit_to_machine(values, typed)
+            hardware.fit_to_machine(values, typed, chosen=typed)
         return
-    notes = hardware.fit_to_machine(values, typed)
+    notes = hardware.fit_to_machine(values, typed, chosen=typed)
     assert values["dtype"] == expected and values["fp16"] is bool(overrides.get("fp16"))
     assert len(notes) == bool(said) and all(said in note for note in notes)
 
@@ -138,7 +138,7 @@ def test_fp16_trains_float32_weights(gpus, overrides, typed, expected, said):
 def test_a_gpu_that_emulates_bf16_is_named_and_computes_in_fp16(gpus, overrides, typed, expected, said):
     gpus(1, bf16=False)
     values = settings(**overrides)
-    notes = hardware.fit_to_machine(values, typed)
+    notes = hardware.fit_to_machine(values, typed, chosen=typed)
     assert (values["bf16"], values["fp16"], values["dtype"]) == expected
     notes = [note for note in notes if "optim" not in note]
     assert len(notes) == bool(said) and all(said in note for note in notes)
@@ -203,7 +203,7 @@ def test_resolve_changes_nothing_in_this_process(capsys):
 )
 def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     gpus(1)
-    notes = hardware.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), typed=set())
+    notes = hardware.fit_to_machine(settings(optim="adamw_torch_fused", **overrides), typed=set(), chosen=set())
     assert len(notes) == warned and all("rounding" in note for note in notes)
 
 
@@ -219,7 +219,7 @@ def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
 def test_tf32_is_switched_on_where_it_exists(gpus, asked, available, used, notes):
     gpus(1, tf32=available)
     values = settings(tf32=asked)
-    said = hardware.fit_to_machine(values, typed=set())
+    said = hardware.fit_to_machine(values, typed=set(), chosen=set())
     assert values["tf32"] is used and len(said) == notes and all("TF32" in note for note in said)
 
 
@@ -228,14 +228,14 @@ def test_what_needs_no_gpu_takes_what_there_is_and_no_tracker(instead, gpus):
     for count in (0, 1):
         gpus(count)
         fitted = settings(**{instead: "x", "report_to": "wandb"})
-        hardware.fit_to_machine(fitted, typed=set())
+        hardware.fit_to_machine(fitted, typed=set(), chosen=set())
         assert fitted["use_cpu"] is (count == 0) and fitted["report_to"] == ["none"]
 
 
 def test_quantized_weights_need_bitsandbytes(gpus):
     gpus(1, bitsandbytes=False)
     with pytest.raises(UserError, match="load_in_4bit: bitsandbytes is not installed; pip install bitsandbytes"):
-        hardware.fit_to_machine(settings(use_peft=True, load_in_4bit=True), typed=set())
+        hardware.fit_to_machine(settings(use_peft=True, load_in_4bit=True), typed=set(), chosen=set())
 
 
 @pytest.mark.parametrize(
@@ -248,10 +248,12 @@ def test_quantized_weights_need_bitsandbytes(gpus):
 )
 def test_what_unsloth_needs_is_one_line(overrides, remedy):
     with pytest.raises(UserError, match=f"use_unsloth: .*{remedy}"):
-        hardware.fit_to_machine(settings(**{"use_unsloth": True, "use_peft": True, **overrides}), typed=set())
+        hardware.fit_to_machine(
+            settings(**{"use_unsloth": True, "use_peft": True, **overrides}), typed=set(), chosen=set()
+        )
 
 
 def test_unsloth_keeps_adapters_on_quantized_weights_in_float32(gpus):
     gpus(1)
     values = settings(use_unsloth=True, use_peft=True, load_in_4bit=True, optim="adamw_8bit")
-    assert hardware.fit_to_machine(values, typed=set()) == []  # nothing about rounding
+    assert hardware.fit_to_machine(values, typed=set(), chosen=set()) == []  # nothing about rounding
