@@ -65,7 +65,7 @@ def describe(
     means = [mean] if solutions else [0.2 * limit, limit]
 
     def took(bf16: bool) -> list[float]:
-        rates = measure(config, model_config, peft_config, tokenizer, shape, round(prompt + mean / 2), bf16)
+        rates = measure(config, model_config, peft_config, tokenizer, shape, round(prompt + mean / 2), bf16=bf16)
         return [seconds(config, data, rates, steps, each, prompt) for each in means] if rates else []
 
     bf16 = config.training.bf16

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers.utils
+from helpers_runs import DEMO
 
 import train_grpo
 from grpo.config import hardware
@@ -62,6 +63,37 @@ def test_use_cpu_overrides_the_inline_block_and_recipes():
     values = settings(use_cpu=True, attn_implementation="eager")
     hardware.fit_to_machine(values, typed={"use_cpu", "attn_implementation"}, chosen=set())
     assert values["attn_implementation"] == "eager"
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_bf16_on_a_cpu_is_what_was_asked_for(has, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has, "avx512_f": True})
+    values = settings(use_cpu=True, bf16=True)
+    assert hardware.fit_to_machine(values, typed={"use_cpu"}, chosen={"use_cpu"}) == []
+    assert not values["bf16"]  # the inline block's is for a GPU
+    values = settings(use_cpu=True, bf16=True)
+    notes = hardware.fit_to_machine(values, typed=set(), chosen={"use_cpu", "bf16"})
+    assert values["bf16"] and values["dtype"] == "float32"
+    assert notes == [] if has else "drop --bf16" in notes[0]
+
+
+def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("use_cpu: true\nbf16: true\nreport_to: none\n", encoding="utf-8")
+    demo = ["--model_name_or_path", str(DEMO / "model"), "--output_dir", str(tmp_path / "run")]
+    for flags, expected in (
+        (["--use_cpu", "true", "--report_to", "none"], False),
+        (["--use_cpu", "true", "--report_to", "none", "--bf16", "true"], True),
+        (["--config", str(recipe)], True),
+        (["--config", str(recipe), "--bf16", "false"], False),
+    ):
+        assert resolve(train_grpo.HYPERPARAMETERS, [*flags, *demo]).training.bf16 is expected, flags
+
+
+def test_bfloat16_weights_on_a_cpu_are_typed_and_named():
+    values = settings(use_cpu=True, dtype="bfloat16", optim="adamw_torch")
+    (note,) = hardware.fit_to_machine(values, typed={"use_cpu", "dtype"}, chosen={"use_cpu", "dtype"})
+    assert values["dtype"] == "bfloat16" and "loses most of its updates" in note
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from helpers_runs import DEMO
 from transformers import AutoConfig, GPT2Config, LlamaConfig
 
 import train_grpo
-from grpo.config import timing
+from grpo.config import hardware, timing
 from grpo.config.resolve import resolve
 from grpo.policy import memory
 
@@ -41,10 +41,11 @@ def test_a_batch_takes_as_long_as_its_longest_row():
     assert RATES.decoding(64, 64, 20, 40) == pytest.approx(40 * 0.01 + 64 * 20 * 0.001)
 
 
-def described(monkeypatch, solutions, max_completion_length=100, steps=60):
-    monkeypatch.setattr(timing, "measure", lambda *_: RATES)
+def described(monkeypatch, solutions, max_completion_length=100, steps=60, in_bf16=RATES, **overrides):
+    monkeypatch.setattr(timing, "measure", lambda *_, bf16: in_bf16 if bf16 else RATES)
+    monkeypatch.setattr(hardware, "cpu_has_bf16", lambda: in_bf16 is not RATES)
     data = SimpleNamespace(train=range(400), held_out=range(50), lengths=[80])
-    config = configured(max_completion_length=max_completion_length)
+    config = configured(max_completion_length=max_completion_length, **overrides)
     return timing.describe(config, None, None, None, data, solutions, None, steps)
 
 
@@ -58,6 +59,15 @@ def test_gold_solutions_say_how_long_completions_get(monkeypatch):
     assert units == ["seconds", "minutes", "hours"]
 
 
+def test_the_faster_number_format_is_named(monkeypatch):
+    faster = timing.Rates(step=0.005, row=0.0005, training=0.0001)
+    found = described(monkeypatch, [30], in_bf16=faster)
+    assert re.search(r"about 3.5 minutes if .* do; with --bf16 true 1.7 minutes$", found), found
+    slower = timing.Rates(step=0.02, row=0.002, training=0.0004)
+    assert "bf16" not in described(monkeypatch, [30], in_bf16=slower)
+    assert "; with --bf16 false " in described(monkeypatch, [30], in_bf16=slower, bf16="true")
+
+
 @pytest.mark.parametrize(("kind", "peft"), [("demo", False), ("demo", True), ("gpt2", False)])
 def test_rates_are_positive_and_leave_random_numbers_alone(kind, peft, tokenizer):
     from peft import LoraConfig
@@ -67,7 +77,7 @@ def test_rates_are_positive_and_leave_random_numbers_alone(kind, peft, tokenizer
     before = torch.get_rng_state()
     config = configured(gradient_checkpointing=str(peft).lower())
     adapter = LoraConfig(target_modules="all-linear") if peft else None
-    rates = timing.measure(config, model, adapter, tokenizer, memory.shape(model), 40)
+    rates = timing.measure(config, model, adapter, tokenizer, memory.shape(model), 40, bf16=peft)
     assert rates.training > 0 and rates.step >= 0 and rates.row >= 0 and rates.step + rates.row > 0
     assert torch.equal(before, torch.get_rng_state())
 
@@ -76,4 +86,4 @@ def test_a_large_model_is_measured_in_part_or_not_at_all(tokenizer):
     large = LlamaConfig(num_hidden_layers=30, vocab_size=49152, pad_token_id=49000)
     part = timing.shorten(large)
     assert part.num_hidden_layers == 4 and part.vocab_size == 8192 and large.num_hidden_layers == 30
-    assert timing.measure(configured(), large, None, tokenizer, memory.shape(large), 40) is None
+    assert timing.measure(configured(), large, None, tokenizer, memory.shape(large), 40, bf16=False) is None
