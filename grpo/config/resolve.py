@@ -71,7 +71,7 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
     in_stages, notes = stages.read(settings, typed, geometry.steps_per_rollout)
-    notes += fit_evaluation(settings, world_size, typed)
+    notes += fit_evaluation(settings, world_size, typed) + (_fit_rate(settings, typed, chosen) if trains else [])
     settings.update(stages.whole_run(in_stages))
     validate.check_adaptive(settings)
     if settings["ask"] and "model_name_or_path" not in typed:
@@ -91,6 +91,22 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
         )
     named = {"gradient_checkpointing", "activation_checkpointing"} & {*typed, *below}
     return Merged(settings, typed, chosen, geometry, in_stages, notes + validate.doubts(settings, below), not named)
+
+
+def _fit_rate(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
+    """Raise, in place, a learning rate that was set for all weights, where an adapter is asked for above it."""
+
+    def level(key: str) -> int:
+        return (key in chosen) + (key in typed)
+
+    before = settings["learning_rate"]
+    if not settings["use_peft"] or level("use_peft") <= level("learning_rate"):
+        return []
+    raised = settings["learning_rate"] = validate.ADAPTER_RATE * before
+    return [
+        f"note: an adapter learns at {validate.ADAPTER_RATE} times the learning_rate of all weights: {raised:g} "
+        f"instead of {before:g}; --learning_rate sets another"
+    ]
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:

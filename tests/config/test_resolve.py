@@ -15,8 +15,8 @@ INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]
 
 
-def recipe(tmp_path, text):
-    path = tmp_path / "recipe.yaml"
+def recipe(tmp_path, text, name="recipe.yaml"):
+    path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     return str(path)
 
@@ -95,7 +95,8 @@ def test_several_data_sets_are_a_list_and_one_is_a_text(tmp_path):
     ("flags", "says"),
     [
         ("--learning_rate 1", "200,000 times the default here; try about 5e-06"),
-        ("--learning_rate 5e-4 --use_peft true", "100 times"),
+        ("--learning_rate 5e-4 --use_peft true", ""),
+        ("--learning_rate 5e-3 --use_peft true", "100 times the default here; try about 5e-05"),
         ("--learning_rate 2e-4", ""),
         ("--learning_rate 0", ""),
     ],
@@ -103,6 +104,26 @@ def test_several_data_sets_are_a_list_and_one_is_a_text(tmp_path):
 def test_a_learning_rate_far_above_its_default_is_noted(flags, says):
     notes = [note for note in resolve(INLINE, [*CPU, *flags.split()]).notes if "learning_rate" in note]
     assert bool(notes) == bool(says) and all(says in note for note in notes)
+
+
+def test_an_adapter_learns_at_ten_times_the_rate_of_all_weights(tmp_path):
+    def found(flags, inline=INLINE):
+        config = resolve(inline, [*CPU, *flags.split()])
+        return config.training.learning_rate, any("10 times" in note for note in config.notes)
+
+    all_weights = recipe(tmp_path, "learning_rate: 2.0e-5\n", "all.yaml")
+    adapter = recipe(tmp_path, "use_peft: true\n", "adapter.yaml")
+    both = recipe(tmp_path, "learning_rate: 2.0e-5\nuse_peft: true\n", "both.yaml")
+    assert found("") == (5e-6, False)
+    assert found("--use_peft true") == (pytest.approx(5e-5), True)
+    assert found(f"--config {adapter}") == (pytest.approx(5e-5), True)
+    assert found(f"--config {all_weights} --use_peft true") == (pytest.approx(2e-4), True)
+    # a rate from where the adapter is asked for, or from above, is meant for it
+    assert found("--use_peft true --learning_rate 1e-5") == (1e-5, False)
+    assert found(f"--config {both}") == (2e-5, False)
+    assert found(f"--config {adapter} --learning_rate 1e-5") == (1e-5, False)
+    assert found("", {**INLINE, "use_peft": True}) == (5e-6, False)
+    assert found(f"--config {adapter} --use_peft false") == (5e-6, False)
 
 
 @pytest.mark.parametrize(
