@@ -71,7 +71,9 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
     in_stages, notes = stages.read(settings, typed, geometry.steps_per_rollout)
-    notes += fit_evaluation(settings, world_size, typed) + (_fit_rate(settings, typed, chosen) if trains else [])
+    notes += fit_evaluation(settings, world_size, typed)
+    if trains and not settings["eval_only"]:
+        notes += _fit_rate(settings, typed, chosen)
     settings.update(stages.whole_run(in_stages))
     validate.check_adaptive(settings)
     if settings["ask"] and "model_name_or_path" not in typed:
