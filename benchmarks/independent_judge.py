@@ -84,7 +84,7 @@ def read_run(path: Path) -> list[Answers]:
             if kind_of(gold := record["answer"]) != "number":
                 raise UserError(f"{str(path)!r} has the gold answer {gold!r}; the harness's gsm8k judges numbers only")
         if records:
-            found.append(Answers(str(path), when, records, pattern))
+            found.append(Answers(path.resolve().name, when, records, pattern))
     if not found:
         raise UserError(f"{str(path)!r} holds no answers (completions_*.jsonl); train or evaluate it first")
     return found
@@ -99,7 +99,7 @@ def read_solutions(path: Path) -> Answers:
             raise UserError(f"{str(path)!r} has a solution without ####: {text[-60:]!r}")
         verdicts = {name: rule.ours(text, gold, "hash") for name, rule in RULES.items()}
         records.append({"question": "", "answer": gold, "completion": text, "truncated": False, **verdicts})
-    return Answers(str(path), "gold", records, "hash")
+    return Answers(path.name, "gold", records, "hash")
 
 
 # --- The two judges -----------------------------------------------------------------------------------------------

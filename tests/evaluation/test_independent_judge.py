@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from helpers_report import write_run
-from helpers_runs import ROOT
+from helpers_runs import DEMO, LEARNS, ROOT, TINY, flags
 
 import rewards
+import train_grpo
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import independent_judge
@@ -216,6 +217,18 @@ def test_the_table_and_every_disagreement_are_printed(monkeypatch, tmp_path, cap
 
 
 needs_harness = pytest.mark.skipif(not INSTALLED, reason="needs lm-eval")
+
+
+@needs_harness
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [{}, {"num_shots": "2"}, {"use_chat_template": "false"}], ids=["chat", "shots", "plain"]
+)
+def test_the_harness_gets_the_prompts_and_completions_of_a_run(capsys, more):
+    held_out = {"eval_dataset_name": str(DEMO / "test.jsonl"), "eval_samples": "8", "eval_only": "true"}
+    assert train_grpo.main(flags(**{**TINY, **LEARNS, **held_out, **more})) == 0
+    assert independent_judge.main(["--model", "run"]) == 0
+    assert "Prompts: all 8 token for token the run's. Completions: 100.0 % identical" in capsys.readouterr().out
 
 
 @needs_harness
