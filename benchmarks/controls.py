@@ -17,23 +17,20 @@ import argparse
 import inspect
 import json
 import random
-import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import bench_runs
 from bench_common import print_table
 
 import rewards
 from grpo.config import compare
 from grpo.core.errors import UserError
 from grpo.data import sources
-from grpo.evaluation import comparison, side_by_side
-from grpo.evaluation.side_by_side import Estimate, Run
+from grpo.evaluation import side_by_side
 
-DEMO = ["--config", "recipes/demo.yaml"]
 CHANCE = ["--reward_funcs", "benchmarks.random_reward.chance_reward", "--allow_custom_rewards", "true"]
 CHANCE += ["--reward_weights", "1"]
 
@@ -75,82 +72,35 @@ def format_only(settings: dict[str, Any]) -> list[str]:
     return ["--reward_funcs", *kept, "--reward_weights", *map(str, kept.values())]
 
 
-def train(flags: list[str], seeds: list[int], output: Path) -> dict[str, list[Run]]:
-    """The finished runs of each side, by seed; SystemExit with the status of a run that fails."""
+def sides(flags: list[str], output: Path) -> dict[str, list[str]]:
+    """The arms: the real rewards and the three controls."""
     settings = compare.resolve(flags)
-    sides = {
+    return {
         "real": [],
         "random": CHANCE,
         "shuffled": shuffled(settings, output / "shuffled.jsonl"),
         "format": format_only(settings),
     }
-    directories = {}
-    for side, own in sides.items():
-        print(f"{side}:", flush=True)
-        directories[side], status = compare.train(seeds, [*flags, *own, "--output_dir", str(output / side)])
-        if status:
-            sys.exit(status)
-    runs = side_by_side.read([path for paths in directories.values() for path in paths])
-    return {side: [runs.pop(0) for _ in seeds] for side in sides}
 
 
-def average(found: Sequence[Estimate]) -> Estimate:
-    """One run's own estimate, or the mean of several with Student's interval."""
-    spread = side_by_side.spread([each.value for each in found])
-    return Estimate(spread.mean, spread.low, spread.high) if spread else found[0]
-
-
-def advantage(real: Sequence[Run], control: Sequence[Run]) -> Estimate:
-    """The real rewards' gain in lenient accuracy less the control's, with its 95 % interval.
-
-    All sides start from the same answers, so of one seed it is the paired difference of the final ones.
-    """
-    if len(real) == 1:
-        compared = comparison.compare(control[0].answers, real[0].answers)
-        return side_by_side.gains(compared)["lenient"]
-    differences = [
-        ours.gains["lenient"].value - theirs.gains["lenient"].value for ours, theirs in zip(real, control, strict=True)
-    ]
-    spread = side_by_side.spread(differences)
-    return Estimate(statistics.mean(differences), spread.low, spread.high)
-
-
-def main() -> int:
-    words = sys.argv[1:]
-    at = words.index("--") if "--" in words else len(words)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
-    parser.add_argument("--output", type=Path, help="directory of the runs (default: a temporary one)")
-    args, flags = parser.parse_args(words[:at]), words[at + 1 :] or DEMO
-    with tempfile.TemporaryDirectory() as temporary:
-        output = args.output or Path(temporary)
-        output.mkdir(parents=True, exist_ok=True)
-        try:
-            runs = train(flags, args.seeds, output)
-        except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+def run(args: argparse.Namespace, flags: list[str]) -> None:
+    arms = sides(flags, args.output)
+    bench_runs.train(flags, arms, args.seeds, args.output)
+    found = bench_runs.read(arms, args.seeds, args.output)
     measures = ("lenient", "strict")
+    headings = ["rewards", *(heading for measure in measures for heading in bench_runs.headings(measure))]
+    rows = [
+        [side, *(cell for measure in measures for cell in bench_runs.accuracies(runs.values(), measure))]
+        for side, runs in found.items()
+    ]
+    title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
+    print_table(title, headings, rows, width=160)
     rows = []
-    for side, found in runs.items():
-        cells = [side]
-        for measure in measures:
-            for each in ("before", "after", "gains"):
-                estimate = average([getattr(run, each)[measure] for run in found])
-                cells.append(side_by_side.signed(estimate) if each == "gains" else plain(estimate))
-        rows.append(cells)
-    headings = ["rewards", *(f"{measure} {each}" for measure in measures for each in ("before", "after", "gain"))]
-    count = f"{runs['real'][0].n} held-out questions, {len(args.seeds)} seed{'s' * (len(args.seeds) > 1)}"
-    print_table(f"Accuracy in per cent, gains in points, with 95 % intervals: {count}", headings, rows, width=160)
-    sides = [side for side in runs if side != "real"]
-    rows = [[f"real less {side}", side_by_side.signed(advantage(runs["real"], runs[side]))] for side in sides]
+    for side in list(arms)[1:]:
+        less = bench_runs.advantage(found["real"], found[side])
+        rows.append([f"real less {side}", side_by_side.signed(less) if less else "-"])
     print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
-    return 0
-
-
-def plain(found: Estimate) -> str:
-    return f"{found.value:.1f} ({found.low:.0f}-{found.high:.0f})"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench_runs.start(bench_runs.parser(__doc__), run))

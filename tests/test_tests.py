@@ -24,6 +24,7 @@ ACROSS_MODULES = {  # what they are about instead of one module
     "config/test_recipes.py": "recipes/",
     "evaluation/test_controls.py": "benchmarks/controls.py",
     "evaluation/test_independent_judge.py": "benchmarks/independent_judge.py",
+    "evaluation/test_sweeps.py": "benchmarks/learning_rates.py, ablations.py and bench_runs.py",
     "real_vllm/test_training.py": "a vLLM that is installed",
     "runs/test_run_full_disk.py": "run.py, on a full disk",
     "runs/test_out_of_memory.py": "what a run says where a device is full",

@@ -88,10 +88,11 @@ def read(paths: Sequence[Path]) -> list[Run]:
     if len(paths) < 2:
         raise UserError("compare: name at least two runs, or train some with --seeds 1 2 3 -- FLAGS")
     last = [path.resolve().name for path in paths]
-    return [_read(path, str(path) if last.count(name) > 1 else name) for path, name in zip(paths, last, strict=True)]
+    return [read_run(path, str(path) if last.count(name) > 1 else name) for path, name in zip(paths, last, strict=True)]
 
 
-def _read(path: Path, name: str) -> Run:
+def read_run(path: Path, name: str) -> Run:
+    """The run in this directory; UserError where it holds no evaluation."""
     facts = report.read_facts(path)
     evaluations = facts["evaluations"]
     before, after = evaluations.get("before", {}), evaluations.get("after", evaluations.get("only", {}))

@@ -1,4 +1,4 @@
-"""benchmarks/controls.py: what its three controls train on, and how the real rewards' gain is held against theirs."""
+"""benchmarks/controls.py: what its three controls train on, and what its table says of them."""
 
 import importlib
 import json
@@ -6,15 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import scipy
-from helpers_report import write_run
+from helpers_report import write_learner
 from helpers_runs import DEMO, ROOT
 
 import rewards
 from grpo.core.errors import UserError
 from grpo.data import sources
-from grpo.evaluation import comparison
-from grpo.evaluation.side_by_side import Estimate, read
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import controls
@@ -77,63 +74,25 @@ def test_the_chance_reward_knows_nothing_and_is_seeded():
     assert drawn() == [first, second]
 
 
-def finished(side, *gains):
-    """A run per seed that gains so many of its eight questions; the first ones are right at the start."""
-    runs = []
-    for seed, gain in enumerate(gains):
-        path = write_run(Path(f"{side}-seed{seed}"))
-        answered = {
-            when: [{"question": str(place), **dict.fromkeys(comparison.MEASURES, place < count)} for place in range(8)]
-            for when, count in (("before", 2), ("after", 2 + gain))
-        }
-        (path / "completions_after.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answered["after"]))
-        (path / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values())))
-        runs.append(path)
-    return runs
-
-
-def test_the_advantage_of_one_seed_is_paired():
-    real, control = read([*finished("real", 5), *finished("random", 1)])
-    low, high = comparison.tango(4, 0, 8)
-    assert controls.advantage([real], [control]) == Estimate(50.0, 100 * low, 100 * high)
-
-
-def test_the_advantage_of_several_seeds_is_paired_by_seed():
-    runs = read([*finished("real", 5, 6, 4), *finished("random", 1, 0, 1)])
-    found = controls.advantage(runs[:3], runs[3:])
-    reference = scipy.stats.ttest_1samp([50.0, 75.0, 37.5], 0).confidence_interval(0.95)
-    assert (found.value, found.low, found.high) == pytest.approx((54.16666667, *reference))
-
-
 def test_each_side_is_trained_with_its_own_flags(monkeypatch):
-    lines = {}
-
-    def train(seeds, flags):
-        side = Path(flags[-1]).name
-        lines[side] = flags
-        return finished(side, *[1 for _ in seeds]), 0
-
     monkeypatch.setattr(controls.compare, "resolve", lambda flags: SETTINGS)
-    monkeypatch.setattr(controls.compare, "train", train)
-    found = controls.train(["--config", "demo"], [1, 2], Path())
-    assert {side: [run.name for run in runs] for side, runs in found.items()} == {
-        side: [f"{side}-seed0", f"{side}-seed1"] for side in ("real", "random", "shuffled", "format")
-    }
-    assert lines["real"] == ["--config", "demo", "--output_dir", "real"]
-    assert lines["random"][2:4] == ["--reward_funcs", "benchmarks.random_reward.chance_reward"]
-    assert "shuffled.jsonl" in lines["shuffled"] and "correctness_reward_func" not in lines["format"]
-    monkeypatch.setattr(controls.compare, "train", lambda *_: ([], 130))
-    with pytest.raises(SystemExit) as end:
-        controls.train([], [1], Path())
-    assert end.value.code == 130
+    sides = controls.sides(["--config", "demo"], Path())
+    assert list(sides) == ["real", "random", "shuffled", "format"] and sides["real"] == []
+    assert sides["random"][:2] == ["--reward_funcs", "benchmarks.random_reward.chance_reward"]
+    assert "shuffled.jsonl" in sides["shuffled"] and "correctness_reward_func" not in sides["format"]
 
 
 def test_the_table_has_each_side_and_what_it_lacks(monkeypatch, capsys):
-    runs = iter(read([*finished("real", 5), *finished("random", 1), *finished("shuffled", 0), *finished("format", 2)]))
-    sides = {side: [next(runs)] for side in ("real", "random", "shuffled", "format")}
-    monkeypatch.setattr(controls, "train", lambda flags, seeds, output: sides)
+    def train(seeds, flags):
+        side = Path(flags[-1])
+        write_learner(Path(f"{side}-seed3"), gains[side.name])
+        return [], 0
+
+    gains = {"real": 5, "random": 1, "shuffled": 0, "format": 2}
+    monkeypatch.setattr(controls, "sides", lambda *_: {side: [] for side in gains})
+    monkeypatch.setattr(controls.bench_runs.compare, "train", train)
     monkeypatch.setattr(sys, "argv", ["controls.py", "--seeds", "3", "--", "--config", "demo"])
-    assert controls.main() == 0
+    assert controls.bench_runs.start(controls.bench_runs.parser(""), controls.run) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "8 held-out questions, 1 seed" in shown and "real 50.0 (44-56) 62.5 (56-69) +62.5 (" in shown
     assert "random 50.0 (44-56) 62.5 (56-69) +12.5 (" in shown and "real less random +50.0 (" in shown

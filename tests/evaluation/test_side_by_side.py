@@ -236,7 +236,7 @@ def test_what_runs_hold_is_text_in_page_and_terminal(capsys):
 )
 def test_gains_lie_on_a_scale_with_few_ticks(intervals, ticks):
     runs = [write(name) for name in "ab"][:1] * len(intervals)
-    found = [side_by_side._read(run, "r") for run in runs]
+    found = [side_by_side.read_run(run, "r") for run in runs]
     for run, interval in zip(found, intervals, strict=True):
         run.gains["lenient"] = side_by_side.Estimate(*interval)
     assert side_by_side.bars({"runs": found, "spreads": {}, "measures": ["lenient"]})["ticks"] == ticks

@@ -3,6 +3,8 @@
 import json
 from html.parser import HTMLParser
 
+from grpo.evaluation import comparison
+
 HOSTILE = "</pre></title></style>--><script>alert(1)</script><img src=x onerror=alert(1)>'\"{{ 7 * 6 }}\n---\n`|[a](b)"
 PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
 VOID = {"meta", "br", "hr", "link", "img", "input"}
@@ -81,6 +83,21 @@ def write_run(run, text="plain", count=12):
     jsonl = {"metrics": lines, "alarms": [alarm], **{f"completions_{when}": rows for when, rows in records.items()}}
     for name, rows in jsonl.items():
         (run / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return run
+
+
+def write_learner(run, gain, **settings):
+    """A finished run whose first two of eight answers are right before training, and `gain` more after it."""
+    write_run(run)
+    answered = {
+        when: [{"question": str(place), **dict.fromkeys(comparison.MEASURES, place < count)} for place in range(8)]
+        for when, count in (("before", 2), ("after", 2 + gain))
+    }
+    (run / "completions_after.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answered["after"]))
+    (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values())))
+    record = json.loads((run / "run.json").read_text())
+    record["settings"] |= settings
+    (run / "run.json").write_text(json.dumps(record))
     return run
 
 

@@ -1,0 +1,126 @@
+"""What benchmarks of whole runs share: arms trained over several seeds, what they learned, and the table of it.
+
+An arm is a name and the flags of train_grpo.py that it adds to those of the experiment. Its runs are
+DIRECTORY/<arm>-seed<seed>; what is finished there is reused.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import bench_common  # noqa: F401, it puts the project on the path
+
+from grpo.config import compare
+from grpo.core.errors import UserError
+from grpo.evaluation import comparison, side_by_side
+from grpo.evaluation.side_by_side import Estimate, Run
+from grpo.runs.directory import recorded
+
+DEMO = ["--config", "recipes/demo.yaml"]
+
+Arms = Mapping[str, list[str]]
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """With what all of them take: seeds and the directory of the runs."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seeds", nargs="+", type=int, default=[42])
+    made.add_argument("--output", type=Path, help="directory of the runs, kept and reused (default: a temporary one)")
+    return made
+
+
+def start(
+    made: argparse.ArgumentParser, run: Callable[[argparse.Namespace, list[str]], None], default: Sequence[str] = DEMO
+) -> int:
+    """Call `run` with the parsed arguments and the flags after `--` (`default`, without any); the exit status."""
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    args, flags = made.parse_args(words[:at]), words[at + 1 :] or list(default)
+    with tempfile.TemporaryDirectory() as temporary:
+        args.output = args.output or Path(temporary)
+        args.output.mkdir(parents=True, exist_ok=True)
+        try:
+            run(args, flags)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    return 0
+
+
+def choose(arms: Arms, names: Sequence[str] | None) -> Arms:
+    """The arms of these names, all of them for None; UserError for a name that is not there."""
+    if unknown := [name for name in names or [] if name not in arms]:
+        raise UserError(f"arms: there is no {unknown[0]!r}; choose from {', '.join(arms)}")
+    return {name: flags for name, flags in arms.items() if names is None or name in names}
+
+
+def train(flags: list[str], arms: Arms, seeds: Sequence[int], output: Path) -> None:
+    """Train what is not finished, arm by arm; SystemExit with the status of a run that fails."""
+    for name, own in arms.items():
+        print(f"{name}:", flush=True)
+        _, status = compare.train(seeds, [*flags, *own, "--output_dir", str(output / name)])
+        if status:
+            sys.exit(status)
+
+
+def read(arms: Iterable[str], seeds: Sequence[int], output: Path) -> dict[str, dict[int, Run]]:
+    """The finished runs by arm and seed; arms without one are absent. UserError where there is none at all."""
+    found = {}
+    for name in arms:
+        paths = {seed: output / f"{name}-seed{seed}" for seed in seeds}
+        runs = {
+            seed: side_by_side.read_run(path, path.name)
+            for seed, path in paths.items()
+            if recorded(path, "status") == "finished"
+        }
+        if runs:
+            found[name] = runs
+    if not found:
+        raise UserError(f"output: no arm is finished in {str(output)!r}; train some first")
+    return found
+
+
+def average(found: Sequence[Estimate]) -> Estimate:
+    """One run's own estimate, or the mean of several with Student's interval."""
+    spread = side_by_side.spread([each.value for each in found])
+    return Estimate(spread.mean, spread.low, spread.high) if spread else found[0]
+
+
+def advantage(runs: Mapping[int, Run], others: Mapping[int, Run]) -> Estimate | None:
+    """The runs' gain in lenient accuracy less the others', with its 95 % interval; None without a seed in common.
+
+    All start from the same answers, so of one seed it is the paired difference of the final ones, and of several the
+    mean of the differences seed by seed, with Student's interval.
+    """
+    seeds = [seed for seed in runs if seed in others]
+    if len(seeds) == 1:
+        compared = comparison.compare(others[seeds[0]].answers, runs[seeds[0]].answers)
+        return side_by_side.gains(compared)["lenient"]
+    differences = [runs[seed].gains["lenient"].value - others[seed].gains["lenient"].value for seed in seeds]
+    spread = side_by_side.spread(differences)
+    return Estimate(statistics.mean(differences), spread.low, spread.high) if spread else None
+
+
+def accuracies(runs: Iterable[Run], measure: str) -> list[str]:
+    """Three cells: before, after and gain, averaged over the runs."""
+    estimates = {when: average([getattr(run, when)[measure] for run in runs]) for when in ("before", "after", "gains")}
+    return [plain(estimates["before"]), plain(estimates["after"]), side_by_side.signed(estimates["gains"])]
+
+
+def headings(measure: str) -> list[str]:
+    """Of `accuracies`."""
+    return [f"{measure} {when}" for when in ("before", "after", "gain")]
+
+
+def plain(found: Estimate) -> str:
+    return f"{found.value:.1f} ({found.low:.0f}-{found.high:.0f})"
+
+
+def sample(found: Mapping[str, Mapping[int, Run]]) -> str:
+    """What the figures are over: questions and seeds."""
+    runs = [run for each in found.values() for run in each.values()]
+    seeds = {seed for each in found.values() for seed in each}
+    return f"{runs[0].n} held-out questions, {len(seeds)} seed{'s' * (len(seeds) > 1)}"

@@ -1,0 +1,131 @@
+"""Which learning rate, for all weights and for LoRA? The same run at each of several, and a chart of what they learn.
+
+    python benchmarks/learning_rates.py --seeds 1 2
+    python benchmarks/learning_rates.py --output DIRECTORY --arms lora-1e-4 lora-2e-4 -- --config recipes/smollm2.yaml
+    python benchmarks/learning_rates.py --output DIRECTORY --arms      trains nothing: table and chart of what is there
+    python benchmarks/learning_rates.py --draw                          the chart alone, from the results that are kept
+
+The flags after `--` are those of every run (recipes/demo.yaml, where there are none): the same number of steps, the
+same schedule. Finished runs are written to benchmarks/learning_rates.json (`--results`) under the model's name, beside
+those of other models, and docs/learning-rates.svg (`--chart`) has a panel for each.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import bench_runs
+from bench_common import ROOT, print_table
+
+from grpo.core.settings import data_label
+from grpo.evaluation.side_by_side import Run
+from grpo.runs import charts
+
+RATES = {
+    "all": ("5e-6", "1e-5", "2e-5", "5e-5", "1e-4"),
+    "lora": ("5e-6", "2e-5", "5e-5", "1e-4", "2e-4", "5e-4", "1e-3"),
+}
+LABELS = {"all": "all weights", "lora": "LoRA"}
+ARMS = {
+    f"{what}-{rate}": ["--learning_rate", rate, *(["--use_peft", "true"] if what == "lora" else [])]
+    for what, rates in RATES.items()
+    for rate in rates
+}
+
+
+def results(found: Mapping[str, Mapping[int, Run]]) -> dict[str, Any]:
+    """What the chart of one model needs: per cent, by `all` and `lora` a list of finished runs in order of rate."""
+    first = next(run for runs in found.values() for run in runs.values())
+    points: dict[str, list[dict[str, float]]] = {what: [] for what in RATES}
+    for name, runs in found.items():
+        what, _, rate = name.partition("-")
+        for seed, run in runs.items():
+            after = run.after["lenient"]
+            known = {"rate": float(rate), "seed": seed, "after": after.value, "low": after.low, "high": after.high}
+            points[what].append({key: round(value, 8) for key, value in known.items()})
+    return {"steps": first.steps, "questions": first.n, "before": first.before["lenient"].value, **points}
+
+
+def keep(path: Path, model: str, new: dict[str, Any]) -> dict[str, Any]:
+    """Add one model's results to the file; its other runs there stay if they are of as many steps and questions."""
+    every = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    old = every.get(model, {})
+    if all(old.get(key) == new[key] for key in ("steps", "questions")):
+        for what in RATES:
+            added = {(point["rate"], point["seed"]) for point in new[what]}
+            new[what] += [point for point in old[what] if (point["rate"], point["seed"]) not in added]
+    for what in RATES:
+        new[what].sort(key=lambda point: (point["rate"], point["seed"]))
+    every[model] = new
+    path.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
+    return every
+
+
+def draw(every: Mapping[str, dict[str, Any]], path: Path) -> None:
+    """Final lenient accuracy against the rate: a panel per model, a point per run, lines through their means.
+
+    The band is the mean of the runs' own 95 % intervals: that of the questions, not of the seeds.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({**charts.STYLE, "svg.fonttype": "path"}):
+        figure = Figure(figsize=(1 + 4.2 * len(every), 3.6), layout="constrained", facecolor="white")
+        panels = figure.subplots(1, len(every), sharey=True, squeeze=False)[0]
+        for axes, (model, found) in zip(panels, every.items(), strict=True):
+            axes.set_title(f"{model}, {found['steps']} steps", loc="left", color=charts.COLORS["ink"])
+            axes.axhline(found["before"], color=charts.COLORS["earlier"], linestyle=(0, (4, 3)), linewidth=1)
+            axes.annotate("before training", (0.99, found["before"] - 1), xycoords=("axes fraction", "data"), va="top",
+                          ha="right", color=charts.COLORS["soft"])  # fmt: skip
+            for what, name, marker in (("all", "line-1", "o"), ("lora", "line-2", "s")):
+                color, points = charts.COLORS[name], found[what]
+                groups = [(rate, list(runs)) for rate, runs in groupby(points, key=lambda point: point["rate"])]
+                rates = [rate for rate, _ in groups]
+                mean, low, high = (
+                    [fmean(run[key] for run in runs) for _, runs in groups] for key in ("after", "low", "high")
+                )
+                axes.fill_between(rates, low, high, color=color, alpha=0.13, linewidth=0)
+                axes.plot(rates, mean, color=color, linestyle="-" if what == "all" else (0, (4, 1.5)))
+                axes.plot([run["rate"] for run in points], [run["after"] for run in points], marker, color=color,
+                          markersize=3.5)  # fmt: skip
+                if rates:
+                    axes.annotate(LABELS[what], (rates[-1], mean[-1]), xytext=(0, 8), textcoords="offset points",
+                                  ha="center", color=color)  # fmt: skip
+            axes.set_xscale("log")
+            axes.set_ylim(0, 104)
+            axes.set_xlabel("learning rate", color=charts.COLORS["soft"])
+        panels[0].set_ylabel("lenient accuracy, per cent", color=charts.COLORS["soft"])
+        figure.savefig(path, metadata={"Date": None})
+
+
+def run(args: argparse.Namespace, flags: list[str]) -> None:
+    if args.draw:
+        draw(json.loads(args.results.read_text(encoding="utf-8")), args.chart)
+        return
+    bench_runs.train(flags, bench_runs.choose(ARMS, args.arms), args.seeds, args.output)
+    found = bench_runs.read(ARMS, args.seeds, args.output)
+    rows = [[name, *bench_runs.accuracies(runs.values(), "lenient"), str(len(runs))] for name, runs in found.items()]
+    title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
+    print_table(title, ["rate", *bench_runs.headings("lenient"), "runs"], rows)
+    settings = next(run.settings for runs in found.values() for run in runs.values())
+    name = args.name or data_label(settings["model_name_or_path"].removesuffix("/model"))
+    draw(keep(args.results, name, results(found)), args.chart)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = bench_runs.parser(__doc__)
+    made.add_argument("--arms", nargs="*", help=f"train these alone: {', '.join(ARMS)} (default: all)")
+    made.add_argument("--name", help="the model's name in results and chart (default: of its directory)")
+    made.add_argument("--draw", action="store_true", help="draw the chart of the results, and nothing else")
+    made.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "learning_rates.json")
+    made.add_argument("--chart", type=Path, default=ROOT / "docs" / "learning-rates.svg")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(bench_runs.start(parser(), run))
