@@ -82,7 +82,7 @@ def draw(every: Mapping[str, dict[str, Any]], path: Path) -> None:
             axes.axhline(found["before"], color=charts.COLORS["earlier"], linestyle=(0, (4, 3)), linewidth=1)
             axes.annotate("before training", (0.99, found["before"] - 1), xycoords=("axes fraction", "data"), va="top",
                           ha="right", color=charts.COLORS["soft"])  # fmt: skip
-            for what, name, marker in (("all", "line-1", "o"), ("lora", "line-2", "s")):
+            for what, name, marker, dashes in (("all", "line-1", "o", ()), ("lora", "line-2", "s", (4, 1.5))):
                 color, points = charts.COLORS[name], found[what]
                 groups = [(rate, list(runs)) for rate, runs in groupby(points, key=lambda point: point["rate"])]
                 rates = [rate for rate, _ in groups]
@@ -90,15 +90,16 @@ def draw(every: Mapping[str, dict[str, Any]], path: Path) -> None:
                     [fmean(run[key] for run in runs) for _, runs in groups] for key in ("after", "low", "high")
                 )
                 axes.fill_between(rates, low, high, color=color, alpha=0.13, linewidth=0)
-                axes.plot(rates, mean, color=color, linestyle="-" if what == "all" else (0, (4, 1.5)))
+                axes.plot(rates, mean, color=color, linestyle=(0, dashes), label=LABELS[what])
                 axes.plot([run["rate"] for run in points], [run["after"] for run in points], marker, color=color,
                           markersize=3.5)  # fmt: skip
-                if rates:
-                    axes.annotate(LABELS[what], (rates[-1], mean[-1]), xytext=(0, 8), textcoords="offset points",
-                                  ha="center", color=color)  # fmt: skip
             axes.set_xscale("log")
-            axes.set_ylim(0, 104)
+            ticks = sorted({point["rate"] for what in RATES for point in found[what]})
+            axes.set_xticks(ticks, [f"{tick:.0e}".replace("e-0", "e-") for tick in ticks])
+            axes.minorticks_off()
+            axes.set_ylim(0, 102)
             axes.set_xlabel("learning rate", color=charts.COLORS["soft"])
+            axes.legend(loc="lower right", frameon=False, labelcolor="linecolor", handlelength=2.8)
         panels[0].set_ylabel("lenient accuracy, per cent", color=charts.COLORS["soft"])
         figure.savefig(path, metadata={"Date": None})
 
