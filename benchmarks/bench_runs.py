@@ -8,7 +8,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import bench_common  # noqa: F401, it puts the project on the path
@@ -83,12 +83,6 @@ def read(arms: Iterable[str], seeds: Sequence[int], output: Path) -> dict[str, d
     return found
 
 
-def average(found: Sequence[Estimate]) -> Estimate:
-    """One run's own estimate, or the mean of several with Student's interval."""
-    spread = side_by_side.spread([each.value for each in found])
-    return Estimate(spread.mean, spread.low, spread.high) if spread else found[0]
-
-
 def advantage(runs: Mapping[int, Run], others: Mapping[int, Run]) -> Estimate | None:
     """The runs' gain in lenient accuracy less the others', with its 95 % interval; None without a seed in common.
 
@@ -104,19 +98,23 @@ def advantage(runs: Mapping[int, Run], others: Mapping[int, Run]) -> Estimate | 
     return Estimate(statistics.mean(differences), spread.low, spread.high) if spread else None
 
 
-def accuracies(runs: Iterable[Run], measure: str) -> list[str]:
-    """Three cells: before, after and gain, averaged over the runs."""
-    estimates = {when: average([getattr(run, when)[measure] for run in runs]) for when in ("before", "after", "gains")}
-    return [plain(estimates["before"]), plain(estimates["after"]), side_by_side.signed(estimates["gains"])]
+def accuracies(runs: Collection[Run], measure: str) -> list[str]:
+    """Three cells, averaged over the runs: before and after with the interval of one run, that of the questions; the
+    gain with its paired interval, of several runs Student's over the seeds.
+    """
+    cells = []
+    for when in ("before", "after"):
+        found = [getattr(run, when)[measure] for run in runs]
+        value, low, high = (statistics.mean(getattr(each, key) for each in found) for key in ("value", "low", "high"))
+        cells.append(f"{value:.1f} ({low:.0f}-{high:.0f})")
+    gains = [run.gains[measure] for run in runs]
+    spread = side_by_side.spread([gain.value for gain in gains])
+    return [*cells, side_by_side.signed(Estimate(spread.mean, spread.low, spread.high) if spread else gains[0])]
 
 
 def headings(measure: str) -> list[str]:
     """Of `accuracies`."""
     return [f"{measure} {when}" for when in ("before", "after", "gain")]
-
-
-def plain(found: Estimate) -> str:
-    return f"{found.value:.1f} ({found.low:.0f}-{found.high:.0f})"
 
 
 def sample(found: Mapping[str, Mapping[int, Run]]) -> str:

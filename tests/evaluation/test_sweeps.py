@@ -113,6 +113,15 @@ def test_the_advantage_of_several_seeds_is_paired_by_seed():
     assert (found.value, found.low, found.high) == pytest.approx((54.16666667, *reference))
 
 
+def test_accuracies_have_the_questions_interval_and_gains_the_seeds():
+    for seed, gain in enumerate([5, 6, 4]):
+        write_learner(Path(f"base-seed{seed}"), gain)
+    runs = bench_runs.read(["base"], [0, 1, 2], Path())["base"]
+    low, high = scipy.stats.ttest_1samp([62.5, 75.0, 50.0], 0).confidence_interval(0.95)
+    gain = f"+62.5 ({low:+.1f} to {high:+.1f})"
+    assert bench_runs.accuracies(runs.values(), "lenient") == ["50.0 (44-56)", "62.5 (56-69)", gain]
+
+
 def test_what_is_not_finished_is_not_read():
     write_learner(Path("base-seed1"), 1)
     run = write_learner(Path("base-seed2"), 1)
