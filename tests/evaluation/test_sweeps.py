@@ -113,7 +113,7 @@ def test_the_advantage_of_several_seeds_is_paired_by_seed():
     assert (found.value, found.low, found.high) == pytest.approx((54.16666667, *reference))
 
 
-def test_accuracies_have_the_questions_interval_and_gains_the_seeds():
+def test_gains_have_the_interval_of_the_seeds():
     for seed, gain in enumerate([5, 6, 4]):
         write_learner(Path(f"base-seed{seed}"), gain)
     runs = bench_runs.read(["base"], [0, 1, 2], Path())["base"]
