@@ -88,7 +88,8 @@ def read(paths: Sequence[Path]) -> list[Run]:
     if len(paths) < 2:
         raise UserError("compare: name at least two runs, or train some with --seeds 1 2 3 -- FLAGS")
     last = [path.resolve().name for path in paths]
-    return [read_run(path, str(path) if last.count(name) > 1 else name) for path, name in zip(paths, last, strict=True)]
+    names = [str(path) if last.count(name) > 1 else name for path, name in zip(paths, last, strict=True)]
+    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
 
 
 def read_run(path: Path, name: str) -> Run:
