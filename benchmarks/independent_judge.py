@@ -8,8 +8,9 @@ It needs the harness (pip install lm-eval), in an environment of its own with re
 the harness's task gsm8k: strict-match takes the number after the first `#### `, flexible-extract the last number of
 the text; both compare it as text. Ours are strict and lenient (docs/evaluation.md).
 
-A run in another format than --answer_pattern hash never writes `####`, so that strict-match finds nothing in it. What
-is held against our strict rule is then strict-match of the answer in our mark, written as `#### …`.
+A run in another format than --answer_pattern hash learns to write another mark, so that strict-match finds nothing in
+it. Where a completion has the run's mark, strict-match gets the answer that is there, written as `#### …`: the column
+"of #### answer", which is held against our strict rule.
 
 Each disagreement gets a reason that has been checked: a change of the text after which both judges agree.
 """
@@ -92,11 +93,11 @@ def read_run(path: Path) -> list[Answers]:
 
 def read_solutions(path: Path) -> Answers:
     """A file of GSM8K with each gold solution as a completion."""
-    texts = [row["answer"] for row in report.read_lines(path)]
+    texts = [str(row.get("answer")) for row in report.read_lines(path)]
     records = []
     for text, gold in zip(texts, gold_answers(texts), strict=True):
         if gold is None or "####" not in text:
-            raise UserError(f"{str(path)!r} has a solution without ####: {text[-60:]!r}")
+            raise UserError(f"{str(path)!r} is not GSM8K's: the answer {text[-60:]!r} has no ####")
         verdicts = {name: rule.ours(text, gold, "hash") for name, rule in RULES.items()}
         records.append({"question": "", "answer": gold, "completion": text, "truncated": False, **verdicts})
     return Answers(path.name, "gold", records, "hash")

@@ -181,7 +181,7 @@ MISTAKES = [
     (
         ["--solutions", "run/README.md"],
         lambda run: (run / "README.md").write_text('{"answer": "7"}\n'),
-        "without ####",
+        "'7' has no ####",
     ),
 ]
 
@@ -229,6 +229,13 @@ def test_the_harness_gets_the_prompts_and_completions_of_a_run(capsys, more):
     assert train_grpo.main(flags(**{**TINY, **LEARNS, **held_out, **more})) == 0
     assert independent_judge.main(["--model", "run"]) == 0
     assert "Prompts: all 8 token for token the run's. Completions: 100.0 % identical" in capsys.readouterr().out
+
+
+@needs_harness
+@pytest.mark.slow
+def test_the_harness_adds_an_adapter_to_its_model(learned_adapter, capsys):
+    assert independent_judge.main(["--model", str(learned_adapter.path)]) == 0
+    assert "Completions: 100.0 % identical" in capsys.readouterr().out
 
 
 @needs_harness
