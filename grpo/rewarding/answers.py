@@ -261,6 +261,7 @@ _ONLY_NUMBERS = re.compile(
 )
 _EXCLUDED = re.compile(r"(?i)(?:\bnot|n['’]t|rather than|instead of)\s+(?:(?:be|equal(?: to)?|exactly)\s+)?[*$]*$")
 _BEFORE = re.compile(r"(?:\\sqrt\s*(?:\[[0-9]+\])?\s*\{?|√\s*\(?|[0-9)}]\^\{?)$")
+_TWO_SIGNS = re.compile(r"(?:±|\\pm|\+/-?)\s*$")  # ±72 is two answers, 72 ± 3 a range
 _PERCENT = r"\s*(?:\\?%|percent)"
 _AFTER = re.compile(r"\}?\s*(?:\^|\\sqrt|\\pi|√|π)")
 
@@ -274,6 +275,7 @@ def _ends_with(answer: str, text: str, gold: Gold) -> bool:
         or any(len(found[0]) > 200 for found in numbers)
         or _is_hedge(numbers, end)
         or _AFTER.match(end, numbers[-1].end())
+        or _TWO_SIGNS.search(end[: numbers[-1].start()][-30:])
     ):
         return False
     rest = end[numbers[-1].end() :]
