@@ -39,7 +39,7 @@ from grpo.core.redaction import printable
 from grpo.data import prompts
 from grpo.data.gold import gold_answers
 from grpo.evaluation.inference import prompting
-from grpo.rewarding.answers import kind_of
+from grpo.rewarding.answers import gold_of, kind_of
 from grpo.runs import report
 
 # By filter, for each text: what the filter takes for the answer, and whether that is the gold answer
@@ -240,12 +240,15 @@ def _last_number(text: str, _: str) -> str:
     return number or text
 
 
-def _written_out(text: str, _: str) -> str:
+def _computed(text: str, pattern: str) -> str:
     def value(found: re.Match[str]) -> str:
         number = rewards.number_value(found)
         return str(number) if found["below"] and number.denominator == 1 else found[0]
 
-    return rewards.NUMBER.sub(value, text)
+    answer = rewards.find_answer(text, pattern) or ""
+    meaning = gold_of(answer)
+    written = str(meaning.meaning.values[0]) if meaning.number else rewards.NUMBER.sub(value, answer or text)
+    return text.replace(answer, written) if answer else written
 
 
 def _as_share(text: str, _: str) -> str:
@@ -269,10 +272,9 @@ def _sub(pattern: str, replacement: str) -> Callable[[str, str], str]:
 REASONS = [
     Reason(
         "lenient",
-        "zeros after the decimal point: 5.0 and 5 are one number to ours, two texts to the harness",
-        _sub(r"(?<=[0-9])(?:\.0+|(\.[0-9]*[1-9])0+)(?![0-9])", r"\1"),
+        "zeros: 5.0, 05 and 5 are one number to ours, three texts to the harness",
+        _sub(r"(?<=[0-9])(?:\.0+|(\.[0-9]*[1-9])0+)(?![0-9])|(?<![0-9.,])0+(?=[1-9])", r"\1"),
     ),
-    Reason("lenient", "a fraction, which only ours divides", _written_out),
     Reason("lenient", "a percentage, which only ours divides by 100", _as_share),
     Reason(
         "lenient",
@@ -290,6 +292,7 @@ REASONS = [
         _sub(r"(?<=[0-9A-Za-z)\]%])-(?=[$0-9.])", " - "),
     ),
     Reason("lenient", "a power of a unit, which the harness takes for the number", _sub(r"\^\{?-?[0-9]+\}?", "")),
+    Reason("lenient", "an expression such as 144/2 or 70 + 2, which only ours computes", _computed),
     Reason("lenient", "a number after the answer, which the harness takes", _until_answer),
     Reason(
         "lenient",

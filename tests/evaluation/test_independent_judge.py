@@ -57,9 +57,12 @@ def reasons_of(answers, harness):
 
 
 DISAGREE = [  # completion, gold answer, answer pattern, our rule, part of the reason
-    ("<answer>5.0</answer>", "5", "xml", "lenient", "zeros after the decimal point"),
-    ("So she has 2.50 left.", "2.5", "xml", "lenient", "zeros after the decimal point"),
-    ("The answer is 144/2", "72", "xml", "lenient", "a fraction"),
+    ("<answer>5.0</answer>", "5", "xml", "lenient", "zeros: 5.0, 05 and 5"),
+    ("So she has 2.50 left.", "2.5", "xml", "lenient", "zeros: 5.0, 05 and 5"),
+    ("The answer is 072", "72", "xml", "lenient", "zeros: 5.0, 05 and 5"),
+    ("The answer is 144/2", "72", "xml", "lenient", "an expression such as 144/2"),
+    ("<answer>16 + 2 + 16", "34", "xml", "lenient", "an expression such as 144/2"),
+    ("<answer>144/2 kg</answer>", "72", "xml", "lenient", "an expression such as 144/2"),
     ("It rose by 50%", "0.5", "xml", "lenient", "a percentage"),
     ("The answer is 72...", "72", "xml", "lenient", "punctuation that the harness takes"),
     ("There are 2, 3, or 7", "7", "xml", "lenient", "the last number is not alone"),
@@ -97,7 +100,7 @@ def test_every_reason_has_an_example():
 
 def test_two_reasons_together_are_both_named():
     reason = reasons_of(answers_to("<answer>5.0</answer> in 3 steps.", "5"), stand_in)["lenient"]
-    assert "zeros after the decimal point" in reason and "a number after the answer" in reason
+    assert "zeros: 5.0, 05 and 5" in reason and "a number after the answer" in reason
 
 
 def test_what_no_reason_removes_is_unexplained():
