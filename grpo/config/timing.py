@@ -68,7 +68,7 @@ def describe(
         rates = measure(config, model_config, peft_config, tokenizer, shape, round(prompt + mean / 2), bf16=bf16)
         return [seconds(config, data, rates, steps, each, prompt) for each in means] if rates else []
 
-    bf16 = config.training.bf16
+    bf16 = bool(config.training.bf16)
     found = took(bf16)
     if not found:
         return ""
