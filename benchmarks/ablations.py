@@ -10,24 +10,23 @@
     formats    weights in float32 (under bfloat16 autocast) and in bfloat16, each with Kahan summation and plain AdamW
 
 The flags after `--` are those of every run (DEMO below, where there are none: the demo's recipe, stopped where it has
-room to get better). Seconds are processor time on a CPU, the clock's on a GPU. Two short runs of each arm say what a
-start and a step cost; they are kept in DIRECTORY/costs.json.
+room to get better). Seconds are processor time on a CPU, the clock's on a GPU, without the two evaluations, which are
+the same for all. Two short runs of each arm say what a start and a step cost: DIRECTORY/costs.json.
 """
 
 import argparse
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import bench_runs
-from bench_common import device, print_table
+from bench_common import device, print_table, processor_seconds
 
 from grpo.config import compare
 from grpo.core.errors import UserError
@@ -111,28 +110,21 @@ def line(short: tuple[int, float], long: tuple[int, float]) -> Cost:
     return Cost(short[1] - short[0] * step, step)
 
 
-def seconds_so_far() -> float:
-    """Processor time of the processes that have ended, or on a GPU the clock."""
-    if device() == "cuda":
-        return time.perf_counter()
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended.ru_utime + ended.ru_stime
-
-
 def pilot(flags: list[str], steps: int, directory: str) -> float:
     """Seconds of a short run with next to no evaluation, which finds no pass rates of an earlier one."""
     os.environ["HF_DATASETS_CACHE"] = f"{directory}/cache"
     own = ["--max_steps", str(steps), "--eval_samples", "8", "--eval_every", "none", "--save_strategy", "no"]
-    before = seconds_so_far()
+    clock = time.perf_counter if device() == "cuda" else processor_seconds
+    before = clock()
     try:
         if status := compare.start([*flags, *own, "--output_dir", f"{directory}/run"]):
             sys.exit(status)
     finally:
         del os.environ["HF_DATASETS_CACHE"]
-    return seconds_so_far() - before
+    return clock() - before
 
 
-def costs(flags: list[str], chosen: Mapping[str, list[str]], pilots: tuple[int, int], file: Path) -> dict[str, Cost]:
+def costs(flags: list[str], chosen: Mapping[str, list[str]], pilots: Sequence[int], file: Path) -> dict[str, Cost]:
     """What each of these arms costs, by two short runs where the file does not know it yet."""
     known = {name: Cost(**found) for name, found in json.loads(file.read_text()).items()} if file.exists() else {}
     for name in [name for name in chosen if name not in known]:
@@ -171,11 +163,11 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     steps = settings["max_steps"]
     every = arms(args.group, settings)
     chosen = bench_runs.choose(every, args.arms)
-    known: dict[str, Cost] = {}
+    known, lengths = {}, dict.fromkeys(every, steps)
     if args.group == "options":
-        base = {"base": every["base"]} if chosen else {}  # the time of all others
-        known = costs(flags, {**base, **chosen}, tuple(args.pilots), args.output / "costs.json")
-    lengths = equal_time(known, steps) if known else dict.fromkeys(every, steps)
+        asked = {"base": every["base"], **chosen} if chosen else {}  # the base's time is that of all others
+        known = costs(flags, asked, args.pilots, args.output / "costs.json")
+        lengths |= equal_time({name: known[name] for name in asked}, steps) if asked else {}
     timed = {name: [*own, "--max_steps", str(lengths[name])] for name, own in chosen.items()}
     bench_runs.train(flags, timed, args.seeds, args.output)
     found = bench_runs.read(every, args.seeds, args.output)

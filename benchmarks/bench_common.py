@@ -3,6 +3,7 @@
 They are scripts: `python benchmarks/bench_x.py` finds this module beside it.
 """
 
+import resource
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,12 @@ def device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def processor_seconds() -> float:
+    """Of all processes that this one has started and that have ended by now."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def load(model: str) -> tuple[Any, Any]:

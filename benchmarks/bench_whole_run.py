@@ -12,7 +12,6 @@ each side, so compare the means. Seconds are sums over the steps; "other" is sta
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,19 +19,13 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from bench_common import ROOT, print_table
+from bench_common import ROOT, print_table, processor_seconds
 
 SIDES = {
     "stock": ["--packed", "false", "--generation", "hf"],
     "packed": ["--generation", "hf"],
     "as given": [],
 }
-
-
-def processor_seconds() -> float:
-    """Of all processes that have ended by now."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended.ru_utime + ended.ru_stime
 
 
 def run(flags: list[str]) -> dict[str, float]:

@@ -175,3 +175,32 @@ def test_the_chart_is_drawn_from_the_results_alone(monkeypatch):
     assert bench_runs.start(learning_rates.parser(), learning_rates.run) == 0
     drawn = Path("chart.svg").read_text()
     assert all(text in drawn for text in ("first, 30 steps", "second, 30 steps", "all weights", "before training"))
+
+
+def shown(monkeypatch, capsys, *words):
+    """What ablations.py prints with these arguments, where nothing is trained."""
+    monkeypatch.setattr(compare, "resolve", lambda flags: BASE)
+    monkeypatch.setattr(sys, "argv", ["ablations.py", "--output", ".", *words])
+    assert bench_runs.start(ablations.parser(), ablations.run) == 0
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_the_table_has_steps_seconds_and_the_gain_less_the_bases(monkeypatch, capsys):
+    write_learner(Path("base-seed1"), 1)
+    write_learner(Path("filter-seed1"), 5)
+    costs = {"base": {"start": 10.0, "step": 2.0}, "filter": {"start": 30.0, "step": 1.0}}
+    Path("costs.json").write_text(json.dumps(costs))
+    table = shown(monkeypatch, capsys, "--seeds", "1", "2", "--arms")
+    assert "base 1 24 58 50.0 (44-56) 62.5 (56-69) +12.5 (" in table  # 10 + 24 × 2 seconds
+    assert "filter 1 24 54 50.0 (44-56) 62.5 (56-69) +62.5 (" in table and "+50.0 (" in table
+
+
+def test_curves_that_are_the_same_are_zero_apart(monkeypatch, capsys):
+    for name in ("lean-step", "stock-step"):
+        path = write_learner(Path(f"{name}-seed1"), 1) / "metrics.jsonl"
+        grown = 1.5 if name == "stock-step" else 1
+        lines = [{"step": step, "reward": 2.0, "grad_norm": grown if step == 3 else 1.0} for step in (1, 2, 3, 4)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "grad_norm 5.0e-01, reward 0.0e+00" in shown(
+        monkeypatch, capsys, "--group", "curve", "--seeds", "1", "--arms"
+    )
