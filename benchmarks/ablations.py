@@ -11,7 +11,8 @@
 
 The flags after `--` are those of every run (DEMO below, where there are none: the demo's recipe, stopped where it has
 room to get better). Seconds are processor time on a CPU, the clock's on a GPU, without the two evaluations, which are
-the same for all. Two short runs of each arm say what a start and a step cost: DIRECTORY/costs.json.
+the same for all. Two short runs say what a start and a step of an arm cost, unless it only changes what a completion
+earns; they are kept in DIRECTORY/costs.json.
 """
 
 import argparse
@@ -50,6 +51,7 @@ STAGES = [  # of recipes/two_stage.yaml; max_steps stretches them
 SHARES = (1, 3)  # of the steps, as there
 KAHAN, PLAIN = ["--optim", "stable_adamw"], ["--optim", "adamw_torch"]
 GROUPS = ("options", "curve", "formats")
+REWARDS_ONLY = ("two-stages", "adaptive", "skip-unsolved")  # they change what a completion earns, not what is computed
 
 
 def arms(group: str, settings: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -125,9 +127,9 @@ def pilot(flags: list[str], steps: int, directory: str) -> float:
 
 
 def costs(flags: list[str], chosen: Mapping[str, list[str]], pilots: Sequence[int], file: Path) -> dict[str, Cost]:
-    """What each of these arms costs, by two short runs where the file does not know it yet."""
+    """What each of these arms costs, the base among them, by two short runs where the file does not know it."""
     known = {name: Cost(**found) for name, found in json.loads(file.read_text()).items()} if file.exists() else {}
-    for name in [name for name in chosen if name not in known]:
+    for name in [name for name in chosen if name not in known and name not in REWARDS_ONLY]:
         measured = []
         for steps in pilots:
             with tempfile.TemporaryDirectory() as directory:
@@ -135,7 +137,7 @@ def costs(flags: list[str], chosen: Mapping[str, list[str]], pilots: Sequence[in
                 measured.append((steps, pilot([*flags, *chosen[name]], steps, directory)))
         known[name] = line(*measured)
         file.write_text(json.dumps({name: asdict(cost) for name, cost in known.items()}, indent=1) + "\n")
-    return known
+    return {name: known["base"] for name in REWARDS_ONLY if "base" in known} | known
 
 
 def equal_time(known: Mapping[str, Cost], steps: int) -> dict[str, int]:

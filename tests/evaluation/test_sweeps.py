@@ -85,12 +85,13 @@ def test_costs_are_measured_once(monkeypatch):
 
     monkeypatch.setattr(ablations, "pilot", pilot)
     file = Path("costs.json")
-    both = {"base": [], "adaptive": ["--adaptive_rewards", "all"]}
+    both = {"base": [], "filter": ["--max_samples", "9"], "adaptive": []}  # adaptive costs what the base does
     first = ablations.costs(["--config", "demo"], {"base": []}, (4, 12), file)
     again = ablations.costs(["--config", "demo"], both, (4, 12), file)
-    assert first == {"base": ablations.Cost(10, 1)} and again == first | {"adaptive": ablations.Cost(10, 1)}
+    assert set(first.values()) == {ablations.Cost(10, 1)} and "adaptive" in first and "filter" not in first
+    assert again == first | {"filter": ablations.Cost(10, 1)} and "adaptive" not in json.loads(file.read_text())
     assert [steps for _, steps in asked] == [4, 12, 4, 12]
-    assert asked[2][0] == ["--config", "demo", "--adaptive_rewards", "all"]
+    assert asked[2][0] == ["--config", "demo", "--max_samples", "9"]
 
 
 def test_the_advantage_of_one_seed_is_paired():
