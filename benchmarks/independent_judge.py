@@ -4,9 +4,9 @@ r"""Does somebody else's judge find right what a run calls right? EleutherAI's l
     python benchmarks/independent_judge.py --model RUN            also lets the harness itself ask the saved model
     python benchmarks/independent_judge.py --solutions FILE.jsonl GSM8K's own solutions, as if they were completions
 
-It needs the harness (pip install lm-eval), in an environment of its own with requirements.txt. The rules are those of
-the harness's task gsm8k: strict-match takes the number after the first `#### `, flexible-extract the last number of
-the text; both compare it as text. Ours are strict and lenient (docs/evaluation.md).
+It needs the harness (pip install lm-eval==0.4.13), in an environment of its own with requirements.txt. The rules are
+those of the harness's task gsm8k: strict-match takes the number after the first `#### `, flexible-extract the last
+number of the text; both compare it as text. Ours are strict and lenient (docs/evaluation.md).
 
 A run in another format than --answer_pattern hash learns to write another mark, so that strict-match finds nothing in
 it. Where a completion has the run's mark, strict-match gets the answer that is there, written as `#### …`: the column
@@ -479,7 +479,8 @@ def show_asked(run: Path, answers: Answers, as_written: Verdicts) -> None:
     verdicts, texts = ask_model(run, answers)
     saved = answers.column("completion")
     same = [one == other for one, other in zip(saved, texts, strict=True)]
-    begins = [one.startswith(other) and one != other for one, other in zip(saved, texts, strict=True)]
+    stops = gsm8k([])["generation_kwargs"]["until"]
+    ended = [any(one.startswith(other + stop) for stop in stops) for one, other in zip(saved, texts, strict=True)]
     rows = []
     for name, rule in RULES.items():
         ours = [
@@ -491,9 +492,7 @@ def show_asked(run: Path, answers: Answers, as_written: Verdicts) -> None:
     headings = ["accuracy in per cent", "the run's completions", "the harness's"]
     print_table(f"{answers.name}: the harness asks the model, greedily", headings, rows)
     print(f"Prompts: all {len(texts)} token for token the run's. Completions: {share(same)} % identical, ", end="")
-    print(
-        f"{sum(begins)} ended early by a stop text of gsm8k's, {len(texts) - sum(same) - sum(begins)} others differ."
-    )
+    print(f"{sum(ended)} ended by gsm8k's own stop texts, {len(texts) - sum(same) - sum(ended)} others differ.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -508,9 +507,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.model and not args.runs:
             raise UserError("--model needs a RUN, whose model it asks")
         if importlib.util.find_spec("lm_eval") is None:
-            raise UserError(
-                "the harness is not installed; install it in an environment of its own: pip install lm-eval"
-            )
+            raise UserError("needs the harness, in an environment of its own: pip install lm-eval==0.4.13")
         judge(args.runs, args.solutions, args.model)
     except UserError as error:
         print(f"error: independent_judge: {error}", file=sys.stderr)
