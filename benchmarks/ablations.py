@@ -11,8 +11,8 @@
 
 The flags after `--` are those of every run (DEMO below, where there are none: the demo's recipe, stopped where it has
 room to get better). Seconds are processor time on a CPU, the clock's on a GPU, without the two evaluations, which are
-the same for all. Two short runs say what a start and a step of an arm cost, unless it only changes what a completion
-earns; they are kept in DIRECTORY/costs.json.
+the same for all. Two short runs of the base say what its start and its step cost, one of an arm what its start or its
+step costs instead, unless it only changes what a completion earns: DIRECTORY/pilots.json.
 """
 
 import argparse
@@ -21,8 +21,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ STAGES = [  # of recipes/two_stage.yaml; max_steps stretches them
 SHARES = (1, 3)  # of the steps, as there
 KAHAN, PLAIN = ["--optim", "stable_adamw"], ["--optim", "adamw_torch"]
 GROUPS = ("options", "curve", "formats")
-REWARDS_ONLY = ("two-stages", "adaptive", "skip-unsolved")  # they change what a completion earns, not what is computed
+STARTS_LONGER, STEPS_DIFFER = ("filter", "curriculum"), ("stock",)  # all others only change what completions earn
 
 
 def arms(group: str, settings: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -104,12 +104,21 @@ class Cost:
         return max(0, int((seconds - self.start) / self.step + 1e-9))
 
 
-def line(short: tuple[int, float], long: tuple[int, float]) -> Cost:
-    """Of (steps, seconds) of two runs."""
-    step = (long[1] - short[1]) / (long[0] - short[0])
+def costs(pilots: Mapping[str, Mapping[int, float]], names: Iterable[str]) -> dict[str, Cost]:
+    """What the arms cost, by the seconds of short runs (by steps): two of the base, the longer one of the others."""
+    (few, short), (many, long) = sorted(pilots["base"].items())
+    step = (long - short) / (many - few)
     if step <= 0:
         raise UserError("ablations: the longer pilot took no longer than the shorter one; use longer --pilots")
-    return Cost(short[1] - short[0] * step, step)
+    base = Cost(short - few * step, step)
+    found = dict.fromkeys(names, base)
+    for name in found.keys() & pilots.keys():
+        ((steps, seconds),) = [max(pilots[name].items())]
+        if name in STARTS_LONGER:
+            found[name] = Cost(seconds - steps * base.step, base.step)
+        elif name in STEPS_DIFFER:
+            found[name] = Cost(base.start, (seconds - base.start) / steps)
+    return found
 
 
 def pilot(flags: list[str], steps: int, directory: str) -> float:
@@ -126,18 +135,22 @@ def pilot(flags: list[str], steps: int, directory: str) -> float:
     return clock() - before
 
 
-def costs(flags: list[str], chosen: Mapping[str, list[str]], pilots: Sequence[int], file: Path) -> dict[str, Cost]:
-    """What each of these arms costs, the base among them, by two short runs where the file does not know it."""
-    known = {name: Cost(**found) for name, found in json.loads(file.read_text()).items()} if file.exists() else {}
-    for name in [name for name in chosen if name not in known and name not in REWARDS_ONLY]:
-        measured = []
-        for steps in pilots:
+def measure(flags: list[str], chosen: Mapping[str, list[str]], lengths: Sequence[int], file: Path) -> None:
+    """Write the seconds of the short runs that these arms need and that the file does not have yet."""
+    known = read_pilots(file)
+    for name in chosen:
+        needed = sorted(lengths) if name == "base" else [max(lengths)] * (name in STARTS_LONGER + STEPS_DIFFER)
+        for steps in [] if name in known else needed:
             with tempfile.TemporaryDirectory() as directory:
                 print(f"{name}: what do {steps} steps cost?", flush=True)
-                measured.append((steps, pilot([*flags, *chosen[name]], steps, directory)))
-        known[name] = line(*measured)
-        file.write_text(json.dumps({name: asdict(cost) for name, cost in known.items()}, indent=1) + "\n")
-    return {name: known["base"] for name in REWARDS_ONLY if "base" in known} | known
+                known.setdefault(name, {})[steps] = pilot([*flags, *chosen[name]], steps, directory)
+        file.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def read_pilots(file: Path) -> dict[str, dict[int, float]]:
+    """Seconds by arm and steps; empty where nothing was measured."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    return {name: {int(steps): seconds for steps, seconds in each.items()} for name, each in found.items()}
 
 
 def equal_time(known: Mapping[str, Cost], steps: int) -> dict[str, int]:
@@ -167,9 +180,12 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     chosen = bench_runs.choose(every, args.arms)
     known, lengths = {}, dict.fromkeys(every, steps)
     if args.group == "options":
-        asked = {"base": every["base"], **chosen} if chosen else {}  # the base's time is that of all others
-        known = costs(flags, asked, args.pilots, args.output / "costs.json")
-        lengths |= equal_time({name: known[name] for name in asked}, steps) if asked else {}
+        file = args.output / "pilots.json"
+        if chosen:
+            measure(flags, {"base": every["base"], **chosen}, args.pilots, file)
+        if pilots := read_pilots(file):
+            known = costs(pilots, every)
+            lengths |= equal_time({name: known[name] for name in ("base", *chosen)}, steps)
     timed = {name: [*own, "--max_steps", str(lengths[name])] for name, own in chosen.items()}
     bench_runs.train(flags, timed, args.seeds, args.output)
     found = bench_runs.read(every, args.seeds, args.output)
@@ -196,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
     made = bench_runs.parser(__doc__)
     made.add_argument("--group", choices=GROUPS, default=GROUPS[0])
     made.add_argument("--arms", nargs="*", help="train these alone (default: all of the group)")
-    made.add_argument("--pilots", nargs=2, type=int, default=(4, 12), help="steps of the two short runs of each arm")
+    made.add_argument("--pilots", nargs=2, type=int, default=(4, 12), help="steps of the short runs")
     return made
 
 

@@ -61,11 +61,13 @@ def test_only_questions_that_the_base_trains_on_are_sampled():
         ablations.trained_on(BASE | {"max_steps": -1})
 
 
-def test_two_runs_give_the_cost_of_a_start_and_a_step():
-    cost = ablations.line((4, 18.0), (12, 34.0))
-    assert (cost.start, cost.step) == (10.0, 2.0) and cost.seconds(15) == 40.0
+def test_short_runs_give_the_cost_of_a_start_and_a_step():
+    pilots = {"base": {4: 18.0, 12: 34.0}, "stock": {12: 58.0}, "filter": {12: 40.0}}
+    found = ablations.costs(pilots, ["base", "adaptive", "stock", "filter"])
+    assert found["base"] == found["adaptive"] == ablations.Cost(10, 2) and found["base"].seconds(15) == 40
+    assert found["stock"] == ablations.Cost(10, 4) and found["filter"] == ablations.Cost(16, 2)
     with pytest.raises(UserError, match="use longer --pilots"):
-        ablations.line((4, 18.0), (12, 18.0))
+        ablations.costs({"base": {4: 18.0, 12: 18.0}}, [])
 
 
 def test_arms_get_the_steps_that_fit_the_bases_seconds():
@@ -76,7 +78,7 @@ def test_arms_get_the_steps_that_fit_the_bases_seconds():
         ablations.equal_time(costs | {"filter": ablations.Cost(39, 2)}, 15)
 
 
-def test_costs_are_measured_once(monkeypatch):
+def test_short_runs_are_made_once(monkeypatch):
     asked = []
 
     def pilot(flags, steps, directory):
@@ -84,14 +86,12 @@ def test_costs_are_measured_once(monkeypatch):
         return 10.0 + steps
 
     monkeypatch.setattr(ablations, "pilot", pilot)
-    file = Path("costs.json")
-    both = {"base": [], "filter": ["--max_samples", "9"], "adaptive": []}  # adaptive costs what the base does
-    first = ablations.costs(["--config", "demo"], {"base": []}, (4, 12), file)
-    again = ablations.costs(["--config", "demo"], both, (4, 12), file)
-    assert set(first.values()) == {ablations.Cost(10, 1)} and "adaptive" in first and "filter" not in first
-    assert again == first | {"filter": ablations.Cost(10, 1)} and "adaptive" not in json.loads(file.read_text())
-    assert [steps for _, steps in asked] == [4, 12, 4, 12]
-    assert asked[2][0] == ["--config", "demo", "--max_samples", "9"]
+    file = Path("pilots.json")
+    ablations.measure(["--config", "demo"], {"base": []}, (4, 12), file)
+    every = {"base": [], "filter": ["--max_samples", "9"], "adaptive": []}  # adaptive costs what the base does
+    ablations.measure(["--config", "demo"], every, (4, 12), file)
+    assert ablations.read_pilots(file) == {"base": {4: 14.0, 12: 22.0}, "filter": {12: 22.0}}
+    assert [steps for _, steps in asked] == [4, 12, 12] and asked[2][0] == ["--config", "demo", "--max_samples", "9"]
 
 
 def test_the_advantage_of_one_seed_is_paired():
@@ -189,11 +189,10 @@ def shown(monkeypatch, capsys, *words):
 def test_the_table_has_steps_seconds_and_the_gain_less_the_bases(monkeypatch, capsys):
     write_learner(Path("base-seed1"), 1)
     write_learner(Path("filter-seed1"), 5)
-    costs = {"base": {"start": 10.0, "step": 2.0}, "filter": {"start": 30.0, "step": 1.0}}
-    Path("costs.json").write_text(json.dumps(costs))
+    Path("pilots.json").write_text(json.dumps({"base": {"4": 18.0, "12": 34.0}, "filter": {"12": 40.0}}))
     table = shown(monkeypatch, capsys, "--seeds", "1", "2", "--arms")
     assert "base 1 24 58 50.0 (44-56) 62.5 (56-69) +12.5 (" in table  # 10 + 24 × 2 seconds
-    assert "filter 1 24 54 50.0 (44-56) 62.5 (56-69) +62.5 (" in table and "+50.0 (" in table
+    assert "filter 1 24 64 50.0 (44-56) 62.5 (56-69) +62.5 (" in table and "+50.0 (" in table
 
 
 def test_curves_that_are_the_same_are_zero_apart(monkeypatch, capsys):
