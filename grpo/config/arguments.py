@@ -34,7 +34,7 @@ class Arguments(NamedTuple):
 
     settings: dict[str, Any]
     typed: set[str]
-    chosen: set[str]  # those that the recipe or the command line gives
+    recipe: set[str]  # those that the recipe sets
     below: dict[str, Any]  # what inline block and recipe alone say
 
 
@@ -158,7 +158,7 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     if isinstance(names, list) and usual in names and not settings["dataset_config"]:  # GSM8K beside other data
         own_config = f"{usual}:{hyperparameters.get('dataset_config') or ''}".rstrip(":")
         settings["dataset_name"] = [own_config if name == usual else name for name in names]
-    return Arguments(settings, typed, typed | recipe.keys(), merged)
+    return Arguments(settings, typed, set(recipe), merged)
 
 
 def _data_sets(key: str, value: Any) -> Any:

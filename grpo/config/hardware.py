@@ -29,7 +29,7 @@ ON_CPU: dict[str, Any] = {
     "load_in_8bit": False,
 }
 
-SLOW_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16 down; drop --bf16"
+SLOW_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16; use --bf16 false"
 
 
 def world_size() -> int:
@@ -102,7 +102,7 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> l
             raise UserError(f"{key}: is for GPUs; drop it (the cache: export {vllm.CPU_CACHE}=2, in GiB)")
         settings["vllm_enable_sleep_mode"] = False
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
-    settings["bf16"] = settings["bf16"] and "bf16" in chosen  # HYPERPARAMETERS' is for a GPU
+    settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     notes = _fit_optimizer_to_cpu(settings, typed) + _about_rounding(settings)
     return notes + [SLOW_BF16] * (settings["bf16"] and not cpu_has_bf16())
 

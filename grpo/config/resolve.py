@@ -8,6 +8,7 @@ lets `hardware.claim_devices` do so in between.
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ class Merged:
 
 def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> Merged:
     """The settings of so many processes, each checked, but for what depends on this machine; raises UserError."""
-    settings, typed, chosen, below = arguments.read(hyperparameters, argv)
+    settings, typed, recipe, below = arguments.read(hyperparameters, argv)
+    chosen = typed | recipe
     validate.check_values(settings)
     trains = not (settings["ask"] or settings["merge_only"])
     if not trains:
@@ -72,8 +74,10 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     geometry = solve(settings, world_size)
     in_stages, notes = stages.read(settings, typed, geometry.steps_per_rollout)
     notes += fit_evaluation(settings, world_size, typed)
-    if trains and not settings["eval_only"]:
-        notes += _fit_rate(settings, typed, chosen)
+    usual, note = _usual_rate(settings, below if "learning_rate" in recipe else hyperparameters)
+    if trains and not settings["eval_only"] and "learning_rate" not in typed:
+        settings["learning_rate"] = usual
+        notes += note
     settings.update(stages.whole_run(in_stages))
     validate.check_adaptive(settings)
     if settings["ask"] and "model_name_or_path" not in typed:
@@ -92,23 +96,30 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
             "held-out questions come from yours"
         )
     named = {"gradient_checkpointing", "activation_checkpointing"} & {*typed, *below}
-    return Merged(settings, typed, chosen, geometry, in_stages, notes + validate.doubts(settings, below), not named)
+    return Merged(settings, typed, chosen, geometry, in_stages, notes + validate.doubts(settings, usual), not named)
 
 
-def _fit_rate(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
-    """Raise, in place, a learning rate that was set for all weights, where an adapter is asked for above it."""
+def _usual_rate(settings: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[float, list[str]]:
+    """The learning rate without that of the command line, and a note where it is raised.
 
-    def level(key: str) -> int:
-        return (key in chosen) + (key in typed)
-
-    before = settings["learning_rate"]
-    if not settings["use_peft"] or level("use_peft") <= level("learning_rate"):
-        return []
-    raised = settings["learning_rate"] = validate.ADAPTER_RATE * before
-    return [
+    Args:
+        below: what sets it, the recipe over HYPERPARAMETERS or these alone. Where they train all weights and the run
+            trains an adapter, it is multiplied.
+    """
+    rate = float(below.get("learning_rate") or settings["learning_rate"])
+    if not _trains_adapter(settings) or _trains_adapter(below):
+        return rate, []
+    raised = float(f"{validate.ADAPTER_RATE * rate:.12g}")  # 1.5e-3 and not 0.0014999999999999998
+    return raised, [
         f"note: an adapter learns at {validate.ADAPTER_RATE} times the learning_rate of all weights: {raised:g} "
-        f"instead of {before:g}; --learning_rate sets another"
+        f"instead of {rate:g}; --learning_rate sets another"
     ]
+
+
+def _trains_adapter(settings: Mapping[str, Any]) -> bool:
+    """Whether an adapter is asked for, or a saved one in a local directory is trained further."""
+    model = os.path.expanduser(str(settings.get("model_name_or_path")))
+    return bool(settings.get("use_peft")) or os.path.isfile(os.path.join(model, "adapter_config.json"))
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:

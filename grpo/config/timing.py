@@ -156,7 +156,7 @@ def build(config: Config, small: "PretrainedConfig", peft_config: "PeftConfig | 
 
     model = AutoModelForCausalLM.from_config(
         small,
-        dtype=torch.float32,
+        dtype=torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32,
         attn_implementation=config.model.attn_implementation,
         trust_remote_code=config.training.trust_remote_code,
     )

@@ -209,11 +209,9 @@ def _check_keep_best(settings: dict[str, Any]) -> None:
 ADAPTER_RATE = 10  # an adapter's best learning rate is so many times that of all weights (docs/reading-curves.md)
 
 
-def doubts(settings: Mapping[str, Any], below: Mapping[str, Any]) -> list[str]:
-    """A note where the learning rate cannot be meant; `below` is what inline block and recipe say."""
-    rate, usual = settings["learning_rate"], float(below.get("learning_rate") or settings["learning_rate"])
-    if settings["use_peft"] and not below.get("use_peft"):
-        usual *= ADAPTER_RATE
+def doubts(settings: Mapping[str, Any], usual: float) -> list[str]:
+    """A note where the learning rate cannot be meant; `usual` is the one without the command line's."""
+    rate = settings["learning_rate"]
     if 0 < 100 * usual <= rate:
         return [f"note: learning_rate {rate:g} is {rate / usual:,.0f} times the default here; try about {usual:g}"]
     if rate >= 1e-2 and not settings["use_peft"]:

@@ -74,7 +74,7 @@ def test_bf16_on_a_cpu_is_what_was_asked_for(has, monkeypatch):
     values = settings(use_cpu=True, bf16=True)
     notes = hardware.fit_to_machine(values, typed=set(), chosen={"use_cpu", "bf16"})
     assert values["bf16"] and values["dtype"] == "float32"
-    assert notes == [] if has else "drop --bf16" in notes[0]
+    assert notes == [] if has else "use --bf16 false" in notes[0]
 
 
 def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path):
@@ -86,6 +86,7 @@ def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path):
         (["--use_cpu", "true", "--report_to", "none", "--bf16", "true"], True),
         (["--config", str(recipe)], True),
         (["--config", str(recipe), "--bf16", "false"], False),
+        (["--config", str(recipe), "--bf16", "none"], False),
     ):
         assert resolve(train_grpo.HYPERPARAMETERS, [*flags, *demo]).training.bf16 is expected, flags
 

@@ -68,6 +68,12 @@ def test_the_faster_number_format_is_named(monkeypatch):
     assert "; with --bf16 false " in described(monkeypatch, [30], in_bf16=slower, bf16="true")
 
 
+def test_weights_have_the_runs_number_format():
+    small = GPT2Config(vocab_size=90, n_embd=8, n_layer=1, n_head=1)
+    for dtype in ("float32", "bfloat16"):
+        assert timing.build(configured(dtype=dtype), small, None).dtype is getattr(torch, dtype)
+
+
 @pytest.mark.parametrize(("kind", "peft"), [("demo", False), ("demo", True), ("gpt2", False)])
 def test_rates_are_positive_and_leave_random_numbers_alone(kind, peft, tokenizer):
     from peft import LoraConfig
