@@ -1,6 +1,7 @@
 """benchmarks/learning_rates.py and ablations.py: their arms, equal time, reading and drawing what is finished."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -92,6 +93,14 @@ def test_short_runs_are_made_once(monkeypatch):
     ablations.measure(["--config", "demo"], every, (4, 12), file)
     assert ablations.read_pilots(file) == {"base": {4: 14.0, 12: 22.0}, "filter": {12: 22.0}}
     assert [steps for _, steps in asked] == [4, 12, 12] and asked[2][0] == ["--config", "demo", "--max_samples", "9"]
+
+
+def test_a_pilot_leaves_the_users_cache_as_it_is(monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", "mine")
+    seen = []
+    monkeypatch.setattr(compare, "start", lambda flags: seen.append(os.environ["HF_DATASETS_CACHE"]))
+    ablations.pilot([], 4, "pilots")
+    assert [*seen, os.environ["HF_DATASETS_CACHE"]] == ["pilots/cache", "mine"]
 
 
 def test_the_advantage_of_one_seed_is_paired():
