@@ -172,6 +172,8 @@ def apart(run: Run, other: Run) -> dict[str, float]:
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> None:
+    if not 0 < min(args.pilots) < max(args.pilots):
+        raise UserError(f"pilots: {args.pilots} are not two different numbers of steps; use 4 12")
     settings = compare.resolve(flags)
     steps = settings["max_steps"]
     every = arms(args.group, settings)

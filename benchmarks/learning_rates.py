@@ -22,6 +22,7 @@ from typing import Any
 import bench_runs
 from bench_common import ROOT, print_table
 
+from grpo.core.errors import UserError
 from grpo.core.settings import data_label
 from grpo.evaluation.side_by_side import Run
 from grpo.runs import charts
@@ -106,6 +107,8 @@ def draw(every: Mapping[str, dict[str, Any]], path: Path) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> None:
     if args.draw:
+        if not args.results.is_file():
+            raise UserError(f"results: {str(args.results)!r} does not exist; train some arms first")
         draw(json.loads(args.results.read_text(encoding="utf-8")), args.chart)
         return
     bench_runs.train(flags, bench_runs.choose(ARMS, args.arms), args.seeds, args.output)

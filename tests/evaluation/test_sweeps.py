@@ -187,6 +187,21 @@ def test_the_chart_is_drawn_from_the_results_alone(monkeypatch):
     assert all(text in drawn for text in ("first, 30 steps", "second, 30 steps", "all weights", "before training"))
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "says"),
+    [
+        (learning_rates, ["--draw", "--results", "nowhere.json"], "error: results: 'nowhere.json' does not exist"),
+        (ablations, ["--pilots", "4", "4"], "error: pilots: [4, 4] are not two different numbers"),
+        (ablations, ["--pilots", "0", "4"], "error: pilots: [0, 4] are not two different numbers"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(script, words, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "--output", ".", *words])
+    assert bench_runs.start(script.parser(), script.run) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(says) and error.count("\n") == 1
+
+
 def shown(monkeypatch, capsys, *words):
     """What ablations.py prints with these arguments, where nothing is trained."""
     monkeypatch.setattr(compare, "resolve", lambda flags: BASE)
