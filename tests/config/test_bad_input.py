@@ -174,7 +174,7 @@ OUT_OF_RANGE = {
         ("loss_type", "grop"), ("lr_scheduler_type", "zigzag"), ("optim", "sgdd"), ("prompt_format", "xlm"),
         ("attn_implementation", "flash"), ("output_dir", ""), ("question_template", "Q:"),
         ("completion_template", "{reasoning} {answer}"), ("filter_pass_rate", "0.5"), ("merge_only", "gone"),
-        ("dtype", "bfloat16"),  # on a CPU
+        ("dtype", "float16"),  # on a CPU
         ("eval_every", "0"), ("keep_best", "yess"),
     ]
 }  # fmt: skip

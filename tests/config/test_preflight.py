@@ -30,7 +30,7 @@ from rewards import GIST_REWARDS, REWARD_FUNCS
 
 @pytest.fixture(autouse=True)
 def _without_measuring(monkeypatch):
-    monkeypatch.setattr(timing, "measure", lambda *_: timing.Rates(0.01, 0.001, 0.0002))
+    monkeypatch.setattr(timing, "measure", lambda *_, bf16: timing.Rates(0.01, 0.001, 0.0002))
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_a_run_on_a_gpu_is_timed_by_its_plan(monkeypatch, check_json):
 
 
 def test_a_model_that_cannot_be_timed_has_its_steps_alone(table, monkeypatch):
-    monkeypatch.setattr(timing, "measure", lambda *_: 1 // 0)
+    monkeypatch.setattr(timing, "measure", lambda *_, bf16: 1 // 0)
     found = table(max_steps="7")["this run"]
     assert found.status == "ok" and found.finding.startswith("7 optimizer steps, of which none could be timed (Zero")
 
@@ -233,7 +233,7 @@ def test_a_warm_up_longer_than_the_run_is_a_warning(flags, warned, table):
 
 
 def test_an_evaluation_alone_is_not_timed(table, monkeypatch):
-    monkeypatch.setattr(timing, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(timing, "measure", lambda *_, bf16: pytest.fail("measured"))
     assert "this run" not in table(eval_only="true")
 
 
