@@ -9,6 +9,7 @@ import pytest
 from helpers_runs import DEMO, LONG, ROWS, SECRETS, TINY, finish, flags
 from hypothesis import HealthCheck, settings
 
+from grpo.config import timing
 from grpo.runs import report
 
 # One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
@@ -52,6 +53,13 @@ def _without_charts(request, monkeypatch):
     if request.node.path.stem not in ("test_report", "test_security", "test_docs"):
         monkeypatch.setitem(report._environment(True).globals, "svg", lambda *_, **__: "")
         monkeypatch.setattr(report, "draw_curves", lambda run: run / "curves.png")
+
+
+@pytest.fixture(autouse=True)
+def _without_measuring_how_long_it_takes(request, monkeypatch):
+    """Preflight's decoding and training steps are most of a dry run's time; tests of them take them."""
+    if request.node.path.stem != "test_timing":
+        monkeypatch.setattr(timing, "measure", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def test_the_committed_problems_are_what_the_script_makes():
 
 
 def test_every_solution_is_right():
-    for rows in make_demo.make_rows().values():
+    for rows in (*make_demo.make_rows().values(), make_demo.make_unseen_rows()):
         for row in rows:
             *steps, last = row["answer"].split("\n")
             for step in steps:
@@ -45,6 +45,19 @@ def test_held_out_problems_are_new_and_half_in_new_words():
     assert 0.4 < len(new) / len(test) < 0.6
     wordings = {(problem.kind.name, problem.wording) for problem in train + supervised}
     assert not wordings & {(problem.kind.name, problem.wording) for problem in new}
+
+
+def test_unseen_kinds_are_new_and_written_on_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["make_demo.py", "--unseen", str(tmp_path / "unseen.jsonl")])
+    make_demo.main()
+    rows = [json.loads(line) for line in (tmp_path / "unseen.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({row["question"] for row in rows}) == make_demo.NUM_TEST
+    known = {wording.lstrip("*") for kind in make_demo.KINDS for wording in kind.wordings}
+    assert not known & {wording for kind in make_demo.UNSEEN for wording in kind.wordings}
+    orders = {kind.name: kind.right for kind in (*make_demo.KINDS, *make_demo.UNSEEN)}
+    assert len(orders) == len(make_demo.KINDS) + len(make_demo.UNSEEN)
+    two_steps = [right for name, right in orders.items() if len(right) == 2]
+    assert len(set(two_steps)) == len(two_steps)  # as the comment on UNSEEN says
 
 
 def test_demonstrations_are_noisy_as_described():

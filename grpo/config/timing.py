@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # What is measured at most: layers, vocabulary, weights of both; tokens and operations of the training step
 LAYERS, VOCABULARY, LARGEST = 4, 8192, 100e6
 TOKENS, WORK = 512, 10e9
-FASTER = 1.15  # how many times faster the other number format must be, to be worth a word
+# The other number format is worth a word in runs of at least so many seconds, where it is so many times faster
+SHORT, FASTER = 180, 1.15
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def describe(
     if solutions:
         average += ", as the gold solutions do" + " (cut at the limit)" * (median(solutions) > limit)
     about = f"about {plan.spell(found[0], found[-1])} if completions average {average}"
-    if hardware.cpu_has_bf16() and config.model.dtype == "float32":
+    if found[-1] > SHORT and hardware.cpu_has_bf16() and config.model.dtype == "float32":
         other = took(not bf16)
         if other[-1] < found[-1] / FASTER:
             about += f"; with --bf16 {'false' if bf16 else 'true'} {plan.spell(other[0], other[-1])}"

@@ -238,8 +238,8 @@ def _notes(
     found = []
     if any(column_of(rows, question_column) != question_column for rows in tables):
         found.append(f"the questions are in 'prompt', where there is no column {question_column!r}")
-    asked = [rows[column_of(rows, question_column)] for rows in tables]
-    lists = [cell for cells in asked for cell in cells[:] if not isinstance(cells[0], str)]
+    asked = [rows[column_of(rows, question_column)][:] for rows in tables]
+    lists = [cell for cells in asked if cells and not isinstance(cells[0], str) for cell in cells]
     chats = [messages for cell in lists if (messages := messages_of(cell))]
     if chats and len(chats) == sum(map(len, tables)) and "question_template" in typed:
         raise UserError("question_template: it has no effect on messages, which are used as they are; drop it")
