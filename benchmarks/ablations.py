@@ -7,7 +7,8 @@
 
     options    base, and each option at equal time: as many steps as fit into the base's seconds, start-up included
     curve      TRL's own training step and the packed one, both sampling by model.generate: the same curve?
-    formats    weights in float32 (under bfloat16 autocast) and in bfloat16, each with Kahan summation and plain AdamW
+    formats    weights in float32 and in bfloat16, each with Kahan summation and plain AdamW, all computed under bfloat16
+               autocast; and float32 throughout
 
 The flags after `--` are those of every run (DEMO below, where there are none: the demo's recipe, stopped where it has
 room to get better). Seconds are processor time on a CPU, the clock's on a GPU, without the two evaluations, which are
@@ -66,7 +67,8 @@ def arms(group: str, settings: Mapping[str, Any]) -> dict[str, list[str]]:
             "bf16": ["--dtype", "bfloat16", "--bf16", "true"],
         }
         optimizers = {"kahan": KAHAN, "plain": PLAIN}
-        return {f"{a}-{b}": [*weights[a], *optimizers[b]] for a in weights for b in optimizers}
+        found = {f"{a}-{b}": [*weights[a], *optimizers[b]] for a in weights for b in optimizers}
+        return {**found, "float32-throughout": ["--dtype", "float32", "--bf16", "false", *KAHAN]}
     questions = str(trained_on(settings))
     stages = [{**stage, "max_steps": share} for stage, share in zip(STAGES, SHARES, strict=True)]
     return {

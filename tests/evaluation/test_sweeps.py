@@ -50,6 +50,7 @@ def test_the_program_takes_every_arms_flags(name, monkeypatch):
         "lean-step": ("packed", True),
         "bf16-plain": ("dtype", "bfloat16"),
         "float32-kahan": ("bf16", True),
+        "float32-throughout": ("bf16", False),
     }
     key, value = expected.get(name, ("max_steps", 15))
     assert settings[key] == value
