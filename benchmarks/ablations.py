@@ -7,8 +7,8 @@
 
     options    base, and each option at equal time: as many steps as fit into the base's seconds, start-up included
     curve      TRL's own training step and the packed one, both sampling by model.generate: the same curve?
-    formats    weights in float32 and in bfloat16, each with Kahan summation and plain AdamW, all computed under bfloat16
-               autocast; and float32 throughout
+    formats    weights in float32 and in bfloat16, each with Kahan summation and plain AdamW, all computed under
+               bfloat16 autocast; and float32 throughout
 
 The flags after `--` are those of every run (DEMO below, where there are none: the demo's recipe, stopped where it has
 room to get better). Seconds are processor time on a CPU, the clock's on a GPU, without the two evaluations, which are
@@ -213,7 +213,6 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
 def parser() -> argparse.ArgumentParser:
     made = bench_runs.parser(__doc__)
     made.add_argument("--group", choices=GROUPS, default=GROUPS[0])
-    made.add_argument("--arms", nargs="*", help="train these alone (default: all of the group)")
     made.add_argument("--pilots", nargs=2, type=int, default=(4, 12), help="steps of the short runs")
     return made
 

@@ -25,10 +25,11 @@ Arms = Mapping[str, list[str]]
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """With what all of them take: seeds and the directory of the runs."""
+    """With what all of them take: seeds, the directory of the runs, and which of them to train."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seeds", nargs="+", type=int, default=[42])
     made.add_argument("--output", type=Path, help="directory of the runs, kept and reused (default: a temporary one)")
+    made.add_argument("--arms", nargs="*", help="train these alone, or none (default: all)")
     return made
 
 

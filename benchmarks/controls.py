@@ -1,8 +1,8 @@
 """Does a model learn from its rewards? The same training with the real ones and with three that teach no answers.
 
     python benchmarks/controls.py
-    python benchmarks/controls.py --seeds 1 2 3 -- --config recipes/smollm2.yaml --eval_dataset_name openai/gsm8k
-    python benchmarks/controls.py --output DIRECTORY        keeps the runs there, and reuses those that are finished
+    python benchmarks/controls.py --seeds 1 2 3 -- --config recipes/smollm2_sums.yaml
+    python benchmarks/controls.py --output DIRECTORY --arms shuffled    trains this alone, and keeps all runs there
 
     real       the rewards of the flags (recipes/demo.yaml, where there are none)
     random     a reward drawn by chance for each completion
@@ -85,7 +85,7 @@ def sides(flags: list[str], output: Path) -> dict[str, list[str]]:
 
 def run(args: argparse.Namespace, flags: list[str]) -> None:
     arms = sides(flags, args.output)
-    bench_runs.train(flags, arms, args.seeds, args.output)
+    bench_runs.train(flags, bench_runs.choose(arms, args.arms), args.seeds, args.output)
     found = bench_runs.read(arms, args.seeds, args.output)
     measures = ("lenient", "strict")
     headings = ["rewards", *(heading for measure in measures for heading in bench_runs.headings(measure))]
@@ -96,8 +96,8 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
     print_table(title, headings, rows, width=160)
     rows = []
-    for side in list(arms)[1:]:
-        less = bench_runs.advantage(found["real"], found[side])
+    for side in [side for side in found if side != "real"]:
+        less = bench_runs.advantage(found.get("real", {}), found[side])
         rows.append([f"real less {side}", side_by_side.signed(less) if less else "-"])
     print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
 

@@ -123,7 +123,6 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = bench_runs.parser(__doc__)
-    made.add_argument("--arms", nargs="*", help=f"train these alone: {', '.join(ARMS)} (default: all)")
     made.add_argument("--name", help="the model's name in results and chart (default: of its directory)")
     made.add_argument("--draw", action="store_true", help="draw the chart of the results, and nothing else")
     made.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "learning_rates.json")

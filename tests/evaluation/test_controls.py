@@ -97,3 +97,21 @@ def test_the_table_has_each_side_and_what_it_lacks(monkeypatch, capsys):
     assert "8 held-out questions, 1 seed" in shown and "real 50.0 (44-56) 62.5 (56-69) +62.5 (" in shown
     assert "random 50.0 (44-56) 62.5 (56-69) +12.5 (" in shown and "real less random +50.0 (" in shown
     assert "real less format +37.5 (" in shown
+
+
+def test_some_sides_can_be_trained_alone(monkeypatch, capsys, tmp_path):
+    trained = []
+
+    def train(seeds, flags):
+        trained.append(Path(flags[-1]).name)
+        write_learner(Path(f"{flags[-1]}-seed42"), 1)
+        return [], 0
+
+    monkeypatch.setattr(controls, "sides", lambda *_: {side: [] for side in ("real", "random", "shuffled")})
+    monkeypatch.setattr(controls.bench_runs.compare, "train", train)
+    for words, status in ((["shuffled"], 0), ([], 0), (["nope"], 2)):
+        monkeypatch.setattr(sys, "argv", ["controls.py", "--output", str(tmp_path / "runs"), "--arms", *words, "--"])
+        assert controls.bench_runs.start(controls.bench_runs.parser(""), controls.run) == status
+    assert trained == ["shuffled"]
+    said = capsys.readouterr()
+    assert "real less shuffled" in said.out and "there is no 'nope'; choose from real, random, shuffled" in said.err
