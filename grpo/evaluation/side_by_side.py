@@ -31,6 +31,9 @@ CURVES = {
 # These only name a run, or say how it was started
 NAMES = {*report.NOT_ON_THE_CARD, "logging_dir", "resume_from_checkpoint", "hub_model_id", "project"}
 SEEDS = {"seed", "data_seed"}
+# They change what is seen and kept of a run, not what is trained
+WATCHING = {"eval_every", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "logging_steps"}
+WATCHING |= {"log_completions", "num_completions_to_print"}
 ENDED = ("finished", "evaluated")
 
 
@@ -198,7 +201,8 @@ def warnings(runs: Sequence[Run]) -> list[str]:
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """All that is shown of several runs, for the page and the terminal."""
     differ, notes = differing(runs), warnings(runs)
-    repeats = differ.keys() <= SEEDS
+    picked = any(run.settings.get("keep_best") for run in runs)  # of the steps that were measured and saved
+    repeats = differ.keys() <= (SEEDS if picked else SEEDS | WATCHING)
     if not repeats:
         notes.append("the runs differ in more than the seed, so mean and spread are over different experiments")
     measures = [each for each in MEASURES if any(each in run.before | run.after for run in runs)]

@@ -118,6 +118,16 @@ def test_an_unfinished_run_is_shown_without_its_gain():
     assert "c 7 24" not in (text := page(compared).text) and "c – 24 50.0 → – 50.0 → –" in text
 
 
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_runs_that_were_watched_differently_are_repeats(keep_best):
+    """Unless what was measured picked the checkpoint."""
+    one = write("a", seed=1, eval_every=10, save_steps=5, keep_best=keep_best)
+    other = write("b", seed=2, eval_every=20, save_steps=9, keep_best=keep_best)
+    compared = compare(one, other)
+    assert compared["repeats"] is not keep_best and bool(compared["warnings"]) is keep_best
+    assert compared["differing"]["eval_every"] == [10, 20]
+
+
 def test_settings_that_differ_are_named_but_not_names():
     one = write("a", learning_rate=1e-4, seed=1, report_to=["wandb"], beta=0.0, reward_funcs=["x"])
     other = write("b", learning_rate=2e-4, seed=1, report_to=[], beta=0.0, reward_funcs=["x", "y"], new=None)
