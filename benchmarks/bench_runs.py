@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import bench_common  # noqa: F401, it puts the project on the path
 
@@ -29,7 +30,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seeds", nargs="+", type=int, default=[42])
     made.add_argument("--output", type=Path, help="directory of the runs, kept and reused (default: a temporary one)")
-    made.add_argument("--arms", nargs="*", help="train these alone, or none (default: all)")
+    made.add_argument("--arms", nargs="*", help="train only these; without a name, print what is finished")
     return made
 
 
@@ -51,7 +52,7 @@ def start(
     return 0
 
 
-def choose(arms: Arms, names: Sequence[str] | None) -> Arms:
+def choose(arms: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
     """The arms of these names, all of them for None; UserError for a name that is not there."""
     if unknown := [name for name in names or [] if name not in arms]:
         raise UserError(f"arms: there is no {unknown[0]!r}; choose from {', '.join(arms)}")
@@ -80,7 +81,8 @@ def read(arms: Iterable[str], seeds: Sequence[int], output: Path) -> dict[str, d
         if runs:
             found[name] = runs
     if not found:
-        raise UserError(f"output: no arm is finished in {str(output)!r}; train some first")
+        asked = " or ".join(map(str, seeds))
+        raise UserError(f"output: no arm with seed {asked} is finished in {str(output)!r}; train some, or set --seeds")
     return found
 
 

@@ -18,7 +18,7 @@ import inspect
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,25 +72,23 @@ def format_only(settings: dict[str, Any]) -> list[str]:
     return ["--reward_funcs", *kept, "--reward_weights", *map(str, kept.values())]
 
 
-def sides(flags: list[str], output: Path) -> dict[str, list[str]]:
-    """The arms: the real rewards and the three controls."""
-    settings = compare.resolve(flags)
-    return {
-        "real": [],
-        "random": CHANCE,
-        "shuffled": shuffled(settings, output / "shuffled.jsonl"),
-        "format": format_only(settings),
-    }
+SIDES: dict[str, Callable[[dict[str, Any], Path], list[str]]] = {  # their flags, by the settings and the directory
+    "real": lambda settings, output: [],
+    "random": lambda settings, output: CHANCE,
+    "shuffled": lambda settings, output: shuffled(settings, output / "shuffled.jsonl"),
+    "format": lambda settings, output: format_only(settings),
+}
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> None:
-    arms = sides(flags, args.output)
-    bench_runs.train(flags, bench_runs.choose(arms, args.arms), args.seeds, args.output)
-    found = bench_runs.read(arms, args.seeds, args.output)
+    chosen, settings = bench_runs.choose(SIDES, args.arms), compare.resolve(flags)
+    arms = {side: make(settings, args.output) for side, make in chosen.items()}
+    bench_runs.train(flags, arms, args.seeds, args.output)
+    found = bench_runs.read(SIDES, args.seeds, args.output)
     measures = ("lenient", "strict")
     headings = ["rewards", *(heading for measure in measures for heading in bench_runs.headings(measure))]
     rows = [
-        [side, *(cell for measure in measures for cell in bench_runs.accuracies(runs.values(), measure))]
+        [_of(side, runs), *(cell for measure in measures for cell in bench_runs.accuracies(runs.values(), measure))]
         for side, runs in found.items()
     ]
     title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
@@ -98,8 +96,14 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     rows = []
     for side in [side for side in found if side != "real"]:
         less = bench_runs.advantage(found.get("real", {}), found[side])
-        rows.append([f"real less {side}", side_by_side.signed(less) if less else "-"])
+        both = found.get("real", {}).keys() & found[side]
+        rows.append([_of(f"real less {side}", both), side_by_side.signed(less) if less else "-"])
     print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
+
+
+def _of(side: str, seeds: Iterable[int]) -> str:
+    """A side and the seeds that its row is over: some may not be trained yet."""
+    return f"{side} ({', '.join(map(str, sorted(seeds)))})"
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ def test_unseen_kinds_are_new_and_written_on_request(tmp_path, monkeypatch):
     make_demo.main()
     rows = [json.loads(line) for line in (tmp_path / "unseen.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len({row["question"] for row in rows}) == make_demo.NUM_TEST
+    for file in ("unseen", str(tmp_path / "nowhere" / "unseen.jsonl")):
+        monkeypatch.setattr(sys, "argv", ["make_demo.py", "--unseen", file])
+        with pytest.raises(SystemExit, match="2"):
+            make_demo.main()
     known = {wording.lstrip("*") for kind in make_demo.KINDS for wording in kind.wordings}
     assert not known & {wording for kind in make_demo.UNSEEN for wording in kind.wordings}
     orders = {kind.name: kind.right for kind in (*make_demo.KINDS, *make_demo.UNSEEN)}

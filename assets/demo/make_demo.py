@@ -308,11 +308,14 @@ def make_unseen_rows() -> list[dict[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the demo's problems and its model.")
-    parser.add_argument("--data_only", action="store_true", help="leave the model as it is")
-    parser.add_argument("--unseen", type=Path, metavar="FILE.jsonl", help="only write problems of other kinds")
+    parser = argparse.ArgumentParser(description="Make the demo's problems and its model.", allow_abbrev=False)
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--data_only", action="store_true", help="leave the model as it is")
+    either.add_argument("--unseen", type=Path, metavar="FILE.jsonl", help="only write problems of other kinds")
     asked = parser.parse_args()
-    if asked.unseen:
+    if asked.unseen is not None:
+        if asked.unseen.suffix != ".jsonl" or not asked.unseen.parent.is_dir():
+            parser.error(f"--unseen: {str(asked.unseen)!r} is no FILE.jsonl in a directory that exists")
         tiny_model.write_rows({asked.unseen.stem: make_unseen_rows()}, asked.unseen.parent)
         return
     tiny_model.write_rows(make_rows(), HERE)

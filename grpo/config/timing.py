@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # What is measured at most: layers, vocabulary, weights of both; tokens and operations of the training step
 LAYERS, VOCABULARY, LARGEST = 4, 8192, 100e6
 TOKENS, WORK = 512, 10e9
-# The other number format is worth a word in runs of at least so many seconds, where it is so many times faster
+# The other number format is mentioned for runs longer than so many seconds, where it is so many times as fast
 SHORT, FASTER = 180, 1.15
 
 

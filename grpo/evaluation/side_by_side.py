@@ -201,7 +201,8 @@ def warnings(runs: Sequence[Run]) -> list[str]:
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """All that is shown of several runs, for the page and the terminal."""
     differ, notes = differing(runs), warnings(runs)
-    picked = any(run.settings.get("keep_best") for run in runs)  # of the steps that were measured and saved
+    picks = ("keep_best", "load_best_model_at_end")  # among the steps that were measured and saved
+    picked = any(run.settings.get(key) for run in runs for key in picks)
     repeats = differ.keys() <= (SEEDS if picked else SEEDS | WATCHING)
     if not repeats:
         notes.append("the runs differ in more than the seed, so mean and spread are over different experiments")

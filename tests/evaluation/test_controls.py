@@ -44,6 +44,7 @@ def test_shuffled_rows_have_the_answers_of_others():
     assert flags == ["--dataset_name", "shuffled.jsonl", "--dataset_split", "train", *HELD_OUT]
 
 
+DEMO_RECIPE = ["--", "--config", "demo"]
 HELD_OUT = ["--eval_dataset_name", SETTINGS["eval_dataset_name"]]
 
 
@@ -75,8 +76,7 @@ def test_the_chance_reward_knows_nothing_and_is_seeded():
 
 
 def test_each_side_is_trained_with_its_own_flags(monkeypatch):
-    monkeypatch.setattr(controls.compare, "resolve", lambda flags: SETTINGS)
-    sides = controls.sides(["--config", "demo"], Path())
+    sides = {side: make(SETTINGS, Path()) for side, make in controls.SIDES.items()}
     assert list(sides) == ["real", "random", "shuffled", "format"] and sides["real"] == []
     assert sides["random"][:2] == ["--reward_funcs", "benchmarks.random_reward.chance_reward"]
     assert "shuffled.jsonl" in sides["shuffled"] and "correctness_reward_func" not in sides["format"]
@@ -89,29 +89,37 @@ def test_the_table_has_each_side_and_what_it_lacks(monkeypatch, capsys):
         return [], 0
 
     gains = {"real": 5, "random": 1, "shuffled": 0, "format": 2}
-    monkeypatch.setattr(controls, "sides", lambda *_: {side: [] for side in gains})
+    monkeypatch.setattr(controls, "SIDES", {side: lambda *_: [] for side in gains})
     monkeypatch.setattr(controls.bench_runs.compare, "train", train)
     monkeypatch.setattr(sys, "argv", ["controls.py", "--seeds", "3", "--", "--config", "demo"])
     assert controls.bench_runs.start(controls.bench_runs.parser(""), controls.run) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "8 held-out questions, 1 seed" in shown and "real 50.0 (44-56) 62.5 (56-69) +62.5 (" in shown
-    assert "random 50.0 (44-56) 62.5 (56-69) +12.5 (" in shown and "real less random +50.0 (" in shown
-    assert "real less format +37.5 (" in shown
+    assert "8 held-out questions, 1 seed" in shown and "real (3) 50.0 (44-56) 62.5 (56-69) +62.5 (" in shown
+    assert "random (3) 50.0 (44-56) 62.5 (56-69) +12.5 (" in shown and "real less random (3) +50.0 (" in shown
+    assert "real less format (3) +37.5 (" in shown
 
 
 def test_some_sides_can_be_trained_alone(monkeypatch, capsys, tmp_path):
-    trained = []
+    """No other side is prepared, so nothing is asked for it and no file of it is written anew."""
+    trained, made = [], []
 
     def train(seeds, flags):
         trained.append(Path(flags[-1]).name)
         write_learner(Path(f"{flags[-1]}-seed42"), 1)
         return [], 0
 
-    monkeypatch.setattr(controls, "sides", lambda *_: {side: [] for side in ("real", "random", "shuffled")})
+    monkeypatch.setattr(
+        controls, "SIDES", {side: lambda *_, side=side: made.append(side) or [] for side in ("real", "shuffled")}
+    )
     monkeypatch.setattr(controls.bench_runs.compare, "train", train)
     for words, status in ((["shuffled"], 0), ([], 0), (["nope"], 2)):
-        monkeypatch.setattr(sys, "argv", ["controls.py", "--output", str(tmp_path / "runs"), "--arms", *words, "--"])
+        monkeypatch.setattr(
+            sys, "argv", ["controls.py", "--output", str(tmp_path / "runs"), "--arms", *words, *DEMO_RECIPE]
+        )
         assert controls.bench_runs.start(controls.bench_runs.parser(""), controls.run) == status
-    assert trained == ["shuffled"]
+    assert trained == made == ["shuffled"]
     said = capsys.readouterr()
-    assert "real less shuffled" in said.out and "there is no 'nope'; choose from real, random, shuffled" in said.err
+    assert "shuffled (42)" in said.out and "there is no 'nope'; choose from real, shuffled" in said.err
+    monkeypatch.setattr(sys, "argv", ["controls.py", "--output", "nothing", "--arms", *DEMO_RECIPE])
+    assert controls.bench_runs.start(controls.bench_runs.parser(""), controls.run) == 2
+    assert "no arm with seed 42 is finished in 'nothing'; train some, or set --seeds" in capsys.readouterr().err

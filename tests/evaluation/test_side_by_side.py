@@ -118,13 +118,13 @@ def test_an_unfinished_run_is_shown_without_its_gain():
     assert "c 7 24" not in (text := page(compared).text) and "c – 24 50.0 → – 50.0 → –" in text
 
 
-@pytest.mark.parametrize("keep_best", [False, True])
-def test_runs_that_were_watched_differently_are_repeats(keep_best):
-    """Unless what was measured picked the checkpoint."""
-    one = write("a", seed=1, eval_every=10, save_steps=5, keep_best=keep_best)
-    other = write("b", seed=2, eval_every=20, save_steps=9, keep_best=keep_best)
+@pytest.mark.parametrize("picks", [{}, {"keep_best": True}, {"load_best_model_at_end": True}])
+def test_runs_that_were_watched_differently_are_repeats(picks):
+    """Unless what was measured or saved picked the checkpoint."""
+    one = write("a", seed=1, eval_every=10, save_steps=5, **picks)
+    other = write("b", seed=2, eval_every=20, save_steps=9, **picks)
     compared = compare(one, other)
-    assert compared["repeats"] is not keep_best and bool(compared["warnings"]) is keep_best
+    assert compared["repeats"] is not bool(picks) and bool(compared["warnings"]) is bool(picks)
     assert compared["differing"]["eval_every"] == [10, 20]
 
 
