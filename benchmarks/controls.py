@@ -93,11 +93,10 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     ]
     title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
     print_table(title, headings, rows, width=160)
-    rows = []
-    for side in [side for side in found if side != "real"]:
-        less = bench_runs.advantage(found.get("real", {}), found[side])
-        both = found.get("real", {}).keys() & found[side]
-        rows.append([_of(f"real less {side}", both), side_by_side.signed(less) if less else "-"])
+    rows, real = [], found.pop("real", {})
+    for side, runs in found.items():
+        less = bench_runs.advantage(real, runs)
+        rows.append([_of(f"real less {side}", real.keys() & runs), side_by_side.signed(less) if less else "-"])
     print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
 
 
