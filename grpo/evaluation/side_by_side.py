@@ -6,7 +6,7 @@ runs its mean has Student's interval, since with two or three of them the normal
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,14 +198,38 @@ def warnings(runs: Sequence[Run]) -> list[str]:
     return found
 
 
+def _not_repeated(runs: Sequence[Run], differ: Iterable[str]) -> list[str]:
+    """Of the settings that differ, those that make it another experiment, and not the same one again."""
+    picks = ("keep_best", "load_best_model_at_end")  # among the steps that were measured and saved
+    picked = any(run.settings.get(key) for run in runs for key in picks)
+    return [key for key in differ if key not in (SEEDS if picked else SEEDS | WATCHING)]
+
+
+def _twice(runs: Sequence[Run]) -> tuple[str, str] | None:
+    """The names of the first two runs that gain something with the same seeds; None where all differ."""
+    found: dict[tuple[Any, ...], str] = {}
+    for run in runs:
+        if run.gains and run.seed is not None:
+            seeds = tuple(run.settings.get(key) for key in sorted(SEEDS))
+            if seeds in found:
+                return found[seeds], run.name
+            found[seeds] = run.name
+    return None
+
+
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """All that is shown of several runs, for the page and the terminal."""
     differ, notes = differing(runs), warnings(runs)
-    picks = ("keep_best", "load_best_model_at_end")  # among the steps that were measured and saved
-    picked = any(run.settings.get(key) for run in runs for key in picks)
-    repeats = differ.keys() <= (SEEDS if picked else SEEDS | WATCHING)
-    if not repeats:
-        notes.append("the runs differ in more than the seed, so mean and spread are over different experiments")
+    changed, again = _not_repeated(runs, differ), _twice(runs)
+    if changed:
+        named = ", ".join([*changed[:3], *["…"] * (len(changed) > 3)])
+        notes.append(f"mean and spread are over different experiments: the runs differ in {named}")
+    else:
+        if again:
+            notes.append(f"{again[0]} and {again[1]} are one experiment that counts twice: they have the same seed")
+        lengths = sorted({run.steps for run in runs if run.status == "finished" and run.steps})
+        if len(lengths) > 1:
+            notes.append(f"the runs ended after different numbers of steps ({', '.join(map(str, lengths))})")
     measures = [each for each in MEASURES if any(each in run.before | run.after for run in runs)]
     lead = measures[0]
     others = {run.name: found for run in runs[1:] if (found := paired(runs[0], run)) and lead in gains(found)}
@@ -215,7 +239,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         "spreads": spreads(runs),
         "paired": {name: (gains(found)[lead], found[lead]) for name, found in others.items()},
         "differing": differ,
-        "repeats": repeats,
+        "repeats": not changed and not again,
         "warnings": notes,
     }
 

@@ -128,13 +128,33 @@ def test_runs_that_were_watched_differently_are_repeats(picks):
     assert compared["differing"]["eval_every"] == [10, 20]
 
 
+def test_a_repeat_needs_another_seed():
+    """The same seed gives the same run, whatever was measured meanwhile."""
+    compared = compare(write("a", seed=1, eval_every=10), write("b", seed=2), write("c", seed=1, eval_every=20))
+    assert not compared["repeats"]
+    assert compared["warnings"] == ["a and c are one experiment that counts twice: they have the same seed"]
+    assert compare(write("a", data_seed=1), write("b", seed=7, data_seed=2))["repeats"]
+
+
+def test_runs_that_ended_at_different_steps_are_noted():
+    """Though max_steps is the same: one of them was stopped early."""
+    one, other = write("a"), write("b")
+    lines = (other / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (other / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= 20))
+    assert compare(one, other)["warnings"] == ["the runs ended after different numbers of steps (20, 24)"]
+    change(other, max_steps=20)
+    assert compare(one, other)["warnings"] == [
+        "mean and spread are over different experiments: the runs differ in max_steps"
+    ]
+
+
 def test_settings_that_differ_are_named_but_not_names():
     one = write("a", learning_rate=1e-4, seed=1, report_to=["wandb"], beta=0.0, reward_funcs=["x"])
     other = write("b", learning_rate=2e-4, seed=1, report_to=[], beta=0.0, reward_funcs=["x", "y"], new=None)
     wanted = {"learning_rate": [1e-4, 2e-4], "reward_funcs": [["x"], ["x", "y"]]}
     assert compare(one, other)["differing"] == wanted
     assert compare(one, other)["warnings"] == [
-        "the runs differ in more than the seed, so mean and spread are over different experiments"
+        "mean and spread are over different experiments: the runs differ in learning_rate, reward_funcs"
     ]
     text = page(compare(one, other)).text
     assert (
