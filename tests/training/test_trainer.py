@@ -1,5 +1,7 @@
 """LeanGRPOTrainer beside stock GRPOTrainer: the same rollouts, gradients equal to rounding, the same metrics."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -200,13 +202,91 @@ def test_a_budget_below_one_is_refused(tiny_model, tmp_path):
         trained(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 0})
 
 
-def test_glibc_is_asked_to_keep_freed_memory(monkeypatch):
+# --- Memory on a CPU
+
+
+class Glibc:
+    """Notes what it is asked for."""
+
+    def __init__(self):
+        self.asked, self.trimmed = {}, 0
+
+    def mallopt(self, option, value):
+        self.asked[option] = value
+        return 1
+
+    def malloc_trim(self, pad):
+        self.trimmed += 1
+
+
+@pytest.fixture
+def glibc(monkeypatch):
+    library = Glibc()
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: library)
+    return library
+
+
+def test_glibc_is_asked_to_keep_freed_memory(glibc, monkeypatch):
     """What that saves depends on the system: benchmarks/bench_train_step.py measures it."""
-    asked = {}
-    mallopt = SimpleNamespace(mallopt=lambda option, value: asked.update({option: value}) or 1)
-    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: mallopt)
-    assert module.keep_freed_memory()
+    assert module.Heap().keeps
     trim_threshold, mmap_threshold = -1, -3  # of glibc's malloc.h
-    assert asked == {mmap_threshold: 2**30, trim_threshold: 2**31 - 1}
+    assert glibc.asked == {mmap_threshold: 2**30, trim_threshold: 2**31 - 1}
     monkeypatch.setattr(module.ctypes, "CDLL", lambda name: SimpleNamespace())  # another C library
-    assert not module.keep_freed_memory()
+    heap = module.Heap()
+    assert not heap.keeps and [heap.begin(step) for step in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "trims"),
+    [
+        ([1, 10, 12, 15, 14], [0, 0, 0, 0, 0]),  # at most half more than after the first step
+        ([1, 10, 16, 10, 15], [0, 0, 1, 1, 1]),
+        ([1, 10, 16, 14, 20, 22], [0, 0, 1, 1, 1, 2]),  # a step needs more by then: the limit has risen to 21
+        ([1, 10, 16, 10, 16], [0, 0, 1, 1, 2]),
+    ],
+)
+def test_kept_memory_has_a_limit(glibc, monkeypatch, sizes, trims):
+    """By step, of a resumed run: the process' size, and how often all that is free has been given back."""
+    heap, found = module.Heap(), []
+    for step, size in enumerate(sizes, 30):
+        monkeypatch.setattr(module, "resident", lambda size=size: size)
+        heap.begin(step)
+        monkeypatch.setattr(module, "resident", lambda size=size: 100 * size)
+        heap.begin(step)  # another micro-batch, amid the step's work
+        found.append(glibc.trimmed)
+    assert found == trims
+
+
+def test_each_step_of_a_run_looks_at_its_memory(tiny_model, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "Heap", lambda: SimpleNamespace(begin=seen.append))
+    trained(LeanGRPOTrainer, tiny_model, tmp_path, max_steps=3)
+    assert sorted(set(seen)) == [0, 1, 2] == list(dict.fromkeys(seen))
+
+
+HOLES = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+from grpo.training.trainer import Heap, resident
+heap = Heap()
+heap.begin(0)
+heap.begin(1)
+blocks = [torch.ones(2_000_000) for _ in range(100)]  # 8 MB each
+full = resident()
+blocks = blocks[::2]
+print(heap.keeps, full - resident())
+heap.begin(2)
+print(full - resident())
+"""
+
+
+@pytest.mark.slow
+def test_holes_in_the_heap_go_back_to_the_system():
+    """Of 800 MB every other block is freed, which stays until the next step begins."""
+    run = [sys.executable, "-c", HOLES.format(root=str(ROOT))]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    keeps, kept, given_back = done.stdout.split()
+    if keeps == "False":
+        pytest.skip("not glibc")
+    assert int(kept) < 40e6 and int(given_back) > 360e6
