@@ -102,7 +102,8 @@ def test_lora_trains_the_adapter_alone_and_loads_again(learned_adapter):
 @pytest.mark.slow
 def test_the_think_format_trains_as_chat(tiny_run):
     """As plain text: tests/evaluation/test_inference.py."""
-    assert train_grpo.main(tiny_run(**LEARNS, prompt_format="think", reward_funcs="int_reward_func")) == 0
+    whole = {**LEARNS, "max_completion_length": "40"}
+    assert train_grpo.main(tiny_run(**whole, prompt_format="think", reward_funcs="int_reward_func")) == 0
     assert json.loads(Path("run/run.json").read_text())["prompt"]["chat"] is True
     rows = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
     assert any(row["format_soft"] and row["completion"].startswith("<think>") for row in rows)

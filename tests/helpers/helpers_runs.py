@@ -23,7 +23,7 @@ LEARNS = {
     "model_name_or_path": str(DEMO / "model"),
     "dataset_name": str(DEMO / "train.jsonl"),
     "max_samples": "40",
-    "max_completion_length": "40",
+    "max_completion_length": "24",
     "num_generations": "8",
     "per_device_train_batch_size": "16",
 }
