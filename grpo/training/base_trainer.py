@@ -334,8 +334,8 @@ def use_no_triton(optimizer: Any) -> None:
 def dither(optimizer: optimi.StableAdamW, seed: int) -> None:
     """Start the Kahan compensation of bfloat16 weights at random, uniformly within half a unit of their last place.
 
-    Started at 0, no weight moves before its updates add up to that half unit: one of 0.1 at a learning rate of 5e-6 for
-    49 steps one way. Started at random, weights move from the first step, on average as float32 ones do.
+    Started at 0, no weight moves before its updates add up to that half unit: one of 0.1 at a learning rate of 5e-6
+    for 49 steps one way. Started at random, weights move from the first step, on average as float32 ones do.
     """
     generators: dict[torch.device, torch.Generator] = {}
     init_state = optimizer._init_state
