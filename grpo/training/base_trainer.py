@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import optimi
 import torch
 import transformers
 from datasets import Dataset
@@ -32,6 +31,7 @@ from grpo.rewarding.guard import RewardGuard
 from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, report
 from grpo.runs.record import without_nan
+from grpo.training import optimizer
 
 COMPLETION_IDS, COMPLETIONS = 1, 3  # where they are in what TRL's `_generate` returns
 
@@ -218,12 +218,11 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """As transformers', but stable_adamw without its Triton kernel where that cannot work, and dithered."""
-        optimizer = super().create_optimizer(*args, **kwargs)
+        made = super().create_optimizer(*args, **kwargs)
         if self.accelerator.device.type == "cpu" or self.is_fsdp_enabled:
-            use_no_triton(optimizer)
-        if isinstance(optimizer, optimi.StableAdamW):
-            dither(optimizer, self.args.seed)
-        return optimizer
+            optimizer.use_no_triton(made)
+        optimizer.dither(made, self.args.seed)
+        return made
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
         stock = cast(RepeatSampler, super()._get_train_sampler(dataset))
@@ -318,42 +317,6 @@ def _no_bars() -> Iterator[None]:
         yield
     finally:
         transformers.utils.logging.set_tqdm_hook(hook)
-
-
-def use_no_triton(optimizer: Any) -> None:
-    """Let an optimizer of torch-optimi compute with torch alone, on CPUs and on weights that FSDP shards.
-
-    optimi 0.3 chooses its Triton kernel wherever Triton is installed, which torch from PyPI brings along, and fails
-    there in the first step: it looks at a list of weights that is still empty.
-    """
-    for group in optimizer.param_groups:
-        if "triton" in group:
-            group["triton"] = False
-
-
-def dither(optimizer: optimi.StableAdamW, seed: int) -> None:
-    """Start the Kahan compensation of bfloat16 weights at random, uniformly within half a unit of their last place.
-
-    Started at 0, no weight moves before its updates add up to that half unit: one of 0.1 at a learning rate of 5e-6
-    for 49 steps one way. Started at random, weights move from the first step, on average as float32 ones do.
-    """
-    generators: dict[torch.device, torch.Generator] = {}
-    init_state = optimizer._init_state
-
-    def dithered(group: dict[str, Any], state: dict[str, Any], param: torch.Tensor) -> None:
-        new = "kahan_comp" not in state  # a resumed run has it
-        init_state(group, state, param)
-        if new and param.dtype == torch.bfloat16 and state["kahan_comp"] is not None:
-            weights, rest = (getattr(each, "_local_tensor", each) for each in (param.detach(), state["kahan_comp"]))
-            device = weights.device
-            generator = generators.setdefault(device, torch.Generator(device).manual_seed(seed))
-            drawn = weights.flatten().clone()
-            for part in drawn.split(2**24):  # its float32 would take as much memory as two copies of an embedding
-                unit = torch.nextafter(part.abs(), torch.full_like(part, torch.inf)) - part.abs()
-                part.copy_((torch.rand(part.shape, generator=generator, device=device) - 0.5) * unit)
-            rest.copy_(drawn.view_as(weights))
-
-    optimizer._init_state = dithered
 
 
 class RestoreMetrics(TrainerCallback):
