@@ -12,7 +12,7 @@ the data, the model and the order of events. Edit HYPERPARAMETERS, or override a
 TRL's GRPOConfig and ModelConfig, by a recipe (`--config`) and by flags (`--learning_rate 1e-5`).
 
 Where this differs from TRL's defaults, and why:
-- optim stable_adamw: at learning rate 5e-6 plain AdamW rounds 98 % of its progress away on bf16 weights; see below.
+- optim stable_adamw: at learning rate 5e-6 plain AdamW rounds 99 % of its progress away on bf16 weights; see below.
 - adam_beta2 0.99, weight_decay 0.1, max_grad_norm 0.1, groups of 16: the values of the 2025 GRPO demo by W. Brown.
 - prompts that are too long are dropped and counted, where TRL would train on them whatever their length.
 
@@ -87,8 +87,8 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     weight_decay=0.1,  # of float32 weights and adapters; times 5e-6 it is below what a bf16 weight can show
     max_grad_norm=0.1,
     # A step of 5e-6 is below half the spacing of bf16 weights of usual size, so AdamW's updates round to nothing: they
-    # take bf16 weights 1 or 2 % as far as float32 ones (benchmarks/bf16_updates.py). This AdamW carries the rounding
-    # errors along, for 2 bytes a weight: 100 %, from the first step. It also clips large updates.
+    # take bf16 weights 1 % as far as float32 ones (benchmarks/bf16_updates.py). This AdamW carries the rounding errors
+    # along, for 2 bytes a weight: nine tenths as far, from the first step. It also clips large updates.
     optim="stable_adamw",
     num_train_epochs=1,
     bf16=True,

@@ -2,7 +2,7 @@
 
     python benchmarks/bf16_updates.py
 
-Weights N(0, 0.1), as large as SmolLM2-135M's, gradients of a constant drift and noise of five times its size, the
+Weights N(0, 0.18), as large as SmolLM2-135M's, gradients of a constant drift and noise of five times its size, the
 inline betas and weight decay. A cell is the share of the way that float32 weights with torch's AdamW have gone by then
 (the displacement's component along theirs); 1 is no loss. The optimizers are made by transformers from GRPOConfig's
 `optim`, as in a run.
@@ -29,7 +29,7 @@ def displacements(
 ) -> dict[int, torch.Tensor]:
     """What so many optimizer steps add to `SIZE` weights that are stored in `dtype`; float64, shape (SIZE,)."""
     generator = torch.Generator().manual_seed(0)
-    start = (0.1 * torch.randn(SIZE, generator=generator)).to(torch.bfloat16)
+    start = (0.18 * torch.randn(SIZE, generator=generator)).to(torch.bfloat16)
     weights = torch.nn.Parameter(start.clone().to(dtype))
     settings = {name: HYPERPARAMETERS[name] for name in INLINE}
     args = GRPOConfig(output_dir="unused", optim=optim, use_cpu=True, bf16=False, **settings)

@@ -207,10 +207,11 @@ def _not_repeated(runs: Sequence[Run], differ: Iterable[str]) -> list[str]:
 
 def _twice(runs: Sequence[Run]) -> tuple[str, str] | None:
     """The names of the first two runs that gain something with the same seeds; None where all differ."""
-    found: dict[tuple[Any, ...], str] = {}
+    found: dict[tuple[Any, Any], str] = {}
     for run in runs:
         if run.gains and run.seed is not None:
-            seeds = tuple(run.settings.get(key) for key in sorted(SEEDS))
+            data_seed = run.settings.get("data_seed")
+            seeds = run.seed, run.seed if data_seed is None else data_seed
             if seeds in found:
                 return found[seeds], run.name
             found[seeds] = run.name
@@ -227,7 +228,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     else:
         if again:
             notes.append(f"{again[0]} and {again[1]} are one experiment that counts twice: they have the same seed")
-        lengths = sorted({run.steps for run in runs if run.status == "finished" and run.steps})
+        lengths = sorted({run.steps for run in runs if run.steps})
         if len(lengths) > 1:
             notes.append(f"the runs ended after different numbers of steps ({', '.join(map(str, lengths))})")
     measures = [each for each in MEASURES if any(each in run.before | run.after for run in runs)]

@@ -283,8 +283,8 @@ class Heap:
     page that is asked for again: a tenth of the processor time of a training step on a CPU. See mallopt(3).
 
     Large tensors of many sizes leave holes, though: with all of them kept SmolLM2-135M grew to 12 GB in 17 steps, the
-    first of which needs 6. So those above 128 MB do go back at once; and all that is free does, where a step finds the
-    process half as large again as the first one made it.
+    first of which needs 6. So those above 128 MB do go back at once; and all that is free does at the start of the
+    first step, and of each that finds the process half as large again as the first one left it.
     """
 
     def __init__(self) -> None:
@@ -303,10 +303,9 @@ class Heap:
             return
         first, self._step = self._step is None, step
         size = resident()
-        if self._limit is not None:
-            if size > self._limit:
-                self._library.malloc_trim(0)
-        elif not first:
+        if first or (self._limit is not None and size > self._limit):
+            self._library.malloc_trim(0)
+        elif self._limit is None:
             self._limit = 1.5 * size
 
 

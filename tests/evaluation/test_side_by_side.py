@@ -133,15 +133,18 @@ def test_a_repeat_needs_another_seed():
     compared = compare(write("a", seed=1, eval_every=10), write("b", seed=2), write("c", seed=1, eval_every=20))
     assert not compared["repeats"]
     assert compared["warnings"] == ["a and c are one experiment that counts twice: they have the same seed"]
-    assert compare(write("a", data_seed=1), write("b", seed=7, data_seed=2))["repeats"]
+    assert not compare(write("a", seed=1, data_seed=None), write("b", seed=1, data_seed=1))["repeats"]
+    assert compare(write("a", seed=1, data_seed=1), write("b", seed=1, data_seed=2))["repeats"]
 
 
 def test_runs_that_ended_at_different_steps_are_noted():
-    """Though max_steps is the same: one of them was stopped early."""
+    """Though max_steps is the same."""
     one, other = write("a"), write("b")
     lines = (other / "metrics.jsonl").read_text().splitlines(keepends=True)
     (other / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= 20))
     assert compare(one, other)["warnings"] == ["the runs ended after different numbers of steps (20, 24)"]
+    change(other, status="stopped by SIGTERM")
+    assert len(compare(one, other)["warnings"]) == 2
     change(other, max_steps=20)
     assert compare(one, other)["warnings"] == [
         "mean and spread are over different experiments: the runs differ in max_steps"

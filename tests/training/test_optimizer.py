@@ -1,7 +1,9 @@
 """The inline optimizer really moves bfloat16 weights at the inline learning rate."""
 
 import importlib
+import json
 import sys
+from pathlib import Path
 
 import optimi
 import pytest
@@ -51,16 +53,23 @@ def compensation(weights, seed=3):
     return parameter.detach(), made.state[parameter]["kahan_comp"]
 
 
-def test_dither_is_uniform_within_half_a_unit_and_leaves_weights_alone():
+def test_dither_is_uniform_within_half_a_unit():
     weights = torch.tensor([1.5, -1.5, 0.011, 3e-5]).repeat_interleave(20_000).to(torch.bfloat16)
-    after, rest = compensation(weights)
-    assert torch.equal(after, weights)
+    _, rest = compensation(weights)
     unit = torch.tensor([2.0**-7, 2.0**-7, 2.0**-14, 2.0**-23]).repeat_interleave(20_000)  # 7 bits after the first
     share = (rest.float() / unit).view(4, -1)
     assert share.abs().max() <= 0.5 and share.mean(1).abs().max() < 0.01
     assert share.std(1).tolist() == pytest.approx([12**-0.5] * 4, rel=0.02)
     quarters = torch.stack([torch.histc(row, 4, -0.5, 0.5) for row in share])
     assert quarters.sub(5_000).abs().max() < 300
+
+
+def test_dither_moves_no_weight_by_itself():
+    """Nor a power of two, below which the next number is nearer, or one that a tie would round to its neighbour."""
+    weights = torch.tensor([1.0, -1.0, 0.125, 1.0078125, -1.0078125, 0.0]).repeat_interleave(20_000)
+    weights = torch.cat([weights, 0.15 * torch.randn(100_000)]).to(torch.bfloat16)
+    after, rest = compensation(weights)
+    assert torch.equal(after, weights) and (rest[:100_000] != 0).float().mean() > 0.99
 
 
 def test_dither_is_the_seeds_and_that_of_any_layout():
@@ -88,7 +97,7 @@ def test_sharded_weights_are_dithered(tmp_path):
         made = optimi.StableAdamW(layer.parameters(), lr=1e-6)
         optimizer.use_no_triton(made)
         optimizer.dither(made, 3)
-        layer(torch.ones(1, 64, dtype=torch.bfloat16)).sum().backward()
+        layer(torch.ones(1, 64, dtype=torch.bfloat16)).sum().mul(0).backward()
         made.step()
         rest = made.state[layer.weight]["kahan_comp"].to_local()
         assert (rest != 0).float().mean() > 0.95
@@ -97,11 +106,16 @@ def test_sharded_weights_are_dithered(tmp_path):
 
 
 def test_a_run_dithers_its_bf16_weights(tiny_run):
-    flags = tiny_run(dtype="bfloat16", bf16="true", max_steps="1", save_strategy="steps", save_steps="1")
+    """Which leaves weights without gradients where they are: the alarm says so."""
+    flags = tiny_run(dtype="bfloat16", bf16="true", max_steps="6", save_strategy="steps", save_steps="6")
     assert train_grpo.main(flags) == 0
-    states = torch.load("run/checkpoint-1/optimizer.pt", weights_only=True)["state"].values()
+    states = torch.load("run/checkpoint-6/optimizer.pt", weights_only=True)["state"].values()
     matrices = [state["kahan_comp"] for state in states if state["kahan_comp"].ndim == 2]
     assert matrices and all((rest != 0).float().mean() > 0.9 for rest in matrices)
+    assert not any(state["exp_avg"].any() for state in states)
+    assert "weights_unchanged" in {
+        json.loads(line)["name"] for line in Path("run/alarms.jsonl").read_text().splitlines()
+    }
 
 
 def test_a_cpu_trains_where_triton_is_installed(tiny_model, tmp_path, monkeypatch):
