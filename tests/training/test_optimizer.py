@@ -23,7 +23,7 @@ from train_grpo import HYPERPARAMETERS
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_bf16_weights_move_with_float32_ones_from_the_first_steps(sparse):
+def test_bf16_weights_move_with_float32_ones_from_the_start(sparse):
     """On average: each is rounded up or down by chance."""
     steps = (2, 20, 200)
     reference = displacements("adamw_torch", torch.float32, sparse, steps=steps)
@@ -81,7 +81,7 @@ def test_dither_is_the_seeds_and_that_of_any_layout():
     assert (transposed != 0).float().mean() > 0.95
 
 
-def test_weights_of_other_kinds_and_other_optimizers_are_left_alone():
+def test_other_weights_and_other_optimizers_are_left_alone():
     assert compensation(torch.ones(4))[1] is None
     plain = torch.optim.AdamW([torch.nn.Parameter(torch.ones(4))])
     optimizer.dither(plain, 3)

@@ -30,6 +30,7 @@ NAMES = {
     "_globalstep_last_logged": TRAINER,
     "_group_actions": "argparse",
     "_hf_deepspeed_config_weak_ref": "transformers.integrations.deepspeed",
+    "_init_state": "optimi.stableadamw",
     "_init_vllm": "trl.generation.vllm_generation",
     "_is_stateful": "transformers.generation.utils",
     "_is_vlm": GRPO,
