@@ -52,10 +52,10 @@ def start(
     return 0
 
 
-def choose(arms: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+def choose(arms: Mapping[str, Any], names: Sequence[str] | None, flag: str = "arms") -> dict[str, Any]:
     """The arms of these names, all of them for None; UserError for a name that is not there."""
     if unknown := [name for name in names or [] if name not in arms]:
-        raise UserError(f"arms: there is no {unknown[0]!r}; choose from {', '.join(arms)}")
+        raise UserError(f"{flag}: there is no {unknown[0]!r}; choose from {', '.join(arms)}")
     return {name: flags for name, flags in arms.items() if names is None or name in names}
 
 

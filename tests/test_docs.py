@@ -371,6 +371,7 @@ def test_the_curves_that_are_explained_are_logged(known):
     rows = tables(TEXTS[ROOT / "docs/reading-curves.md"], "curve")
     logged = known["metrics"] | {"kl", "rewards/<name>/mean"}  # kl: where beta is above 0
     logged |= {"rewards/left_out", "rewards/nonfinite", "skipped_steps"}  # where there are any
+    logged |= {"memory/peak_gb"}  # on a GPU
     assert {code(row[0])[0] for row in rows} <= logged and len(rows) >= 12
 
 

@@ -21,6 +21,7 @@ ACROSS_MODULES = {  # what they are about instead of one module
     "test_tests.py": "the tests",
     "test_train_grpo.py": "train_grpo.py",
     "config/test_bad_input.py": "mistakes of a user",
+    "config/test_on_a_gpu.py": "benchmarks/on_a_gpu.py",
     "config/test_recipes.py": "recipes/",
     "evaluation/test_controls.py": "benchmarks/controls.py",
     "evaluation/test_independent_judge.py": "benchmarks/independent_judge.py",

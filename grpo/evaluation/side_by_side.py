@@ -56,6 +56,7 @@ class Run:
     steps: int | None  # optimizer steps of the whole run
     settings: dict[str, Any]
     command: str
+    code: dict[str, str]  # the commit and the libraries' versions
     n: int | None  # held-out questions
     before: dict[str, Estimate]
     after: dict[str, Estimate]  # the final ones, also of a run that only evaluated
@@ -103,13 +104,15 @@ def read_run(path: Path, name: str) -> Run:
     if not (_measured(before) or _measured(after)):
         raise UserError(f"{str(path)!r} holds no evaluation (eval_*.json); train or evaluate it first")
     steps = [line["step"] for line in report.read_metrics(path, "step")]
+    record = facts["record"]
     return Run(
         name=name,
         path=path,
         status=facts["status"],
         steps=steps[-1] if steps else None,
         settings=facts["settings"],
-        command=facts["record"].get("command") or "",
+        command=record.get("command") or "",
+        code={"commit": _short_commit(record.get("commit") or ""), **(record.get("versions") or {})},
         n=(after or before).get("n"),
         before=_measured(before),
         after=_measured(after),
@@ -117,6 +120,11 @@ def read_run(path: Path, name: str) -> Run:
         answers=report.read_lines(path / f"completions_{'after' if 'after' in evaluations else 'only'}.jsonl"),
         curves={key: facts["curves"][key] for key in CURVES if key in facts["curves"]},
     )
+
+
+def _short_commit(commit: str) -> str:
+    """Seven digits, and the + of a commit with uncommitted changes."""
+    return commit[:7] + "+" * commit.endswith("+")
 
 
 def _measured(summary: dict[str, Any]) -> dict[str, Estimate]:
@@ -195,6 +203,10 @@ def warnings(runs: Sequence[Run]) -> list[str]:
         found.append(
             "the runs did not answer the same held-out questions, so their answers are not compared one by one"
         )
+    known = sorted({key for run in runs for key, value in run.code.items() if value})
+    values = {key: list(dict.fromkeys(run.code[key] for run in runs if run.code.get(key))) for key in known}
+    if other := [f"{key} {', '.join(each)}" for key, each in values.items() if len(each) > 1]:
+        found.append(f"the runs are of different code: {'; '.join(other)}")
     return found
 
 

@@ -137,8 +137,21 @@ class BaseGRPOTrainer(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with phase(out_of_memory.TRAINING, self):
             loss = super().training_step(*args, **kwargs)
+            self._wait_for_backward()
         self.losses_finite &= loss.isfinite().all()
         return loss
+
+    def _wait_for_backward(self) -> None:
+        """Count it in `step_time`, where a GPU is still at it: TRL's clock stops once it is launched."""
+        if self.accelerator.device.type != "cuda":
+            return
+        start = time.perf_counter()
+        torch.cuda.synchronize()  # transformers would be next to wait, for the loss
+        waited = time.perf_counter() - start
+        if self._step % self.current_gradient_accumulation_steps:
+            self._current_train_step_time += waited
+        else:
+            self._metrics["train"]["step_time"][-1] += waited
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         training = self.model.training
@@ -149,7 +162,7 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        """Log how long it takes, in seconds; `step_time`, which TRL logs, is everything."""
+        """Log how long it takes, in seconds; `step_time`, which TRL logs, is all but the optimizer's step."""
         start = time.perf_counter()
         yield
         mode = "train" if self.model.training else "eval"
@@ -301,6 +314,9 @@ class BaseGRPOTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "train_loss" in logs and self.state.global_step:  # transformers divides by the steps since resuming
             logs["train_loss"] = self._total_loss_scalar / self.state.global_step
+        if "loss" in logs and self.accelerator.device.type == "cuda":  # since the log before, on this process' GPU
+            logs["memory/peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
+            torch.cuda.reset_peak_memory_stats()
         completions = self.log_completions
         self.log_completions = completions and bool(self._logs["prompt"])  # an empty table would replace the last one
         try:

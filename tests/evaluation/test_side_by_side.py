@@ -167,6 +167,17 @@ def test_settings_that_differ_are_named_but_not_names():
     assert compare(one, other)["differing"] == {}
 
 
+def test_runs_of_different_code_are_noted():
+    runs = []
+    for commit, torch in (("1" * 40, "2.13.0"), ("1" * 40 + "+", "2.13.0"), (None, "2.11.0")):
+        runs.append(write(f"run-{len(runs)}"))
+        record = runs[-1] / "run.json"
+        code = {"commit": commit, "versions": {"torch": torch}}
+        record.write_text(json.dumps(json.loads(record.read_text()) | code))
+    assert compare(*runs[:2])["warnings"] == ["the runs are of different code: commit 1111111, 1111111+"]
+    assert compare(runs[0], runs[2])["warnings"] == ["the runs are of different code: torch 2.13.0, 2.11.0"]
+
+
 def test_runs_of_one_name_are_told_apart_by_their_paths():
     for name in ("x", "y"):
         Path(name).mkdir()

@@ -16,6 +16,7 @@ NAMES = {
     "_buffered_inputs": GRPO,
     "_calculate_rewards": GRPO,
     "_compute_loss": GRPO,
+    "_current_train_step_time": GRPO,
     "_dist": GRPO,
     "_entropy_bonus_enabled": GRPO,
     "_fix_param_name_to_vllm": "trl.generation.vllm_generation",

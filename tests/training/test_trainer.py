@@ -133,6 +133,34 @@ def test_times_are_in_the_log(tiny_model, tmp_path):
     assert 0 < logs[0]["time/generation"] < logs[0]["step_time"]
 
 
+def test_step_time_includes_the_backward_that_a_gpu_is_at(tiny_model, tmp_path, monkeypatch):
+    _, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, learning_rate=0.0)
+    clock = [0.0]
+    monkeypatch.setattr(trainer.accelerator.state, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: clock.append(clock.pop() + 7))
+    monkeypatch.setattr("grpo.training.base_trainer.time.perf_counter", lambda: clock[0])
+    trainer.current_gradient_accumulation_steps, trainer._current_train_step_time = 2, 1.0
+    trainer._step = 3  # TRL has counted a step that is not the last
+    trainer._wait_for_backward()
+    assert trainer._current_train_step_time == 8.0
+    trainer._step, trainer._metrics["train"]["step_time"] = 4, [2.0, 3.0]  # the last one, which TRL has logged
+    trainer._wait_for_backward()
+    assert trainer._metrics["train"]["step_time"] == [2.0, 10.0]
+
+
+def test_the_peak_of_a_gpus_memory_is_in_the_log(tiny_model, tmp_path, monkeypatch):
+    _, logs, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, learning_rate=0.0)
+    assert "memory/peak_gb" not in logs[0]
+    held, resets = [5e9, 3e9], []
+    monkeypatch.setattr(trainer.accelerator.state, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: held[len(resets)])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: resets.append(1))
+    for line in ({"loss": 0.0}, {"eval_loss": 0.0}, {"loss": 0.0}):
+        trainer.log(line)
+    seen = [line.get("memory/peak_gb") for line in trainer.state.log_history[-3:]]
+    assert seen == [5.0, None, 3.0]
+
+
 TWO_PROCESSES = """
 import os, sys
 from pathlib import Path
