@@ -77,12 +77,12 @@ def draw(every: Mapping[str, dict[str, Any]], path: Path) -> None:
 
     with rc_context({**charts.STYLE, "svg.fonttype": "path"}):
         figure = Figure(figsize=(1 + 4.2 * len(every), 3.6), layout="constrained", facecolor="white")
-        panels = figure.subplots(1, len(every), sharey=True, squeeze=False)[0]
+        panels = figure.subplots(1, len(every), squeeze=False)[0]
         for axes, (model, found) in zip(panels, every.items(), strict=True):
             axes.set_title(f"{model}, {found['steps']} steps", loc="left", color=charts.COLORS["ink"])
             axes.axhline(found["before"], color=charts.COLORS["earlier"], linestyle=(0, (4, 3)), linewidth=1)
-            axes.annotate("before training", (0.99, found["before"] - 1), xycoords=("axes fraction", "data"), va="top",
-                          ha="right", color=charts.COLORS["soft"])  # fmt: skip
+            axes.annotate("before training", (0.99, found["before"]), (0, -2), xycoords=("axes fraction", "data"),
+                          textcoords="offset points", va="top", ha="right", color=charts.COLORS["soft"])  # fmt: skip
             for what, name, marker, dashes in (("all", "line-1", "o", ()), ("lora", "line-2", "s", (4, 1.5))):
                 color, points = charts.COLORS[name], found[what]
                 groups = [(rate, list(runs)) for rate, runs in groupby(points, key=lambda point: point["rate"])]
@@ -98,9 +98,9 @@ def draw(every: Mapping[str, dict[str, Any]], path: Path) -> None:
             ticks = sorted({point["rate"] for what in RATES for point in found[what]})
             axes.set_xticks(ticks, [f"{tick:.0e}".replace("e-0", "e-") for tick in ticks])
             axes.minorticks_off()
-            axes.set_ylim(0, 102)
+            axes.set_ylim(0, min(102, 1.1 * max(run["high"] for what in RATES for run in found[what])))
             axes.set_xlabel("learning rate", color=charts.COLORS["soft"])
-            axes.legend(loc="lower right", frameon=False, labelcolor="linecolor", handlelength=2.8)
+            axes.legend(loc="best", frameon=False, labelcolor="linecolor", handlelength=2.8)
         panels[0].set_ylabel("lenient accuracy, per cent", color=charts.COLORS["soft"])
         figure.savefig(path, metadata={"Date": None})
 
