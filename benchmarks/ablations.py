@@ -203,6 +203,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
     headings = ["arm", "runs", "steps", "seconds", *bench_runs.headings("lenient"), f"gain less {reference}'s"]
     print_table(title, headings, rows, width=150)
+    bench_runs.warn(found)
     if args.group == "curve" and len(found) == 2:
         ours, stock = found.values()
         for seed in ours.keys() & stock.keys():

@@ -16,8 +16,10 @@ import bench_common  # noqa: F401, it puts the project on the path
 
 from grpo.config import compare
 from grpo.core.errors import UserError
+from grpo.core.parsing import ArgumentParser
 from grpo.evaluation import comparison, side_by_side
 from grpo.evaluation.side_by_side import Estimate, Run
+from grpo.runs import report
 from grpo.runs.directory import recorded
 
 DEMO = ["--config", "recipes/demo.yaml"]
@@ -27,7 +29,7 @@ Arms = Mapping[str, list[str]]
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """With what all of them take: seeds, the directory of the runs, and which of them to train."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seeds", nargs="+", type=int, default=[42])
     made.add_argument("--output", type=Path, help="directory of the runs, kept and reused (default: a temporary one)")
     made.add_argument("--arms", nargs="*", help="train only these; without a name, print what is finished")
@@ -40,13 +42,13 @@ def start(
     """Call `run` with the parsed arguments and the flags after `--` (`default`, without any); the exit status."""
     words = sys.argv[1:]
     at = words.index("--") if "--" in words else len(words)
-    args, flags = made.parse_args(words[:at]), words[at + 1 :] or list(default)
     with tempfile.TemporaryDirectory() as temporary:
-        args.output = args.output or Path(temporary)
-        args.output.mkdir(parents=True, exist_ok=True)
         try:
+            args, flags = made.parse_args(words[:at]), words[at + 1 :] or list(default)
+            args.output = args.output or Path(temporary)
+            args.output.mkdir(parents=True, exist_ok=True)
             run(args, flags)
-        except UserError as error:
+        except (UserError, OSError) as error:  # OSError: a directory or file that cannot be read or written
             print(f"error: {error}", file=sys.stderr)
             return 2
     return 0
@@ -60,7 +62,11 @@ def choose(arms: Mapping[str, Any], names: Sequence[str] | None, flag: str = "ar
 
 
 def train(flags: list[str], arms: Arms, seeds: Sequence[int], output: Path) -> None:
-    """Train what is not finished, arm by arm; SystemExit with the status of a run that fails."""
+    """Train what is not finished, arm by arm; SystemExit with the status of a run that fails.
+
+    UserError for flags that do not go with one of the arms, before the first of them trains.
+    """
+    compare.resolve_all([[*flags, *own] for own in arms.values()])
     for name, own in arms.items():
         print(f"{name}:", flush=True)
         _, status = compare.train(seeds, [*flags, *own, "--output_dir", str(output / name)])
@@ -89,16 +95,32 @@ def read(arms: Iterable[str], seeds: Sequence[int], output: Path) -> dict[str, d
 def advantage(runs: Mapping[int, Run], others: Mapping[int, Run]) -> Estimate | None:
     """The runs' gain in lenient accuracy less the others', with its 95 % interval; None without a seed in common.
 
-    All start from the same answers, so of one seed it is the paired difference of the final ones, and of several the
-    mean of the differences seed by seed, with Student's interval.
+    Of several seeds it is the mean of the differences seed by seed, with Student's interval. Of one seed (or where all
+    seeds differ by the same) it is paired by question: of the final answers where both start from the same ones, and
+    of what each question gained where they do not (other number formats).
     """
     seeds = [seed for seed in runs if seed in others]
-    if len(seeds) == 1:
-        compared = comparison.compare(others[seeds[0]].answers, runs[seeds[0]].answers)
-        return side_by_side.gains(compared)["lenient"]
     differences = [runs[seed].gains["lenient"].value - others[seed].gains["lenient"].value for seed in seeds]
-    spread = side_by_side.spread(differences)
-    return Estimate(statistics.mean(differences), spread.low, spread.high) if spread else None
+    if found := side_by_side.spread(differences):
+        return Estimate(found.mean, found.low, found.high)
+    if not seeds:
+        return None
+    run, other = runs[seeds[0]], others[seeds[0]]
+    if _starts(run) == _starts(other):
+        return side_by_side.gains(comparison.compare(other.answers, run.answers))["lenient"]
+    by_question = [
+        100.0 * (after["lenient"] - before - other_after["lenient"] + other_before)
+        for after, before, other_after, other_before in zip(
+            run.answers, _starts(run), other.answers, _starts(other), strict=True
+        )
+    ]
+    value, low, high = comparison.mean_interval(by_question)
+    return Estimate(value, low, high) if low is not None and high is not None else None
+
+
+def _starts(run: Run) -> list[bool]:
+    """Whether each answer before training is right, leniently."""
+    return [record["lenient"] for record in report.read_lines(run.path / "completions_before.jsonl")]
 
 
 def accuracies(runs: Collection[Run], measure: str) -> list[str]:
@@ -118,6 +140,12 @@ def accuracies(runs: Collection[Run], measure: str) -> list[str]:
 def headings(measure: str) -> list[str]:
     """Of `accuracies`."""
     return [f"{measure} {when}" for when in ("before", "after", "gain")]
+
+
+def warn(found: Mapping[str, Mapping[int, Run]]) -> None:
+    """A line for each reason not to take the figures at face value."""
+    for line in side_by_side.warnings([run for runs in found.values() for run in runs.values()]):
+        print(f"warning: {line}")
 
 
 def sample(found: Mapping[str, Mapping[int, Run]]) -> str:

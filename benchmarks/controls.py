@@ -10,7 +10,8 @@
     format     those of the real rewards that look at no gold answer
 
 What random, shuffled and format gain in lenient accuracy is what training gives away by itself. That the model learned
-to answer is the difference between the real rewards' gain and theirs: paired by question, over seeds by seed.
+to answer is the difference between the real rewards' gain and theirs: paired by question, over seeds by seed. Chance
+and the order of the shuffled answers are the same with each seed.
 """
 
 import argparse
@@ -36,7 +37,7 @@ CHANCE += ["--reward_weights", "1"]
 
 
 def permuted(rows: Sequence[dict[str, Any]], column: str) -> list[dict[str, Any]]:
-    """The rows, each with the answer of another one, chosen by chance and always alike."""
+    """The rows, with their answers in an order of chance, the same for each seed; a few are right by luck."""
     answers = [row[column] for row in rows]
     random.Random(0).shuffle(answers)
     return [{**row, column: answer} for row, answer in zip(rows, answers, strict=True)]
@@ -50,6 +51,8 @@ def shuffled(settings: dict[str, Any], file: Path) -> list[str]:
             "controls: one --dataset_name and an --eval_dataset_name, whose answers stay right, are needed"
         )
     rows = sources.take_split(sources.load_source(name, settings["dataset_config"]), settings["dataset_split"])
+    if settings["answer_column"] not in rows.column_names:
+        raise UserError(f"controls: {name} has no column {settings['answer_column']!r} whose values could be shuffled")
     changed = permuted(rows.to_list(), settings["answer_column"])
     file.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
     held_out = settings["eval_dataset_name"]
@@ -72,6 +75,7 @@ def format_only(settings: dict[str, Any]) -> list[str]:
     return ["--reward_funcs", *kept, "--reward_weights", *map(str, kept.values())]
 
 
+BY_RIGHT_ANSWERS = ("keep_best", "load_best_model_at_end", "filter_pass_rate", "curriculum", "skip_unsolved")
 SIDES: dict[str, Callable[[dict[str, Any], Path], list[str]]] = {  # their flags, by the settings and the directory
     "real": lambda settings, output: [],
     "random": lambda settings, output: CHANCE,
@@ -82,6 +86,9 @@ SIDES: dict[str, Callable[[dict[str, Any], Path], list[str]]] = {  # their flags
 
 def run(args: argparse.Namespace, flags: list[str]) -> None:
     chosen, settings = bench_runs.choose(SIDES, args.arms), compare.resolve(flags)
+    for key in BY_RIGHT_ANSWERS:
+        if settings[key]:
+            raise UserError(f"{key}: it chooses by right answers, which a control must not see; drop it")
     arms = {side: make(settings, args.output) for side, make in chosen.items()}
     bench_runs.train(flags, arms, args.seeds, args.output)
     found = bench_runs.read(SIDES, args.seeds, args.output)
@@ -93,6 +100,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     ]
     title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
     print_table(title, headings, rows, width=160)
+    bench_runs.warn(found)
     rows, real = [], found.pop("real", {})
     for side, runs in found.items():
         less = bench_runs.advantage(real, runs)

@@ -508,6 +508,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError("--model needs a RUN, whose model it asks")
         if importlib.util.find_spec("lm_eval") is None:
             raise UserError("needs the harness, in an environment of its own: pip install lm-eval==0.4.13")
+        for path in args.solutions:
+            if not path.is_file():
+                raise UserError(f"--solutions {str(path)!r} is no file")
         judge(args.runs, args.solutions, args.model)
     except UserError as error:
         print(f"error: independent_judge: {error}", file=sys.stderr)

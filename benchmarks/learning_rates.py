@@ -22,6 +22,7 @@ from typing import Any
 import bench_runs
 from bench_common import ROOT, print_table
 
+from grpo.config import compare
 from grpo.core.errors import UserError
 from grpo.core.settings import data_label
 from grpo.evaluation.side_by_side import Run
@@ -33,7 +34,7 @@ RATES = {
 }
 LABELS = {"all": "all weights", "lora": "LoRA"}
 ARMS = {
-    f"{what}-{rate}": ["--learning_rate", rate, *(["--use_peft", "true"] if what == "lora" else [])]
+    f"{what}-{rate}": ["--learning_rate", rate, "--use_peft", str(what == "lora").lower()]
     for what, rates in RATES.items()
     for rate in rates
 }
@@ -52,11 +53,29 @@ def results(found: Mapping[str, Mapping[int, Run]]) -> dict[str, Any]:
     return {"steps": first.steps, "questions": first.n, "before": first.before["lenient"].value, **points}
 
 
+def kept(path: Path) -> dict[str, Any]:
+    """The results in the file by model; none where there is no file, UserError where it holds something else."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"results: {str(path)!r} is no JSON ({error}); set --results to another file") from None
+
+
+def refuse_other(path: Path, model: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """UserError where the runs have other numbers of steps or questions than those kept under the model's name."""
+    for key in ("steps", "questions"):
+        if new.get(key, old[key]) != old[key]:
+            raise UserError(
+                f"results: {str(path)!r} holds runs of {model} with {old[key]} {key}, these have {new[key]}; "
+                "set --name or --results"
+            )
+
+
 def keep(path: Path, model: str, new: dict[str, Any]) -> dict[str, Any]:
-    """Add one model's results to the file; its other runs there stay if they are of as many steps and questions."""
-    every = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    old = every.get(model, {})
-    if all(old.get(key) == new[key] for key in ("steps", "questions")):
+    """Add one model's results to the file, beside its other runs; UserError if those are of another length."""
+    every = kept(path)
+    if old := every.get(model):
+        refuse_other(path, model, old, new)
         for what in RATES:
             added = {(point["rate"], point["seed"]) for point in new[what]}
             new[what] += [point for point in old[what] if (point["rate"], point["seed"]) not in added]
@@ -109,16 +128,26 @@ def run(args: argparse.Namespace, flags: list[str]) -> None:
     if args.draw:
         if not args.results.is_file():
             raise UserError(f"results: {str(args.results)!r} does not exist; train some arms first")
-        draw(json.loads(args.results.read_text(encoding="utf-8")), args.chart)
+        draw(kept(args.results), args.chart)
         return
-    bench_runs.train(flags, bench_runs.choose(ARMS, args.arms), args.seeds, args.output)
+    every, chosen = kept(args.results), bench_runs.choose(ARMS, args.arms)
+    if chosen:
+        planned = compare.resolve(flags)
+        if old := every.get(model_name(args, planned)):
+            refuse_other(args.results, model_name(args, planned), old, {"steps": planned["max_steps"]})
+    bench_runs.train(flags, chosen, args.seeds, args.output)
     found = bench_runs.read(ARMS, args.seeds, args.output)
     rows = [[name, *bench_runs.accuracies(runs.values(), "lenient"), str(len(runs))] for name, runs in found.items()]
     title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
     print_table(title, ["rate", *bench_runs.headings("lenient"), "runs"], rows)
+    bench_runs.warn(found)
     settings = next(run.settings for runs in found.values() for run in runs.values())
-    name = args.name or data_label(settings["model_name_or_path"].removesuffix("/model"))
-    draw(keep(args.results, name, results(found)), args.chart)
+    draw(keep(args.results, model_name(args, settings), results(found)), args.chart)
+
+
+def model_name(args: argparse.Namespace, settings: Mapping[str, Any]) -> str:
+    """Under which the results are kept."""
+    return args.name or data_label(settings["model_name_or_path"].removesuffix("/model"))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -34,9 +34,14 @@ MAY_DIFFER = side_by_side.NAMES | {"seed", "gradient_checkpointing", "activation
 
 def resolve(flags: list[str]) -> dict[str, Any]:
     """The settings of a run with these flags, as run.json records them; raises UserError."""
+    return resolve_all([flags])[0]
+
+
+def resolve_all(commands: Sequence[list[str]]) -> list[dict[str, Any]]:
+    """The settings of several runs, each by its flags; UserError for the first one that cannot be run."""
     # in a process of its own, which takes torch and CUDA with it when it ends
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_resolve, flags).result()
+        return list(pool.map(_resolve, commands))
 
 
 def _resolve(flags: list[str]) -> dict[str, Any]:

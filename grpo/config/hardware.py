@@ -29,7 +29,7 @@ ON_CPU: dict[str, Any] = {
     "load_in_8bit": False,
 }
 
-SLOW_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16; use --bf16 false"
+NO_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16"
 
 
 def world_size() -> int:
@@ -104,7 +104,10 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> l
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     notes = _fit_optimizer_to_cpu(settings, typed) + _about_rounding(settings)
-    return notes + [SLOW_BF16] * (settings["bf16"] and not cpu_has_bf16())
+    if settings["bf16"] and not cpu_has_bf16():
+        settings["bf16"] = "bf16" in typed
+        notes.append(f"{NO_BF16}; {'use --bf16 false' if settings['bf16'] else 'the recipe has it on, it is off'}")
+    return notes
 
 
 def cpu_has_bf16() -> bool:

@@ -107,19 +107,15 @@ def _usual_rate(settings: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[
             trains an adapter, it is multiplied.
     """
     rate = float(below.get("learning_rate") or settings["learning_rate"])
-    if not _trains_adapter(settings) or _trains_adapter(below):
+    if not validate.trains_adapter(settings) or validate.trains_adapter(below):
         return rate, []
-    raised = float(f"{validate.ADAPTER_RATE * rate:.12g}")  # 1.5e-3 and not 0.0014999999999999998
-    return raised, [
-        f"note: an adapter learns at {validate.ADAPTER_RATE} times the learning_rate of all weights: {raised:g} "
+    times, top = validate.ADAPTER_RATE, validate.ADAPTER_TOP
+    raised = max(rate, min(float(f"{times * rate:.12g}"), top))  # 2e-5 and not 0.000019999999999999998
+    note = (
+        f"note: an adapter learns at {times} times the learning_rate of all weights, up to {top:g}: {raised:g} "
         f"instead of {rate:g}; --learning_rate sets another"
-    ]
-
-
-def _trains_adapter(settings: Mapping[str, Any]) -> bool:
-    """Whether an adapter is asked for, or a saved one in a local directory is trained further."""
-    model = os.path.expanduser(str(settings.get("model_name_or_path")))
-    return bool(settings.get("use_peft")) or os.path.isfile(os.path.join(model, "adapter_config.json"))
+    )
+    return raised, [note] * (raised != rate)
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:

@@ -207,11 +207,20 @@ def _check_keep_best(settings: dict[str, Any]) -> None:
 
 
 ADAPTER_RATE = 10  # an adapter's best learning rate is so many times that of all weights (docs/reading-curves.md)
+ADAPTER_TOP = 5e-4  # beyond it both models measured there learn less
+
+
+def trains_adapter(settings: Mapping[str, Any]) -> bool:
+    """Whether an adapter is asked for, or a saved one in a local directory is trained further."""
+    model = os.path.expanduser(str(settings.get("model_name_or_path")))
+    return bool(settings.get("use_peft")) or os.path.isfile(os.path.join(model, "adapter_config.json"))
 
 
 def doubts(settings: Mapping[str, Any], usual: float) -> list[str]:
     """A note where the learning rate cannot be meant; `usual` is the one without the command line's."""
     rate = settings["learning_rate"]
+    if trains_adapter(settings) and 0 < rate <= 1e-5:
+        return [f"note: learning_rate {rate:g} teaches an adapter next to nothing; try {ADAPTER_RATE * rate:g}"]
     if 0 < 100 * usual <= rate:
         return [f"note: learning_rate {rate:g} is {rate / usual:,.0f} times the default here; try about {usual:g}"]
     if rate >= 1e-2 and not settings["use_peft"]:

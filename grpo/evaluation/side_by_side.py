@@ -147,13 +147,14 @@ def _estimate(numbers: dict[str, Any], key: str, times: int) -> Estimate | None:
 
 
 def spread(gains: Sequence[float]) -> Spread | None:
-    """Of gains in percentage points; None where there are fewer than two.
+    """Of gains in percentage points; None where there are fewer than two, or all are the same: nothing tells then how
+    far apart they are.
 
     >>> found = spread([40.0, 46.0, 49.0])
     >>> found.mean, round(found.deviation, 2), round(found.low, 1), round(found.high, 1)
     (45.0, 4.58, 33.6, 56.4)
     """
-    if len(gains) < 2:
+    if len(set(gains)) < 2:
         return None
     mean, low, high = comparison.mean_interval(gains)
     assert low is not None and high is not None
@@ -234,7 +235,9 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """All that is shown of several runs, for the page and the terminal."""
     differ, notes = differing(runs), warnings(runs)
     changed, again = _not_repeated(runs, differ), _twice(runs)
-    if changed:
+    if unknown := [run.name for run in runs if not run.settings]:
+        notes.append(f"the settings of {unknown[0]} are unknown, so nothing says that the runs repeat one experiment")
+    elif changed:
         named = ", ".join([*changed[:3], *["…"] * (len(changed) > 3)])
         notes.append(f"mean and spread are over different experiments: the runs differ in {named}")
     else:
@@ -252,7 +255,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         "spreads": spreads(runs),
         "paired": {name: (gains(found)[lead], found[lead]) for name, found in others.items()},
         "differing": differ,
-        "repeats": not changed and not again,
+        "repeats": not unknown and not changed and not again,
         "warnings": notes,
     }
 

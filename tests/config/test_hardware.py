@@ -67,17 +67,20 @@ def test_use_cpu_overrides_the_inline_block_and_recipes():
 
 @pytest.mark.parametrize("has", [True, False])
 def test_bf16_on_a_cpu_is_what_was_asked_for(has, monkeypatch):
+    """A recipe's only where the CPU has instructions for it."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has, "avx512_f": True})
     values = settings(use_cpu=True, bf16=True)
     assert hardware.fit_to_machine(values, typed={"use_cpu"}, chosen={"use_cpu"}) == []
     assert not values["bf16"]  # the inline block's is for a GPU
-    values = settings(use_cpu=True, bf16=True)
-    notes = hardware.fit_to_machine(values, typed=set(), chosen={"use_cpu", "bf16"})
-    assert values["bf16"] and values["dtype"] == "float32"
-    assert notes == [] if has else "use --bf16 false" in notes[0]
+    for typed, says in ((set(), "the recipe has it on, it is off"), ({"bf16"}, "use --bf16 false")):
+        values = settings(use_cpu=True, bf16=True)
+        notes = hardware.fit_to_machine(values, typed, chosen={"use_cpu", "bf16"})
+        assert values["bf16"] == (has or bool(typed)) and values["dtype"] == "float32"
+        assert notes == [] if has else says in notes[0]
 
 
-def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path):
+def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, "cpu_has_bf16", lambda: True)
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("use_cpu: true\nbf16: true\nreport_to: none\n", encoding="utf-8")
     demo = ["--model_name_or_path", str(DEMO / "model"), "--output_dir", str(tmp_path / "run")]

@@ -100,11 +100,18 @@ def test_several_data_sets_are_a_list_and_one_is_a_text(tmp_path):
         ("--learning_rate 5e-4 --config low_memory_24gb --optim adamw_torch", ""),
         ("--learning_rate 2e-4", ""),
         ("--learning_rate 0", ""),
+        ("--learning_rate 1e-5 --use_peft true", "1e-05 teaches an adapter next to nothing; try 0.0001"),
+        ("--learning_rate 1e-5", ""),
     ],
 )
 def test_a_learning_rate_far_above_its_default_is_noted(flags, says):
     notes = [note for note in resolve(INLINE, [*CPU, *flags.split()]).notes if "learning_rate" in note]
     assert bool(notes) == bool(says) and all(says in note for note in notes)
+
+
+def test_an_adapter_of_the_script_at_the_rate_of_all_weights_is_noted():
+    config = resolve({**INLINE, "use_peft": True}, CPU)
+    assert "note: learning_rate 5e-06 teaches an adapter next to nothing; try 5e-05" in config.notes
 
 
 def test_an_adapter_learns_at_ten_times_the_rate_of_all_weights(tmp_path):
@@ -117,7 +124,7 @@ def test_an_adapter_learns_at_ten_times_the_rate_of_all_weights(tmp_path):
     both = recipe(tmp_path, "learning_rate: 2.0e-5\nuse_peft: true\n", "both.yaml")
     assert found("") == (5e-6, False)
     assert found("--use_peft true") == (5e-5, True)
-    assert found("--config demo --use_peft true") == (1.5e-3, True)  # not 0.0014999999999999998
+    assert found("--config demo --use_peft true") == (5e-4, True)  # not 1.5e-3: beyond it an adapter learns less
     assert found(f"--config {adapter}") == (5e-5, True)
     assert found(f"--config {all_weights} --use_peft true") == (2e-4, True)
     # a rate from where the adapter is asked for, or from above, is meant for it

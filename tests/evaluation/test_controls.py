@@ -27,6 +27,8 @@ SETTINGS = {
     "reward_weights": [1.0, 2.0, 3.0, 4.0, 5.0],
 }
 
+NOTHING = dict.fromkeys(controls.BY_RIGHT_ANSWERS)
+
 
 def gold(row):
     return rewards.extract_hash_answer(row["answer"])
@@ -53,6 +55,20 @@ def test_without_held_out_questions_nothing_is_shuffled(changed):
     """They would be cut from the shuffled rows."""
     with pytest.raises(UserError, match="whose answers stay right"):
         controls.shuffled(SETTINGS | changed, Path("shuffled.jsonl"))
+
+
+def test_rows_without_gold_answers_are_not_shuffled():
+    with pytest.raises(UserError, match="has no column 'solution' whose values could be shuffled"):
+        controls.shuffled(SETTINGS | {"answer_column": "solution"}, Path("shuffled.jsonl"))
+
+
+@pytest.mark.parametrize("key", controls.BY_RIGHT_ANSWERS)
+def test_what_chooses_by_right_answers_is_refused(key, monkeypatch, capsys):
+    settings = NOTHING | {key: True}
+    monkeypatch.setattr(controls.compare, "resolve", lambda flags: settings)
+    monkeypatch.setattr(sys, "argv", ["controls.py"])
+    assert controls.bench_runs.start(controls.bench_runs.parser(""), controls.run) == 2
+    assert capsys.readouterr().err.startswith(f"error: {key}: it chooses by right answers")
 
 
 def test_format_only_keeps_the_rewards_without_gold_answers():
@@ -91,6 +107,7 @@ def test_the_table_has_each_side_and_what_it_lacks(monkeypatch, capsys):
     gains = {"real": 5, "random": 1, "shuffled": 0, "format": 2}
     monkeypatch.setattr(controls, "SIDES", {side: lambda *_: [] for side in gains})
     monkeypatch.setattr(controls.bench_runs.compare, "train", train)
+    monkeypatch.setattr(controls.bench_runs.compare, "resolve_all", lambda commands: [NOTHING] * len(commands))
     monkeypatch.setattr(sys, "argv", ["controls.py", "--seeds", "3", "--", "--config", "demo"])
     assert controls.bench_runs.start(controls.bench_runs.parser(""), controls.run) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -112,6 +129,7 @@ def test_some_sides_can_be_trained_alone(monkeypatch, capsys, tmp_path):
         controls, "SIDES", {side: lambda *_, side=side: made.append(side) or [] for side in ("real", "shuffled")}
     )
     monkeypatch.setattr(controls.bench_runs.compare, "train", train)
+    monkeypatch.setattr(controls.bench_runs.compare, "resolve_all", lambda commands: [NOTHING] * len(commands))
     for words, status in ((["shuffled"], 0), ([], 0), (["nope"], 2)):
         monkeypatch.setattr(
             sys, "argv", ["controls.py", "--output", str(tmp_path / "runs"), "--arms", *words, *DEMO_RECIPE]

@@ -109,7 +109,7 @@ def test_other_questions_are_not_paired_and_said(capsys):
 
 
 def test_an_unfinished_run_is_shown_without_its_gain():
-    runs = write("a"), write("b"), write("c")
+    runs = write("a"), write("b", after="1110"), write("c")
     for name in ("eval_after.json", "completions_after.jsonl", "comparison.json"):
         (runs[2] / name).unlink()
     change(runs[2], status="interrupted")
@@ -135,6 +135,23 @@ def test_a_repeat_needs_another_seed():
     assert compared["warnings"] == ["a and c are one experiment that counts twice: they have the same seed"]
     assert not compare(write("a", seed=1, data_seed=None), write("b", seed=1, data_seed=1))["repeats"]
     assert compare(write("a", seed=1, data_seed=1), write("b", seed=1, data_seed=2))["repeats"]
+
+
+def test_equal_gains_tell_no_spread():
+    for name, seed in (("a", 1), ("b", 2)):
+        write(name, seed=seed)
+    compared = side_by_side.compare(side_by_side.read([Path("a"), Path("b")]))
+    assert compared["repeats"] and compared["spreads"] == {}
+    assert "rose" not in page(compared).text
+
+
+def test_runs_of_unknown_settings_are_no_repeats():
+    for name in ("a", "b"):
+        run = write(name, after="1111" if name == "a" else "1110")
+        record = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**record, "settings": None}))
+    compared = side_by_side.compare(side_by_side.read([Path("a"), Path("b")]))
+    assert not compared["repeats"] and "the settings of a are unknown" in compared["warnings"][0]
 
 
 def test_runs_that_ended_at_different_steps_are_noted():

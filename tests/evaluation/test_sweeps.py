@@ -113,6 +113,26 @@ def test_the_advantage_of_one_seed_is_paired():
     assert bench_runs.advantage(found["other"], {}) is None
 
 
+def test_other_answers_before_training_count_in_the_advantage():
+    """Runs in other number formats begin elsewhere, and may end alike."""
+    write_learner(Path("base-seed1"), 5)
+    write_learner(Path("other-seed1"), 4, right=3)
+    found = bench_runs.read(["other", "base"], [1], Path())
+    less = bench_runs.advantage(found["other"], found["base"])
+    reference = scipy.stats.ttest_1samp([0, 0, -100, 0, 0, 0, 0, 0], 0).confidence_interval(0.95)
+    assert (less.value, less.low, less.high) == pytest.approx((-12.5, *reference))
+
+
+def test_seeds_that_differ_by_the_same_are_paired_by_question():
+    for seed in (1, 2):
+        write_learner(Path(f"base-seed{seed}"), 1)
+        write_learner(Path(f"other-seed{seed}"), 5)
+    found = bench_runs.read(["other", "base"], [1, 2], Path())
+    low, high = comparison.tango(4, 0, 8)
+    assert bench_runs.advantage(found["other"], found["base"]) == Estimate(50.0, 100 * low, 100 * high)
+    assert "(" in bench_runs.accuracies(found["other"].values(), "lenient")[2]
+
+
 def test_the_advantage_of_several_seeds_is_paired_by_seed():
     for name, gains in (("base", [1, 0, 1]), ("other", [5, 6, 4])):
         for seed, gain in enumerate(gains):
@@ -144,11 +164,14 @@ def test_what_is_not_finished_is_not_read():
 
 def test_each_arm_is_trained_with_its_own_flags(monkeypatch):
     lines = []
+    resolved = []
+    monkeypatch.setattr(compare, "resolve_all", resolved.extend)
     monkeypatch.setattr(compare, "train", lambda seeds, flags: (lines.append(flags) or [], 0))
     chosen = bench_runs.choose({"a": ["--x", "1"], "b": [], "c": []}, ["b", "a"])
     bench_runs.train(["--config", "demo"], chosen, [1], Path("runs"))
     tail = ["--output_dir", "runs/a"]
     assert lines == [["--config", "demo", "--x", "1", *tail], ["--config", "demo", "--output_dir", "runs/b"]]
+    assert resolved == [["--config", "demo", "--x", "1"], ["--config", "demo"]]
     assert bench_runs.choose({"a": []}, []) == {} and list(bench_runs.choose({"a": []}, None)) == ["a"]
     with pytest.raises(UserError, match="there is no 'z'; choose from a"):
         bench_runs.choose({"a": []}, ["z"])
@@ -156,6 +179,12 @@ def test_each_arm_is_trained_with_its_own_flags(monkeypatch):
     with pytest.raises(SystemExit) as end:
         bench_runs.train([], {"a": []}, [1], Path())
     assert end.value.code == 130
+
+
+def test_an_arm_that_cannot_run_stops_the_first_one(monkeypatch):
+    monkeypatch.setattr(compare, "train", lambda *_: pytest.fail("it trained"))
+    with pytest.raises(UserError, match="num_generations"):
+        bench_runs.train(DEMO, {"a": [], "b": ["--num_generations", "1"]}, [1], Path())
 
 
 def points(*known):
@@ -173,8 +202,22 @@ def test_results_of_a_model_grow_and_those_of_others_stay():
     every = learning_rates.keep(file, "mine", more)
     assert every["other"] == other and json.loads(file.read_text()) == every
     assert [(point["rate"], point["after"]) for point in every["mine"]["lora"]] == [(1e-5, 20), (1e-4, 70)]
+    before = file.read_text()
     longer = {**found, "steps": 99, "lora": points((1e-3, 2, 70, 60, 80))}
-    assert len(learning_rates.keep(file, "mine", longer)["mine"]["lora"]) == 1
+    with pytest.raises(UserError, match="holds runs of mine with 24 steps, these have 99; set --name or --results"):
+        learning_rates.keep(file, "mine", longer)
+    assert file.read_text() == before
+    with pytest.raises(UserError, match="with 8 questions, these have 20"):
+        learning_rates.keep(file, "mine", {**found, "questions": 20})
+
+
+def test_runs_of_another_length_than_the_kept_ones_are_refused_at_once(monkeypatch, capsys):
+    Path("results.json").write_text(json.dumps({"mine": {"steps": 30, "questions": 200}}))
+    monkeypatch.setattr(compare, "resolve", lambda flags: BASE)
+    words = ["--name", "mine", "--results", "results.json", "--arms", "all-1e-4"]
+    monkeypatch.setattr(sys, "argv", ["learning_rates.py", *words])
+    assert bench_runs.start(learning_rates.parser(), learning_rates.run) == 2
+    assert "holds runs of mine with 30 steps, these have 15" in capsys.readouterr().err
 
 
 def test_the_chart_is_drawn_from_the_results_alone(monkeypatch):
@@ -192,11 +235,16 @@ def test_the_chart_is_drawn_from_the_results_alone(monkeypatch):
     ("script", "words", "says"),
     [
         (learning_rates, ["--draw", "--results", "nowhere.json"], "error: results: 'nowhere.json' does not exist"),
+        (learning_rates, ["--draw", "--results", "broken.json"], "error: results: 'broken.json' is no JSON"),
+        (learning_rates, ["--seeds", "x"], "error: seeds: 'x' is not a whole number"),
+        (learning_rates, ["--seed", "1"], "error: --seed 1: no such flag"),
+        (learning_rates, ["--output", "broken.json/x"], "error: [Errno 20] Not a directory"),
         (ablations, ["--pilots", "4", "4"], "error: pilots: [4, 4] are not two different numbers"),
         (ablations, ["--pilots", "0", "4"], "error: pilots: [0, 4] are not two different numbers"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(script, words, says, monkeypatch, capsys):
+    Path("broken.json").write_text("{")
     monkeypatch.setattr(sys, "argv", ["benchmark.py", "--output", ".", *words])
     assert bench_runs.start(script.parser(), script.run) == 2
     error = capsys.readouterr().err

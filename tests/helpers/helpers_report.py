@@ -86,14 +86,15 @@ def write_run(run, text="plain", count=12):
     return run
 
 
-def write_learner(run, gain, **settings):
-    """A finished run whose first two of eight answers are right before training, and `gain` more after it."""
+def write_learner(run, gain, right=2, **settings):
+    """A finished run whose first `right` of eight answers are right before training, and `gain` more after it."""
     write_run(run)
     answered = {
         when: [{"question": str(place), **dict.fromkeys(comparison.MEASURES, place < count)} for place in range(8)]
-        for when, count in (("before", 2), ("after", 2 + gain))
+        for when, count in (("before", right), ("after", right + gain))
     }
-    (run / "completions_after.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answered["after"]))
+    for when, rows in answered.items():
+        (run / f"completions_{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values())))
     record = json.loads((run / "run.json").read_text())
     record["settings"] |= settings
