@@ -109,7 +109,7 @@ def test_a_learning_rate_far_above_its_default_is_noted(flags, says):
     assert bool(notes) == bool(says) and all(says in note for note in notes)
 
 
-def test_an_adapter_of_the_script_at_the_rate_of_all_weights_is_noted():
+def test_an_adapter_at_the_rate_of_all_weights_is_noted():
     config = resolve({**INLINE, "use_peft": True}, CPU)
     assert "note: learning_rate 5e-06 teaches an adapter next to nothing; try 5e-05" in config.notes
 

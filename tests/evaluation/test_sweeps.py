@@ -211,7 +211,7 @@ def test_results_of_a_model_grow_and_those_of_others_stay():
         learning_rates.keep(file, "mine", {**found, "questions": 20})
 
 
-def test_runs_of_another_length_than_the_kept_ones_are_refused_at_once(monkeypatch, capsys):
+def test_runs_of_another_length_are_refused_at_once(monkeypatch, capsys):
     Path("results.json").write_text(json.dumps({"mine": {"steps": 30, "questions": 200}}))
     monkeypatch.setattr(compare, "resolve", lambda flags: BASE)
     words = ["--name", "mine", "--results", "results.json", "--arms", "all-1e-4"]
