@@ -136,20 +136,25 @@ def pilot(flags: list[str], steps: int, directory: str) -> float:
 
 
 def measure(flags: list[str], chosen: Mapping[str, list[str]], lengths: Sequence[int], file: Path) -> None:
-    """Write the seconds of the short runs that these arms need and that the file does not have yet."""
+    """Write the seconds of the short runs that these arms need and that the file does not have yet.
+
+    UserError where the file has those of other flags.
+    """
     known = read_pilots(file)
+    if known and (then := json.loads(file.read_text())["flags"]) != flags:
+        raise UserError(f"output: {str(file)!r} is of runs with {' '.join(then)}; use another --output, or delete it")
     for name in chosen:
         needed = sorted(lengths) if name == "base" else [max(lengths)] * (name in STARTS_LONGER + STEPS_DIFFER)
         for steps in [] if name in known else needed:
             with tempfile.TemporaryDirectory() as directory:
                 print(f"{name}: what do {steps} steps cost?", flush=True)
                 known.setdefault(name, {})[steps] = pilot([*flags, *chosen[name]], steps, directory)
-        file.write_text(json.dumps(known, indent=1) + "\n")
+        file.write_text(json.dumps({"flags": flags, "seconds": known}, indent=1) + "\n")
 
 
 def read_pilots(file: Path) -> dict[str, dict[int, float]]:
     """Seconds by arm and steps; empty where nothing was measured."""
-    found = json.loads(file.read_text()) if file.exists() else {}
+    found = json.loads(file.read_text())["seconds"] if file.exists() else {}
     return {name: {int(steps): seconds for steps, seconds in each.items()} for name, each in found.items()}
 
 

@@ -233,6 +233,8 @@ def table(results: Mapping[str, dict[str, Any]]) -> None:
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> None:
+    if not args.minutes > 0:
+        raise UserError(f"minutes: {args.minutes:g} is not a time; use a number above 0")
     if not (args.model / "config.json").is_file():
         raise UserError(f"model: {str(args.model)!r} holds no config.json; use the directory of SmolLM2-135M-Instruct")
     model, output = args.model.resolve(), args.output.resolve()

@@ -140,9 +140,9 @@ def gains(compared: dict[str, Any]) -> dict[str, Estimate]:
 
 
 def _estimate(numbers: dict[str, Any], key: str, times: int) -> Estimate | None:
-    """A number and its interval; None where one of them is missing."""
+    """A number and its interval; None where one of them is missing or not finite."""
     found = [numbers.get(f"{key}{end}") for end in ("", "_low", "_high")]
-    values = [times * value for value in found if isinstance(value, int | float)]
+    values = [times * value for value in found if isinstance(value, int | float) and math.isfinite(value)]
     return Estimate(*values) if len(values) == 3 else None
 
 

@@ -120,9 +120,7 @@ def draw(
     if curve.lows != curve.highs:
         outline = (curve.steps + curve.steps[::-1], curve.highs + curve.lows[::-1])
         axes.fill(*outline, color=COLORS[color], alpha=0.15, linewidth=0)  # fill_between would define it in <defs>
-    if len(curve.steps) == 1:  # a dot that needs no <defs>, as a marker does
-        dot = ([left, left + 0.01], 2 * curve.values)
-        axes.plot(*dot, color=COLORS[color], linewidth=6, solid_capstyle="round", clip_on=False)
+    _dot(axes, curve, color)
     noisy = curve.window > 1
     axes.plot(curve.steps, curve.values, color=COLORS[color], linewidth=1 if noisy else 2, alpha=0.4 if noisy else 1)
     if noisy:
@@ -137,6 +135,13 @@ def draw(
     for alarm in alarms:
         if isinstance(alarm["step"], int) and left <= alarm["step"] <= right:
             axes.axvline(alarm["step"], color=COLORS["bad"], linewidth=1.2, linestyle=(0, (3, 3)))
+
+
+def _dot(axes: "Axes", curve: Curve, color: str) -> None:
+    """Show a curve of a single point, which as a line would be nothing."""
+    if len(curve.steps) == 1:  # unlike a marker, this needs no <defs>
+        ends = [curve.steps[0], curve.steps[0] + 0.01]
+        axes.plot(ends, 2 * curve.values, color=COLORS[color], linewidth=6, solid_capstyle="round", clip_on=False)
 
 
 def _frame(axes: "Axes", steps: list[int], values: Sequence[float]) -> tuple[int, int]:
@@ -201,6 +206,7 @@ def svg_together(curves: dict[str, Curve | None], label: str, width: int, height
             if curve:
                 color, dash = LINES[place % len(LINES)], DASHES[place % len(DASHES)]
                 style: Any = (0, dash) if dash else "solid"
+                _dot(axes, curve, color)
                 axes.plot(curve.steps, curve.running_mean, color=COLORS[color], linestyle=style, linewidth=2)
 
     ends = (f"{name} {number(curve.values[-1])} at step {curve.steps[-1]}" for name, curve in found.items())

@@ -145,6 +145,8 @@ def test_parts_end_in_a_table_and_are_not_repeated():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ([str(MODEL), "--minutes", "-3"], "error: minutes: -3 is not a time"),
+        ([str(MODEL), "--minutes", "nan"], "error: minutes: nan is not a time"),
         (["nowhere"], "error: model: 'nowhere' holds no config.json"),
         ([str(MODEL), "--parts", "sum"], "error: parts: there is no 'sum'; choose from check"),
     ],

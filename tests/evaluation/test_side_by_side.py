@@ -1,6 +1,7 @@
 """grpo/evaluation/side_by_side.py: gains of several runs, their spread, and what the page and the terminal show."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def save(run, when, records):
         summary[f"accuracy_{measure}"] = sum(record[measure] for record in records) / len(records)
     (run / f"eval_{when}.json").write_text(json.dumps(summary))
     (run / f"completions_{when}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def spoil_numbers(path):
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps({key: math.nan if isinstance(each, float) else each for key, each in known.items()}))
 
 
 def change(run, status="finished", **settings):
@@ -225,6 +231,7 @@ def test_evaluations_alone_are_compared_by_their_answers():
         (lambda run: (run / "completions_after.jsonl").write_text("{\n{}\n"), r"completions_after\.jsonl, line 1 is"),
         (lambda run: [path.unlink() for path in run.glob("eval_*.json")], "'b' holds no evaluation"),
         (lambda run: [path.write_text('{"n": 4}') for path in run.glob("eval_*.json")], "'b' holds no evaluation"),
+        (lambda run: [spoil_numbers(path) for path in run.glob("eval_*.json")], "'b' holds no evaluation"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(spoil, reason):

@@ -94,6 +94,8 @@ def test_short_runs_are_made_once(monkeypatch):
     ablations.measure(["--config", "demo"], every, (4, 12), file)
     assert ablations.read_pilots(file) == {"base": {4: 14.0, 12: 22.0}, "filter": {12: 22.0}}
     assert [steps for _, steps in asked] == [4, 12, 12] and asked[2][0] == ["--config", "demo", "--max_samples", "9"]
+    with pytest.raises(UserError, match=r"'pilots.json' is of runs with --config demo; use another --output"):
+        ablations.measure(["--config", "smollm2"], every, (4, 12), file)
 
 
 def test_a_pilot_leaves_the_users_cache_as_it_is(monkeypatch):
@@ -262,7 +264,8 @@ def shown(monkeypatch, capsys, *words):
 def test_the_table_has_steps_seconds_and_the_gain_less_the_bases(monkeypatch, capsys):
     write_learner(Path("base-seed1"), 1)
     write_learner(Path("filter-seed1"), 5)
-    Path("pilots.json").write_text(json.dumps({"base": {"4": 18.0, "12": 34.0}, "filter": {"12": 40.0}}))
+    seconds = {"base": {"4": 18.0, "12": 34.0}, "filter": {"12": 40.0}}
+    Path("pilots.json").write_text(json.dumps({"flags": [], "seconds": seconds}))
     table = shown(monkeypatch, capsys, "--seeds", "1", "2", "--arms")
     assert "base 1 24 58 50.0 (44-56) 62.5 (56-69) +12.5 (" in table  # 10 + 24 × 2 seconds
     assert "filter 1 24 64 50.0 (44-56) 62.5 (56-69) +62.5 (" in table and "+50.0 (" in table

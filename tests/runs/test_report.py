@@ -313,7 +313,8 @@ def test_ticks_are_steps_that_were_logged_and_the_last(steps, ticks):
 def test_a_single_log_is_a_dot():
     one, two = ([{"step": step, "kl": 0.5} for step in range(4, end)] for end in (5, 6))
     dotted = [charts.svg(charts.read_curves(logs)["kl"], "KL", 320, 150, []) for logs in (one, two)]
-    assert ["stroke-linecap: round" in chart for chart in dotted] == [True, False]
+    dotted += [charts.svg_together(charts.read_curves(logs), "KL", 320, 150) for logs in (one, two)]
+    assert ["stroke-linecap: round" in chart for chart in dotted] == [True, False, True, False]
 
 
 @pytest.mark.slow
