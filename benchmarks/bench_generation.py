@@ -16,11 +16,19 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from bench_common import clock, device, load, print_table, prompt_ids
+from bench_common import (
+    clock,
+    device,
+    end_by_chance,
+    end_vllm_by_chance,
+    load,
+    print_table,
+    prompt_ids,
+    trainer_config,
+)
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from grpo.config.check_cases import end_by_chance, end_vllm_by_chance, trainer_config
 from grpo.core.errors import UserError
 from grpo.policy import engines, vllm
 from grpo.policy.generation import eos_ids
@@ -36,7 +44,7 @@ def prepare(given: argparse.Namespace, engine: str) -> Sampler:
         end_by_chance(model, eos_ids(model, tokenizer), given.mean_length)
     settings: dict[str, Any] = {engines.SWITCH_OF[engine]: True} if engine in engines.SWITCH_OF else {}
     if engine == "vllm":
-        vllm.check_installed(on_cpu=device().type == "cpu")
+        vllm.check_installed(on_cpu=device() == "cpu")
     with tempfile.TemporaryDirectory() as directory:
         config = trainer_config(
             device(), directory, bf16=False, per_device_train_batch_size=given.rows, gradient_checkpointing=False,

@@ -26,9 +26,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from bench_common import print_table
-
-from grpo.config.check_cases import Run, matrix_rate, train
+from bench_common import Run, matrix_rate, print_table, train
 
 
 def arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The tools beside the trainer: python -m grpo report | xray | plan | check | compare."""
+"""The tools beside the trainer: python -m grpo report | xray | compare."""
 
 import importlib
 import sys
@@ -10,8 +10,6 @@ from grpo.core.errors import MISTAKE, UserError, did_you_mean, readable
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
     "xray": ("grpo.evaluation.xray", "completions in a JSONL file, scored reward by reward"),
-    "plan": ("grpo.config.plan", "what a run takes in memory, hours and money"),
-    "check": ("grpo.config.check", "what this machine can do, measured in minutes, and a recipe for it"),
     "compare": ("grpo.config.compare", "runs side by side, or one command with several seeds → compare.html"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"

@@ -9,7 +9,6 @@ import pytest
 from helpers_runs import DEMO, LONG, ROWS, SECRETS, TINY, finish, flags
 from hypothesis import HealthCheck, settings
 
-from grpo.config import timing
 from grpo.runs import report
 
 # One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
@@ -53,32 +52,6 @@ def _without_charts(request, monkeypatch):
     if request.node.path.stem not in ("test_report", "test_security", "test_docs"):
         monkeypatch.setitem(report._environment(True).globals, "svg", lambda *_, **__: "")
         monkeypatch.setattr(report, "draw_curves", lambda run: run / "curves.png")
-
-
-@pytest.fixture(autouse=True)
-def _without_measuring_how_long_it_takes(request, monkeypatch):
-    """Preflight's decoding and training steps are most of a dry run's time; tests of them take them."""
-    if request.node.path.stem != "test_timing":
-        monkeypatch.setattr(timing, "measure", lambda *_, **__: None)
-
-
-@pytest.fixture
-def check_json(tmp_path):
-    """outputs/check.json, as `python -m grpo check` could have written it on a H100; all of it is made up."""
-    row = {"kind": "generation", "limit": 250, "tokens_per_second": 6400.0, "error": None}
-    found = {
-        "device": {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "memory": 85_000_000_000},
-        "limits": {"copy_bytes_per_second": 2.5e12, "matrix_flops_per_second": {"bfloat16": 6e14, "float32": 5e13}},
-        "rows": [
-            {"kind": "training", "name": "lean", "seconds": 1.0, "tokens_per_second": 1e4, "error": None},
-            row | {"engine": "continuous", "seconds": 1.0},
-            {"kind": "generation", "engine": "hf", "error": "out of memory in this case"},
-        ],
-    }
-    path = tmp_path / "outputs" / "check.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(found))
-    return path
 
 
 @pytest.fixture

@@ -2,20 +2,12 @@
 
 import ast
 import json
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
-import transformers.utils
 from helpers_runs import ROOT, flags
-from transformers import Qwen2Config
-
-import train_grpo
-from grpo.config import hardware, plan
-from grpo.config.resolve import merge
 
 CELLS = json.loads((ROOT / "notebooks" / "grpo.ipynb").read_text(encoding="utf-8"))["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
@@ -72,46 +64,3 @@ def test_every_cell_runs_on_a_cpu(displayed, capsys):
     assert [record["status"] for record in records] == ["finished", "finished"]
     assert records[1]["settings"]["reward_funcs"][-1] == "my_reward.concise"
     assert len(displayed) == 2 and all("srcdoc=" in page and "GRPO run report" in page for page in displayed)
-
-
-@pytest.fixture
-def on_a_t4(displayed, monkeypatch):
-    """What the cells define where there is a GPU, and the command lines that they would run there."""
-    lines = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Tesla T4")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    monkeypatch.setattr(train_grpo, "main", lambda argv, dataset=None: lines.append(argv))
-    for name in ("notebook", "notebook-own"):
-        Path("outputs", name).mkdir(parents=True)
-        Path("outputs", name, "report.html").touch()
-    names, _ = execute(CODE)
-    assert names["SETTINGS"] is names["T4"]
-    return names["T4"], lines
-
-
-def test_the_run_on_a_t4_fits_its_memory(on_a_t4, monkeypatch):
-    sizes = {"num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4864, "tie_word_embeddings": True}
-    sizes |= {"num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936}
-    monkeypatch.setattr(plan, "model_config", lambda name: Qwen2Config(**sizes))  # Qwen2.5-0.5B's
-    _, planned = plan.read(["--gpu", "T4", *on_a_t4[0]])
-    text = "".join("".join(cell["source"]) for cell in CELLS)
-    size, minutes = map(int, re.search(r"about (\d+) GB of 16, and (\d+) minutes", text).groups())
-    assert round(planned.peak) == size < 12
-    assert planned.dense and not plan.read(["--gpu", "H100", *on_a_t4[0]])[1].dense  # also planned on a T4
-    assert sum(planned.seconds(0).values()) < 60 * minutes < 1.2 * sum(planned.seconds(1).values())
-
-
-def test_commands_on_a_t4_get_its_number_formats(on_a_t4, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: False)  # Turing has none
-    for argv in on_a_t4[1]:
-        merged = merge(train_grpo.HYPERPARAMETERS, argv, 1)
-        notes = hardware.fit_to_machine(merged.settings, merged.typed, merged.chosen)
-        assert [note for note in notes if "report_to" not in note] == [
-            "note: Tesla T4 has no bfloat16, so weights are float32 and computed in fp16"
-        ]
-        found = [merged.settings[key] for key in ("dtype", "fp16", "bf16", "attn_implementation")]
-        assert found == ["float32", True, False, "sdpa"]  # a T4 only emulates bfloat16, and has no FlashAttention
-    assert len(on_a_t4[1]) == 3

@@ -28,7 +28,7 @@ MODES = {
     "... --eval_only true": "evaluate a model, without training",
     '... --ask "QUESTION"': "ask the newest finished run",
     "... --merge_only DIRECTORY": "merge a saved adapter into its model",
-    "python -m grpo TOOL": "report, xray, plan, check or compare",
+    "python -m grpo TOOL": "report, xray or compare",
 }
 MAIN = {
     "Model": {

@@ -1,6 +1,5 @@
 """Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
 
-import contextlib
 import math
 import os
 import re
@@ -15,7 +14,6 @@ from rich.panel import Panel
 from rich.table import Table
 from transformers import SchedulerType
 
-from grpo.config import plan, timing
 from grpo.core.checklist import Check, check_if, counted, in_words, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
@@ -239,7 +237,6 @@ def about_model(
     peft_config: "PeftConfig | None",
     data: Data,
     largest_id: int,
-    time_on_cpu: Callable[[memory.Shape, int], str],
 ) -> Iterator[Check]:
     name, training, model = config.model.model_name_or_path, config.training, config.model
     try:
@@ -287,8 +284,9 @@ def about_model(
         chosen = "on" if training.gradient_checkpointing else "off"
         finding = f"gradient_checkpointing {chosen}: about {in_words(without)} at the peak without it, "
         yield Check("ok", "checkpointing", f"{finding}{in_words(free)} free on {where}")
-    yield about_time(config, data, shape, at_once, dense, time_on_cpu)
     steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
+    most = "at most " if config.script.filter_pass_rate and training.max_steps <= 0 else ""
+    yield Check("ok", "this run", most + counted(steps, "optimizer step"))
     if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
         finding = f"the learning rate rises for {counted(training.warmup_steps, 'step')}, and the run has {steps:,}"
         yield Check("warning", "warm-up", finding, "lower warmup_steps, or write a share of the run: 0.1")
@@ -321,33 +319,6 @@ def can_choose_checkpointing(config: Config) -> bool:
     sharded = launched or training.fsdp or training.deepspeed
     other = config.script.use_unsloth or config.model.attn_implementation == "eager"
     return config.frees_checkpointing and not sharded and not other
-
-
-def about_time(
-    config: Config,
-    data: Data,
-    shape: memory.Shape,
-    pack_tokens: int | None,
-    dense: bool,
-    time_on_cpu: Callable[[memory.Shape, int], str],
-) -> Check:
-    """The steps of this run, and about how long they take: by the plan of a GPU, by a measurement on a CPU."""
-    training, script, steps = config.training, config.script, count_steps(config, data)
-    most = "at most " if script.filter_pass_rate and training.max_steps <= 0 else ""
-    finding = most + counted(steps, "optimizer step")
-    if training.device.type == "cuda" and shape.layers:
-        import torch
-
-        with contextlib.suppress(UserError):  # a GPU whose rates are not known
-            name = torch.cuda.get_device_name(training.device)
-            finding += f", {plan.duration(config, shape, len(data.train), pack_tokens, dense, name)}"
-    if training.device.type == "cpu" and shape.layers:
-        try:
-            about = time_on_cpu(shape, steps)
-        except Exception as error:  # of any model's own code, which training meets again
-            about = f"of which none could be timed ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
-        finding += about and f", {about}"
-    return Check("ok", "this run", finding)
 
 
 def about_disk(config: Config, shape: memory.Shape) -> Check:
@@ -484,11 +455,7 @@ def check(
             explained.add("judge_reward_func")
         checks += probe.about_rewards(tried, weights, explained)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
-
-    def time_on_cpu(shape: memory.Shape, steps: int) -> str:
-        return timing.describe(config, model_config, peft_config, tokenizer, data, solutions, shape, steps)
-
-    checks += about_model(config, model_config, peft_config, data, largest_id, time_on_cpu)
+    checks += about_model(config, model_config, peft_config, data, largest_id)
     return checks
 
 
