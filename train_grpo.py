@@ -73,7 +73,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     num_generations=16,  # completions per prompt: the group that advantages are relative to
     max_completion_length=786,  # tokens; longer completions are cut off and rarely earn anything
     temperature=1.0,
-    generation="auto",  # what samples: lean on a CPU; on a GPU vLLM if it is installed, else continuous; or hf
+    generation="auto",  # what samples: on a GPU vLLM where it is installed, otherwise lean; or hf
     beta=0.0,  # weight of the KL penalty; 0 needs no reference model (2025's default was 0.04)
     # Optimization
     per_device_train_batch_size=16,  # completions (2025's TRL counted prompts: 1 / 4 / 16 then is 16 / 4 / 16 now)
@@ -197,7 +197,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
             eval_dataset=data.held_out,
             processing_class=tokenizer,
         )
-        run.begin(**data.facts(), self_check=trainer.self_check)
+        run.begin(**data.facts())
         before = before_after.measure_before(config, trainer, tokenizer, data, judge)
         accuracy = curve.follow(config, run, trainer, tokenizer, data, before)  # eval_every and keep_best, if set
         # 3. Training. One optimizer step:

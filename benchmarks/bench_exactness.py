@@ -1,8 +1,7 @@
-"""Is LeanGRPOTrainer's gradient stock TRL's: for every architecture, for random settings, for PEFT's methods?
+"""Is LeanGRPOTrainer's gradient stock TRL's: for random settings, for PEFT's methods?
 
-    python benchmarks/bench_exactness.py architectures [NAME ...]   all causal models of transformers, at toy size
     python benchmarks/bench_exactness.py settings [--count 100]     random settings of those that change the loss
-    python benchmarks/bench_exactness.py peft                       PEFT's methods
+    python benchmarks/bench_exactness.py peft [NAME ...]            PEFT's methods
 
 Each case runs in a process of its own, within a time limit: one optimizer step of GRPOTrainer and of LeanGRPOTrainer
 on the same completions, in float32 on a CPU. A case ends as
@@ -10,16 +9,13 @@ on the same completions, in float32 on a CPU. A case ends as
 packed       computed in packs, and the gradients are equal
 fell back    left to TRL's own step, and the gradients are equal
 refused      stock TRL cannot train it either
-not built    no toy of this architecture could be made here, so nothing is known
+not built    no such adapter could be made here, so nothing is known
 random, quantile   equal but for random draws, or for a token on the threshold of top_entropy_quantile that rounding
              moves across it
 DIFFERS      anything else; the exit status is then 1
 
 difference   the largest of a parameter's gradient, relative to its norm (or to a thousandth of the whole gradient's,
              where that is more); equal means below 1e-3. Rounding leaves 1e-6 to 1e-4
-padded       the same where prompts have different lengths, so that stock pads them on the left: a large value there
-             means that stock trains the model at positions that count the padding
-decoding     how completions can be sampled and evaluated: `lean`, `continuous` (equal to generate's) or `generate`
 """
 
 import argparse
@@ -38,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 LIMIT, WORDS = 1e-3, 500
-COLUMNS = ("case", "outcome", "difference", "padded", "decoding", "note")
+COLUMNS = ("case", "outcome", "difference", "note")
 Result = dict[str, Any]
 
 # --- One step of both trainers
@@ -147,142 +143,6 @@ def compared(build: Callable[[], Any], **options: Any) -> Result:
 
 def one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:160]
-
-
-# --- Architectures
-
-SIZES = {
-    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "bpe_vocab_size"), 512),
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim", "embedding_size"), 32),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
-    **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), 4),
-    **dict.fromkeys(("num_key_value_heads", "n_head_kv"), 2),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "d_inner", "dff", "ffn_hidden_size"), 64),
-    **dict.fromkeys(("decoder_ffn_dim", "encoder_ffn_dim", "dim_ff", "shared_intermediate_size"), 64),
-    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"), 32),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "max_target_positions"), 64),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k_experts", "moe_k"), 2),
-    **dict.fromkeys(("n_group", "topk_group"), 1),
-    **dict.fromkeys(("head_dim", "dim_head", "attention_head_dim", "kv_channels", "global_head_dim"), 8),
-    **dict.fromkeys(("window_size", "sliding_window", "attention_window_size", "local_attention"), 8),
-    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "index_head_dim"), 8),
-    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_head_dim", "mamba_d_head", "mamba_head_dim"), 16),
-    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "index_n_heads", "rotary_dim"), 4),
-    **dict.fromkeys(("mamba_d_state", "mamba_chunk_size", "state_size", "ssm_state_size", "chunk_size"), 8),
-    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
-    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
-    **dict.fromkeys(("mamba_n_groups", "n_groups", "first_k_dense_replace"), 1),
-    **dict.fromkeys(("num_kv_shared_layers", "hidden_size_per_layer_input", "embd_layer_norm"), 0),
-    "mamba_d_ssm": 64,
-    "encoder_hash_byte_group_vocab": 100,
-    "index_topk": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    **dict.fromkeys(("eos_token_id", "decoder_start_token_id"), 2),
-    **dict.fromkeys(("is_decoder", "causal"), True),
-    **dict.fromkeys(("router_jitter_noise", "input_jitter_noise", "router_aux_loss_coef"), 0.0),
-}
-# What the names above do not say
-ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2}
-INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8}
-SPECIAL: dict[str, dict[str, Any]] = {
-    "bailing_hybrid": {"num_expert_group": 1, "n_group": 1, "num_experts_per_token": 2, "linear_num_heads": 4},
-    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-    "deepseek_v2": ROUTED,
-    "dots1": {**ROUTED, "num_local_experts": 4, "n_group": 1, "topk_group": 1},
-    "dots3_note_text": {"per_layer_config": {}, "num_key_value_heads": 4},
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "hunyuan_v1_dense": {"head_dim": 8},
-    "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
-    "kimi_linear": {"num_experts_per_token": 2, "linear_num_heads": 4, "linear_head_dim": 8},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "mamba2": {"num_heads": 4, "head_dim": 16},
-    "ministral": {"head_dim": 8},
-    "nemotron": {"num_key_value_heads": 2},
-    "qwen4_exp_text": {**INDEXER, "indexer_budget": 64, "indexer_compress_ratio": 4},
-    "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 8]},
-    "xlm": {"emb_dim": 32, "n_words": 512},
-    "xmod": {"default_language": "en_XX"},
-    "zaya": {"num_experts_per_tok": 1},
-}
-
-
-def toy(name: str) -> Any:
-    """A randomly initialised model of this model type, as small as its configuration allows."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    small = shrunk(AutoConfig.for_model(name))
-    if "qk_rope_head_dim" in small and "num_key_value_heads" in small:
-        small["num_key_value_heads"] = small["num_attention_heads"]  # latent attention shares no heads
-    config = AutoConfig.for_model(name, **{**small, **SPECIAL.get(name, {})})
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    count = sum(weight.numel() for weight in model.parameters())
-    if count > 4e7:
-        raise ValueError(f"the toy has {count / 1e6:.0f}M parameters")
-    noise(model)
-    return model
-
-
-def shrunk(config: Any) -> dict[str, Any]:
-    """The settings of a configuration at toy size, its inner configurations included."""
-    layers = 2
-    found: dict[str, Any] = {}
-    for key, value in config.to_dict().items():
-        if key in config.sub_configs and getattr(config, key, None) is not None:
-            found[key] = shrunk(getattr(config, key))
-        elif key in SIZES and value is not None:
-            found[key] = SIZES[key]
-        elif "drop" in key and isinstance(value, float):
-            found[key] = 0.0
-        elif key in ("layer_types", "mlp_layer_types", "layers_block_type") and isinstance(value, list):
-            found[key] = list(dict.fromkeys(value))[:layers]
-            found[key] += found[key][-1:] * (layers - len(found[key]))
-    return found
-
-
-def architecture(name: str) -> Result:
-    import torch
-
-    try:
-        toy(name)(input_ids=torch.tensor([[5, 6, 7, 8]]), use_cache=False)
-    except Exception as error:
-        return {"outcome": "not built", "note": one_line(error)}
-    found = compared(lambda: toy(name))
-    trainer = found.pop("trainer", None)
-    if trainer is None or found["outcome"] == "DIFFERS":
-        return found
-    if found["outcome"] == "packed":
-        found["padded"] = compared(lambda: toy(name), equal_prompts=False).get("difference")
-    return found | decoding(toy(name), trainer)
-
-
-def decoding(model: Any, trainer: Any) -> Result:
-    """Whether the evaluation's way of completing prompts gives what `generate` gives."""
-    from grpo.policy import continuous, generation
-    from grpo.policy.decoding import sampling_mode
-
-    tokenizer, prompts = trainer._tokenizer, [[5, 6, 7], [8, 9, 10, 11, 12], [5, 6, 7]]
-    jobs = list(enumerate(prompts))
-    try:
-        stock = [ids for _, ids, _ in generation.complete_by_generate(model, tokenizer, jobs, [2], 5, 1, None)]
-    except Exception as error:
-        return {"decoding": "refused", "note": one_line(error)}
-    if generation.obstacle(model):
-        return {"decoding": "generate"}
-    engines = {"lean": generation.complete_in_full_batch}
-    if continuous.unfit(model) is None:
-        engines["continuous"] = continuous.complete_continuously
-    for name, complete in engines.items():
-        with sampling_mode(model):
-            done = sorted(complete(model, tokenizer, jobs, [2], 5, 3))
-        if [ids for _, ids, _ in done] != stock:
-            return {"decoding": "DIFFERS", "outcome": "DIFFERS", "note": f"{name} decoding is not generate's"}
-    return {"decoding": " and ".join(engines)}
 
 
 # --- Settings and adapters
@@ -435,22 +295,19 @@ def results(function: Callable[[str], Result], cases: list[str], seconds: float)
         found = isolated(function, case, seconds)
         cells = [found.get(column) for column in COLUMNS]
         shown = ["" if cell is None else f"{cell:.0e}" if isinstance(cell, float) else str(cell) for cell in cells]
-        print(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(shown, (26, 9, 10, 6, 8, 0), strict=True)), flush=True
-        )
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(shown, (26, 9, 10, 0), strict=True)), flush=True)
         yield found
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["architectures", "settings", "peft"])
+    parser.add_argument("what", choices=["settings", "peft"])
     parser.add_argument("cases", nargs="*", help="only these")
     parser.add_argument("--count", type=int, default=100, help="of random settings")
     parser.add_argument("--seconds", type=float, default=180, help="time limit of a case")
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     import torch
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.utils import logging
 
     import grpo.training.trainer  # noqa: F401, before the fork
@@ -458,16 +315,12 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     function, cases = {
-        "architectures": (architecture, list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)),
         "settings": (setting, [str(number) for number in range(options.count)]),
         "peft": (adapter, list(adapters()) if options.what == "peft" else []),
     }[options.what]
     found = list(results(function, options.cases or cases, options.seconds))
     counts = Counter(one["outcome"] for one in found)
     print("\n" + ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
-    shifted = [one["case"] for one in found if (one.get("padded") or 0) > LIMIT]
-    if shifted:
-        print(f"stock counts padding on the left as positions: {', '.join(shifted)}")
     return int(counts["DIFFERS"] > 0)
 
 

@@ -59,8 +59,8 @@ def prepare(given: argparse.Namespace, engine: str) -> Sampler:
     chosen = rollouts.choose(trainer, engine)
     if chosen is not None:
         return lambda ids: chosen(trainer, ids)
-    if engine in ("lean", "continuous"):
-        raise UserError(f"generation: {engine} does not run with this model; see the note above")
+    if engine == "lean":
+        raise UserError("generation: lean does not run with this model; see the note above")
     return lambda ids: trainer._generate_single_turn(ids, None, {}, given.num_generations)[0]
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--num_shots", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3, help="rollouts that are timed, after one that is not")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--engines", nargs="+", default=["hf", "lean", "continuous", "vllm"])
+    parser.add_argument("--engines", nargs="+", default=["hf", "lean", "vllm"])
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     _, tokenizer = load(given.model)

@@ -58,7 +58,7 @@ MAIN = {
         "max_completion_length": "tokens; longer completions are cut off",
         "temperature": "of sampling",
         "beta": "weight of the KL penalty; 0: no reference model",
-        "generation": "what samples: lean, continuous, hf, vllm, auto",
+        "generation": "what samples: lean, hf, vllm, auto",
     },
     "Optimization": {
         "per_device_train_batch_size": "completions computed at once per device",
@@ -90,7 +90,7 @@ MORE = {  # where --help_all lists this project's other settings
         *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds"),
     ),
     "GRPO": (),
-    "Optimization": ("packed", "pack_tokens", "self_check"),
+    "Optimization": ("packed", "pack_tokens"),
     "The run": ("overwrite_run", "keep_best", "merge_lora"),
 }
 EXAMPLES = (

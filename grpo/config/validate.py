@@ -55,7 +55,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 
 # Where TRL takes any text and complains in the middle of a run
 CHOICES: dict[str, tuple[str, ...]] = {
-    "generation": ("auto", "lean", "hf", "continuous", "vllm"),
+    "generation": ("auto", "lean", "hf", "vllm"),
     "vllm_mode": ("colocate", "server"),
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),

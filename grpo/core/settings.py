@@ -64,9 +64,8 @@ class ScriptArguments:
     )
     generation: str = field(
         metadata={
-            "help": "How completions are sampled: lean (a batch that shrinks as they end), continuous (CUDA graphs on "
-            "a cache of fixed size), hf (TRL's model.generate), vllm; auto: lean on a CPU, on CUDA vLLM where it is "
-            "installed and fits in memory, otherwise continuous."
+            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
+            "vllm; auto: on CUDA vLLM where it is installed and fits in memory, otherwise lean."
         },
     )
     dataset_config: str | None = field(
@@ -172,13 +171,6 @@ class ScriptArguments:
         default=None,
         metadata={
             "help": "Tokens a training step computes at once, at most; unset: 2048 on a CPU, mostly 8192 on a GPU"
-        },
-    )
-    self_check: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Try what samples and what computes packs before the run (half a minute), leave what is wrong, "
-            "take the fastest; unset: on a GPU"
         },
     )
     # The run

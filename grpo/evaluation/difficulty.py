@@ -51,8 +51,7 @@ def pass_rates(config: Config, model: "PreTrainedModel", tokenizer: Any, data: D
         many = [prompt for prompt in prompts for _ in range(k)]
         with phase(EVALUATION), training_autocast(training, model):
             batch_size = training.per_device_eval_batch_size
-            engine = config.script.generation
-            drawn = generate(model, tokenizer, many, limit, batch_size, sampling, "difficulty", engine)
+            drawn = generate(model, tokenizer, many, limit, batch_size, sampling, "difficulty")
         texts = tokenizer.batch_decode([ids for ids, _ in drawn], skip_special_tokens=True)
         prefill = data.prompt_format.prefill
         right = [judge.is_right(prefill + text, rows[index // k]) for index, text in enumerate(texts)]

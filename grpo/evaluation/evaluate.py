@@ -94,13 +94,12 @@ def measure(
     prefill, chat = data.prompt_format.prefill, data.prompt_format.chat
     prompts = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs)
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
-    engine = config.script.generation
     drawn: list[tuple[list[int], bool]] = []
     with phase(EVALUATION), training_autocast(training, model):
-        greedy = generate(model, tokenizer, prompts, limit, batch_size, engine=engine)
+        greedy = generate(model, tokenizer, prompts, limit, batch_size)
         if k > 1:
             many = [prompt for prompt in prompts for _ in range(k)]
-            drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training), engine=engine)
+            drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training))
     records = []
     rows, several = data.held_out.to_list(), bool(data.sources)
     for row, (ids, cut) in zip(rows, greedy, strict=True):

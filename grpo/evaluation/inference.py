@@ -49,8 +49,7 @@ def answer(
     training = config.training
     prompts = tokenize([prompt_format.prompt(config.script.ask or "", shots)], tokenizer, config.template_kwargs)
     with training_autocast(training, model):
-        limit, engine = config.completion_limit, config.script.generation
-        ((ids, cut),) = generate(model, tokenizer, prompts, limit, batch_size=1, engine=engine)
+        ((ids, cut),) = generate(model, tokenizer, prompts, config.completion_limit, batch_size=1)
     text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
     end = f" (cut off at {config.completion_limit} tokens)" if cut else ""
     read = extract_answer(text, prompt_format.pattern)

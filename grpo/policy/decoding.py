@@ -24,8 +24,6 @@ from grpo.core.processes import say
 if TYPE_CHECKING:
     from grpo.policy.generation import Sampling
 
-Copies = dict[tuple[Module, str], Parameter]  # of a module's weights, by their names
-
 
 def base_of(model: Any) -> Any:
     """The model itself: a PEFT model's layers hold the adapter, and its own forward hides what the model's takes."""
@@ -33,14 +31,14 @@ def base_of(model: Any) -> Any:
 
 
 @contextlib.contextmanager
-def sampling_mode(model: Any, copies: Copies | None = None) -> Iterator[None]:
+def sampling_mode(model: Any) -> Iterator[None]:
     """Evaluation mode without gradients, `on_sdpa`, with `sampling_weights`; all restored, also where it fails."""
     training = model.training
     plain = "unsloth" not in sys.modules  # whose models have attention and adapters of their own
     with contextlib.ExitStack() as stack:
         if plain:
             stack.enter_context(on_sdpa(model))
-            stack.enter_context(sampling_weights(model, copies))
+            stack.enter_context(sampling_weights(model))
         stack.enter_context(torch.no_grad())
         model.eval()
         try:
@@ -71,17 +69,13 @@ def on_sdpa(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sampling_weights(model: Any, copies: Copies | None = None) -> Iterator[None]:
+def sampling_weights(model: Any) -> Iterator[None]:
     """LoRA merged, and under autocast 16-bit copies of float32 weights, which it would cast anew for each token.
 
     The sum of a weight and its adapter is rounded to the format in which the forward multiplies. Weights that are
     quantized or sharded are left as they are, with a line where that leaves an adapter unmerged; so are those for
     whose copies half of the free memory is too little.
-
-    Args:
-        copies: those of an earlier call, whose memory is used again; filled by this one.
     """
-    copies = {} if copies is None else copies
     layers = [module for module in model.modules() if isinstance(module, lora.LoraLayer)]
     merging: list[Any] = [layer for layer in layers if not (layer.disable_adapters or layer.merged)]
     why_not = why_not_merged(model, merging)
@@ -89,7 +83,7 @@ def sampling_weights(model: Any, copies: Copies | None = None) -> Iterator[None]
         _note(f"note: the adapter is not merged to sample, because {why_not}")
         merging = []
     modules = dict.fromkeys(_cast_anew(model, layers)) | {layer.get_base_layer(): layer for layer in merging}
-    if sum(_bytes_of_copy(module) for module in modules) > free_memory(model.device) / 2 and not copies:
+    if sum(_bytes_of_copy(module) for module in modules) > free_memory(model.device) / 2:
         if merging:
             _note("note: the adapter is not merged to sample, because copies of its weights take too much memory")
         merging, modules = [], {}
@@ -97,7 +91,7 @@ def sampling_weights(model: Any, copies: Copies | None = None) -> Iterator[None]
     try:
         with torch.no_grad():
             for module, layer in modules.items():
-                _use_copy(module, layer, copies)
+                _use_copy(module, layer)
         yield
     finally:
         for module, parameters in before:
@@ -106,7 +100,7 @@ def sampling_weights(model: Any, copies: Copies | None = None) -> Iterator[None]
             layer.merged_adapters.clear()  # `unmerge` would subtract, from a copy that nobody needs
 
 
-def _use_copy(module: Module, layer: Any, copies: Copies) -> None:
+def _use_copy(module: Module, layer: Any) -> None:
     """Let a module compute with a copy of its weights, with the adapter's share where `layer` has one."""
     held = {name: weight for name, weight in module._parameters.items() if weight is not None}
     for name, weight in held.items():
@@ -117,26 +111,20 @@ def _use_copy(module: Module, layer: Any, copies: Copies) -> None:
         found = module._parameters[name]
         assert found is not None
         new = in_autocast(found) if type(module) is torch.nn.Linear else found
-        kept = copies.get((module, name))
-        if kept is None:
-            kept = copies[module, name] = Parameter(new.detach(), requires_grad=False)
-        else:
-            kept.copy_(new)
-        module._parameters[name] = kept
+        module._parameters[name] = Parameter(new.detach(), requires_grad=False)
 
 
 def merged_weights(layer: Any) -> dict[str, torch.Tensor]:
     """Copies of a LoRA layer's own weight and bias with the adapter's share; the layer stays as it is."""
     module = layer.get_base_layer()
-    copies: Copies = {}
     before = dict(module._parameters)
     try:
         with torch.no_grad():
-            _use_copy(module, layer, copies)
+            _use_copy(module, layer)
+        return {name: weight.data for name, weight in module._parameters.items() if weight is not None}
     finally:
         module._parameters.update(before)
         layer.merged_adapters.clear()
-    return {name: weight.data for (_, name), weight in copies.items()}
 
 
 def why_not_merged(model: Any, layers: Sequence[Any]) -> str | None:
@@ -190,13 +178,6 @@ def free_memory(device: torch.device) -> int:
         return int(psutil.virtual_memory().available)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + unused)
-
-
-def all_memory(device: torch.device) -> int:
-    """Bytes of a device."""
-    if device.type != "cuda":
-        return int(psutil.virtual_memory().total)
-    return int(torch.cuda.mem_get_info(device)[1])
 
 
 @functools.cache

@@ -28,7 +28,7 @@ def settle(settings: dict[str, Any], given: set[str]) -> None:
     if settings["use_transformers_continuous_batching"]:
         raise UserError(
             "use_transformers_continuous_batching: it turns float32 weights into 16-bit ones for good and starts anew "
-            "for each rollout; drop it, and use --generation continuous"
+            "for each rollout; drop it"
         )
     if cache is not None:
         implied["hf"] = "cache_implementation"
@@ -121,7 +121,7 @@ def check_agreement(training: "GRPOConfig") -> None:
         if what != words[0]:
             raise UserError(
                 f"generation: process 0 {words[0]} and process {process} {what}, as their GPUs or libraries differ; "
-                "use --generation continuous, or --generation vllm --vllm_enable_sleep_mode true where all have vLLM"
+                "use --generation lean, or --generation vllm --vllm_enable_sleep_mode true where all have vLLM"
             )
 
 

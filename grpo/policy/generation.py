@@ -2,12 +2,12 @@
 
 `model.generate` computes every row of a batch until its longest completion ends. Answers have long tails, so most of
 that work is for rows that have already ended. Greedy completions here are those of `model.generate`
-(tests/policy/test_generation.py), in less time (benchmarks/bench_evaluation.py).
+(tests/policy/test_generation.py), in less time (benchmarks/bench_generation.py).
 """
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from grpo.core.processes import say
-from grpo.policy import continuous
 from grpo.policy.decoding import NextToken, base_of, sampling_mode
 
 if TYPE_CHECKING:
@@ -86,19 +85,17 @@ def generate(
     batch_size: int,
     sampling: Sampling | None = None,
     label: str = "evaluate",
-    engine: str = "auto",
 ) -> list[Completion]:
     """One completion per prompt, in the order of the prompts; greedy where `sampling` is None.
 
     All processes share the prompts among them, and all of them get all the completions. The model samples in
-    `sampling_mode`, on a GPU by continuous batching; the global random state stays.
+    `sampling_mode`; the global random state stays.
 
     Args:
         prompts: token ids; they are taken in order of length, so that little is padding.
         max_new_tokens: where a completion is cut off.
         batch_size: rows that are computed at once.
         label: what the progress bar is called.
-        engine: the run's `generation`; lean rules out CUDA graphs here as well.
     """
     state = PartialState()
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
@@ -108,7 +105,7 @@ def generate(
         why_not = "a repetition_penalty is set"
     if why_not:
         say(f"note: evaluation runs on model.generate, because {why_not}")
-    complete = complete_by_generate if why_not else way_of_evaluation(model, engine)
+    complete = complete_by_generate if why_not else complete_in_full_batch
     hidden = len(share) < 2 or not state.is_main_process
     bar = tqdm(total=len(share), desc=label, unit=" answers", leave=False, disable=hidden or None)  # None: no terminal
     devices = [model.device] if model.device.type == "cuda" else []
@@ -121,12 +118,6 @@ def generate(
             done.append(completion)
             bar.update()
     return [(ids if cut else ids[:-1], cut) for _, ids, cut in sorted(gather_object(done))]
-
-
-def way_of_evaluation(model: Any, engine: str) -> Callable[..., Iterator[Done]]:
-    """How a model without an `obstacle` completes prompts where rollouts are sampled by `engine`."""
-    graphs = engine != "lean" and model.device.type == "cuda" and continuous.unfit(model) is None
-    return continuous.complete_continuously if graphs else complete_in_full_batch
 
 
 def complete_in_full_batch(

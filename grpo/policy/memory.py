@@ -42,8 +42,6 @@ STATE_BYTES = (
     ("sgd", lambda b: 0.0),
     ("lion", lambda b: b),
 )
-KEPT = 1 / 4  # of a GPU's memory: what continuous batching may hold while the model trains (training/rollouts.py)
-LENGTHS = 256  # positions by which its cache grows, and the part of it that attention reads
 # Share of the free memory that the estimate without checkpointing may take: its own error, fragments, longer prompts
 ROOM = 0.7
 # Bytes of activations, CUDA graphs and the sampler in vLLM: an assumption, not measured
@@ -192,9 +190,6 @@ def memory(
     buckets = gradients if devices > 1 and sharding == "none" else 0.0  # DDP reduces gradients in a copy
     trained = {**resident, "gradients": gradients / of_gradients + buckets}
     copied = 0.0 if training.use_vllm or of_weights > 1 else _copies(shape, training, model)
-    if not (training.use_vllm or training.use_cpu or of_weights > 1):
-        held = _cache(shape, training, model, rollout_per_device, prompt_length) + copied
-        trained["rollout cache"] = held if held <= KEPT * device_memory else 0.0
     step = training_step(shape, training, model, tokens, bool(pack_tokens), dense) + gathered
     in_place = any(name in _optimizer(training) for name in ("8bit", "4bit", "fused", "stable_adamw"))
     update = 0.0 if in_place else gradients / of_state  # torch's foreach takes all square roots at once
@@ -279,9 +274,8 @@ def _generation(shape: Shape, training: "Training", model: "Model", rows: int, p
 
 
 def _cache(shape: Shape, training: "Training", model: "Model", rows: int, prompt_length: int) -> float:
-    """Bytes of the keys and values of a rollout's longest sequences, as continuous batching reserves them."""
+    """Bytes of the keys and values of a rollout's longest sequences."""
     length = prompt_length + (training.max_completion_length or 0)
-    length = max(length, min(-(-length // LENGTHS) * LENGTHS, shape.positions or length))
     return float(rows * length * shape.layers * 2 * shape.key_value * _number(training, model))
 
 

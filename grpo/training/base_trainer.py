@@ -51,7 +51,6 @@ class BaseGRPOTrainer(GRPOTrainer):
         prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Rewards
             and logs get the whole text; TRL's completion alone would never be in the format (TRL issue 6966).
         skip_unsolved: groups without a right completion move nothing, neither by rewards nor by the KL term.
-        self_check: what was tried before the run, a dictionary each (selfcheck.py).
         losses_finite: whether all losses of this process were finite since a callback last set it.
     """
 
@@ -64,7 +63,6 @@ class BaseGRPOTrainer(GRPOTrainer):
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         self.checkpoint_facts: dict[str, Any] = {}
-        self.self_check: list[dict[str, Any]] = []
         self._resumed_from: Path | None = None
         with phase(out_of_memory.START), vllm_engine.used_by_trl():
             super().__init__(*args, **kwargs)

@@ -12,10 +12,10 @@ from grpo.rewarding.judge import Judge
 from grpo.rewarding.weighting import RewardWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
-from grpo.training import callbacks, console, selfcheck
+from grpo.training import callbacks, console
 from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.stopping import Stopping
-from grpo.training.trainer import LeanGRPOTrainer, trainer_class
+from grpo.training.trainer import trainer_class
 
 
 def make_trainer(config: Config, run: Run, judge: Judge, prefill: str, **arguments: Any) -> BaseGRPOTrainer:
@@ -39,8 +39,6 @@ def make_trainer(config: Config, run: Run, judge: Judge, prefill: str, **argumen
         arguments["peft_config"] = get_peft_config(config.model)
     with readable("the trainer"), readable("the Hub", remedy="set a hub_model_id that you may write"):
         trainer = trainer_class(config.script)(args=training, **arguments)
-    if isinstance(trainer, LeanGRPOTrainer) and selfcheck.wanted(trainer, config.script.self_check):
-        trainer.self_check = selfcheck.run(trainer, config.script.generation == "auto", config.script.pack_tokens)
     trainer.judge, trainer.prefill, trainer.skip_unsolved = judge, prefill, config.script.skip_unsolved
     trackers.start(training)
     trainer.checkpoint_facts = facts

@@ -51,7 +51,7 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
     Args:
-        generation: how completions are sampled: auto, lean, hf, continuous or vllm (rollouts.py). None: as the
+        generation: how completions are sampled: auto, lean, hf or vllm (rollouts.py). None: as the
             GRPOConfig says, with the same completions as a GRPOTrainer of the same seed.
         packed: false uses TRL's own training step, with its padding.
         pack_tokens: the largest number of positions in a pack, which bounds the memory of a training step (except
@@ -74,7 +74,6 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         if pack_tokens is not None and pack_tokens < 1:
             raise ValueError(f"pack_tokens: {pack_tokens} is out of range; use at least 1")
         self.backend: attention.Backend | None = None  # None: everything is TRL's own
-        self.refused: set[str] = set()  # backends whose trial failed
         self._known: tuple[torch.Tensor, torch.Tensor, None] | None = None
         self._plan: Plan | None = None
         self._in_training_step = False
@@ -110,7 +109,6 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         for backend in [] if reason else packable.candidates(self):
             if self.backend is not None:
                 say(f"note: {self.backend.name} is not used: {reason}")
-                self.refused.add(self.backend.name)
             self.backend, self.pack_tokens = backend, pack_tokens or backend.pack_tokens
             if (reason := packable.misfit(self)) is None:
                 return backend, None
@@ -255,14 +253,6 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
             if self._generation is not None and not self.use_vllm:
                 stack.enter_context(rollouts.as_the_loss(self))
             return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As BaseGRPOTrainer's; what rollouts keep in the device's memory is given back at its end."""
-        try:
-            return super().train(*args, **kwargs)
-        finally:
-            if self._engine is not None:
-                self._engine.close()
 
     def _check_rollout(self, output: Batch) -> None:
         self._sync_check(self, output)

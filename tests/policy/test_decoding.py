@@ -118,15 +118,12 @@ def test_other_adapters_leave_no_trace_either(options):
 
 def test_the_next_merge_shows_an_optimizer_step():
     model = adapted()
-    copies = {}
-    with sampling_mode(model, copies):
+    with sampling_mode(model):
         first = model(IDS).logits
-        pointers = [weight.data_ptr() for weight in model.parameters()]
     model(IDS).logits.logsumexp(-1).sum().backward()
     torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.01).step()
-    with sampling_mode(model, copies):
+    with sampling_mode(model):
         second = model(IDS).logits
-        assert pointers == [weight.data_ptr() for weight in model.parameters()]  # what a CUDA graph reads
     with torch.no_grad():
         assert torch.allclose(second, model(IDS).logits, atol=1e-4)
     assert not torch.allclose(second, first, atol=1e-3)
@@ -217,4 +214,4 @@ def test_free_memory_of_a_gpu_counts_what_torch_holds_unused(monkeypatch):
     for name, value in [("memory_reserved", 700), ("memory_allocated", 200), ("mem_get_info", (1000, 8000))]:
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     device = SimpleNamespace(type="cuda")
-    assert decoding.free_memory(device) == 1500 and decoding.all_memory(device) == 8000
+    assert decoding.free_memory(device) == 1500

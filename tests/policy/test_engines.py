@@ -52,7 +52,7 @@ def test_a_switch_of_trl_and_the_setting_mean_each_other(given, engine, switch):
         ({"generation": "hf", "use_vllm": True}, "hf contradicts use_vllm True.*--use_vllm false"),
         ({"generation": "vllm", "use_vllm": False}, "vllm contradicts use_vllm false"),
         ({"generation": "lean", "cache_implementation": "static"}, "lean contradicts cache_implementation static"),
-        ({"use_transformers_continuous_batching": True}, "for good.*use --generation continuous"),
+        ({"use_transformers_continuous_batching": True}, "for good.*drop it"),
         ({"use_vllm": True, "cache_implementation": "static"}, "no effect with use_vllm"),
     ],
 )
@@ -188,7 +188,7 @@ def test_processes_that_decide_differently_end_with_one_line(others, differs, mo
         make_trainer(SimpleNamespace(training=training), None, None, "")
 
     for agree in (engines.check_agreement, make):
-        with pytest.raises(UserError, match=f"^generation: {differs}.*--generation continuous") as caught:
+        with pytest.raises(UserError, match=f"^generation: {differs}.*--generation lean") as caught:
             agree(training)
         assert "\n" not in str(caught.value)
 

@@ -5,7 +5,6 @@ from helpers_models import QWEN_15B
 from helpers_runs import DEMO
 from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM
-from trl import get_peft_config
 
 import train_grpo
 from grpo.config.resolve import resolve
@@ -120,34 +119,3 @@ def test_a_run_writes_what_was_estimated(learned):
     written = sum(path.stat().st_size for path in (learned.path / "checkpoint-1").iterdir())
     assert written == pytest.approx(checkpoint, rel=0.05)
     assert (learned.path / "model.safetensors").stat().st_size == pytest.approx(final, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("flags", "copies"),
-    [
-        (["bfloat16"], 0),
-        (["bfloat16", "--use_peft", "true"], 1_310_340_608),  # the layers that it is merged into
-        (["float32"], 1_543_714_304),
-        (["float32", "--use_peft", "true"], 1_543_714_304),
-    ],
-)
-def test_a_rollouts_cache_stays_if_it_is_small_for_the_gpu(flags, copies):
-    training, model = on_a_gpu("--gradient_checkpointing", "false", *flags[1:])
-    model.dtype = flags[0]
-    shape = memory.shape(QWEN_15B, get_peft_config(model))
-    cache = 2 * (64 * 1280 * 28 * 2 * 256 + copies)  # 256 + 786 positions, and the next multiple of 256
-
-    def kept(size):
-        return memory.memory(shape, training, model, 64, 256, 8192, device_memory=size).get("rollout cache", 0)
-
-    assert kept(4.1 * cache) == cache and kept(3.9 * cache) == 0
-    training.use_vllm = True
-    assert kept(80e9) == 0
-
-
-@pytest.mark.parametrize(("length", "reserved"), [(1024, 1024), (1025, 1280), (32_700, 32_768), (33_000, 33_000)])
-def test_a_cache_is_rounded_up_within_the_models_positions(length, reserved):
-    """As `continuous.Decoder.reserve` does."""
-    training, model = on_a_gpu("--max_completion_length", str(length - 256))
-    parts = memory.memory(memory.shape(QWEN_15B), training, model, 256, 256, 8192)
-    assert parts["generation"] == 256 * (reserved * 28 * 2 * 256 * 2 + 151_936 * 14)

@@ -71,30 +71,25 @@ def stock(trainer, ids):
     return GRPOTrainer._generate_single_turn(trainer, ids, None, {}, 4)[0]
 
 
-ENGINES = pytest.mark.parametrize("engine", ["lean", "continuous"])
-
-
-@ENGINES
 @pytest.mark.parametrize("limit", [1, 24, 60])
-def test_a_cold_policy_completes_as_trl_does(limit, engine, make, tokenizer, ids):
+def test_a_cold_policy_completes_as_trl_does(limit, make, tokenizer, ids):
     trainer = make(temperature=1e-4, max_completion_length=limit)
-    found = rollouts.choose(trainer, engine)(trainer, ids)
+    found = rollouts.choose(trainer, "lean")(trainer, ids)
     assert found == stock(trainer, ids)
     ended = [tokens[-1] == tokenizer.eos_token_id for tokens in found]
     assert all(end or len(tokens) == limit for tokens, end in zip(found, ended, strict=True))
     assert all(ended) if limit == 60 else not all(ended)
 
 
-@ENGINES
 @pytest.mark.parametrize("end", [True, False])
-def test_completions_of_the_end_token_alone_and_without_one(end, engine, make, tokenizer, ids):
+def test_completions_of_the_end_token_alone_and_without_one(end, make, tokenizer, ids):
     trainer = make(max_completion_length=5)
     eos = tokenizer.eos_token_id
     with torch.no_grad():
         trainer.model.get_output_embeddings().register_forward_hook(
             lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([eos]), 1e9 if end else -1e9)
         )
-    found = rollouts.choose(trainer, engine)(trainer, ids)
+    found = rollouts.choose(trainer, "lean")(trainer, ids)
     assert found == 12 * [[eos]] if end else all(len(tokens) == 5 and eos not in tokens for tokens in found)
     assert [len(tokens) for tokens in found] == [len(tokens) for tokens in stock(trainer, ids)]
 
@@ -106,27 +101,25 @@ SETTINGS = [
 ]
 
 
-@ENGINES
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings) or "usual")
-def test_samples_have_the_distribution_of_trls(settings, engine, make, ids):
+def test_samples_have_the_distribution_of_trls(settings, make, ids):
     """Of two tokens after one prompt: as many of a kind as the other's shares say, up to 5 standard deviations."""
     trainer, count = make(max_completion_length=2, **settings), 250
     torch.manual_seed(0)
-    ours = Counter(map(tuple, rollouts.choose(trainer, engine)(trainer, count * [ids[1]])))
+    ours = Counter(map(tuple, rollouts.choose(trainer, "lean")(trainer, count * [ids[1]])))
     trl = Counter(map(tuple, stock(trainer, count * [ids[1]])))
     for pair in ours | trl:
         share = (ours[pair] + trl[pair]) / (2 * count)
         assert abs(ours[pair] - trl[pair]) <= 5 * (2 * count * share * (1 - share)) ** 0.5 + 1, pair
 
 
-@ENGINES
-def test_the_global_random_state_decides(engine, usual, ids):
-    sample = rollouts.choose(usual, engine)
+def test_the_global_random_state_decides(usual, ids):
+    sample = rollouts.choose(usual, "lean")
     torch.manual_seed(7)
     first, state = sample(usual, ids), torch.get_rng_state()
     second = sample(usual, ids)
     torch.set_rng_state(state)  # as a resumed run does, with an engine that begins anew
-    assert rollouts.choose(usual, engine)(usual, ids) == second != first
+    assert rollouts.choose(usual, "lean")(usual, ids) == second != first
     torch.manual_seed(8)  # as another process has
     assert sample(usual, ids) != first
     same = [tuple(tokens) for tokens, prompt in zip(first, ids, strict=True) if prompt == ids[0]]
@@ -134,13 +127,12 @@ def test_the_global_random_state_decides(engine, usual, ids):
 
 
 @pytest.mark.slow
-@ENGINES
-def test_an_adapter_takes_part_and_dropout_does_not(engine, make, ids):
+def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
     torch.manual_seed(0)
     adapter = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, lora_dropout=0.5)
     trainer = make(peft_config=adapter, temperature=1e-4)
     trainer.model.train()
-    sample = rollouts.choose(trainer, engine)
+    sample = rollouts.choose(trainer, "lean")
     found = sample(trainer, ids)
     assert found == sample(trainer, ids) and trainer.model.training
     assert stock(trainer, ids) != found  # TRL samples from a policy with holes
@@ -164,13 +156,9 @@ def test_checkpointing_is_off_while_decoding_and_on_afterwards(make, ids, monkey
     assert seen == [False] and trainer.model.is_gradient_checkpointing and trainer.model.training
 
 
-def test_auto_is_lean_on_a_cpu_and_continuous_on_a_gpu(usual, make, monkeypatch, capsys):
+def test_auto_is_lean(usual):
     assert type(rollouts.choose(usual)) is rollouts.Lean
     assert rollouts.choose(usual, "hf") is None
-    trainer = make()
-    monkeypatch.setattr(type(trainer.args), "device", torch.device("cuda"))
-    assert type(rollouts.choose(trainer)) is rollouts.Continuous
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -200,7 +188,7 @@ def test_vllm_needs_its_switch_and_trls_batching_is_refused(usual, monkeypatch):
     with pytest.raises(UserError, match="needs use_vllm=True"):
         rollouts.choose(usual, "vllm")
     monkeypatch.setattr(usual.args, "use_transformers_continuous_batching", True)
-    with pytest.raises(UserError, match="use --generation continuous"):
+    with pytest.raises(UserError, match=r"use_transformers_continuous_batching: .* drop it"):
         rollouts.choose(usual, "auto")
 
 
@@ -211,21 +199,11 @@ def test_a_cache_of_the_users_own_choice_stays(make):
         rollouts.choose(trainer, "lean")
 
 
-@pytest.mark.parametrize("sharding", ["is_fsdp", "is_zero3"])
-def test_sharded_weights_are_left_to_generate_in_one_line(sharding, usual, monkeypatch, capsys):
-    monkeypatch.setattr(type(usual._dist), sharding, True)
-    assert rollouts.choose(usual, "continuous") is None
-    assert capsys.readouterr().out == (
-        "note: rollouts are sampled by model.generate, not continuous, because the weights are sharded\n"
-    )
-
-
 # --- In training
 
 
-@ENGINES
 @pytest.mark.parametrize("adapter", [None, LoraConfig(target_modules=["q_proj", "up_proj"])], ids=["all", "adapter"])
-def test_rollouts_follow_each_optimizer_step(engine, adapter, tmp_path, tokenizer, monkeypatch):
+def test_rollouts_follow_each_optimizer_step(adapter, tmp_path, tokenizer, monkeypatch):
     """A cold policy's completions at each step are `generate`'s with the weights of that step."""
     compared, real = [], LeanGRPOTrainer._generate_single_turn
 
@@ -236,17 +214,16 @@ def test_rollouts_follow_each_optimizer_step(engine, adapter, tmp_path, tokenize
 
     monkeypatch.setattr(LeanGRPOTrainer, "_generate_single_turn", sample)
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
-    _, _, trainer = trained(
-        LeanGRPOTrainer, model, tmp_path, peft=adapter, lengths="sampled", own={"generation": engine}, max_steps=3,
+    trained(
+        LeanGRPOTrainer, model, tmp_path, peft=adapter, lengths="sampled", own={"generation": "lean"}, max_steps=3,
         temperature=1e-4, learning_rate=0.3,
         reward=lambda completions, **_: [float(place % 3) for place in range(len(completions))],
     )  # fmt: skip
     assert len(compared) == 3 and all(ours == theirs for ours, theirs in compared)
     assert compared[0][0] != compared[2][0]
-    assert engine == "lean" or trainer._engine.decoder is None  # given back at the end
 
 
-@pytest.mark.parametrize("engine", ["lean", "continuous", "hf"])
+@pytest.mark.parametrize("engine", ["lean", "hf"])
 def test_rollouts_compute_like_the_loss(engine, make_lean):
     """bfloat16 under autocast, also in an adapter's base model; merged, on sdpa; afterwards as it was."""
     trainer = make_lean(generation=engine, peft_config=LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
@@ -261,38 +238,3 @@ def test_rollouts_compute_like_the_loss(engine, make_lean):
     assert seen == {(torch.bfloat16, "sdpa", True)}
     assert base.config._attn_implementation == "flash_attention_2" and not layer.merged
     assert torch.equal(layer.base_layer.weight, before)
-
-
-# --- What `continuous` keeps
-
-
-def test_a_cache_stays_unless_it_takes_trainings_share(make, ids, monkeypatch, capsys):
-    trainer = make(temperature=1e-4)
-    engine = rollouts.choose(trainer, "continuous")
-    first = engine(trainer, ids)
-    assert engine.decoder.bytes > 0 and engine(trainer, ids) == first
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("Rollouts: continuous batching, 12 rows of 256 tokens in 0.0") and "kept" in line
-    engine.close()
-    assert engine.decoder is None
-    monkeypatch.setattr(rollouts, "all_memory", lambda device: 8 * 2**10)
-    assert engine(trainer, ids) == first and engine.decoder.bytes == 0
-    assert "given back while training" in capsys.readouterr().out
-
-
-def test_float32_weights_stay_where_the_loss_is_bfloat16(make, ids):
-    torch.manual_seed(0)
-    adapter = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    for engine in ("lean", "continuous"):
-        trainer = make(peft_config=adapter, bf16=True, max_completion_length=6)
-        model = trainer.model
-        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-        seen = []
-        head = model.get_base_model().lm_head
-        hook = head.register_forward_hook(lambda module, inputs, logits, seen=seen: seen.append(logits.dtype))
-        sample = rollouts.choose(trainer, engine)
-        sample(trainer, ids)
-        hook.remove()
-        assert set(seen) == {torch.bfloat16}, engine  # as in the loss
-        assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
-        assert {weight.dtype for weight in before.values()} == {torch.float32}
