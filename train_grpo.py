@@ -59,7 +59,6 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     question_column="question",  # text, or lists of messages; `prompt` is read where there is no `question`
     answer_column="answer",  # the gold answer follows `####`, or is all that the column holds
     max_samples=None,  # train on so many rows only; 20 makes a smoke test
-    filter_pass_rate=None,  # [0.1, 0.9]: sample each question first, train on those that are right so often
     # Prompt
     prompt_format="xml",  # or think, or one of your own: PROMPT_FORMATS below
     answer_pattern="xml",  # where the answer is: <answer>, or boxed, hash (####), final (Answer: ...), or a template
@@ -174,7 +173,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
     if config.script.dry_run:
         return 0
 
-    from grpo.evaluation import before_after, curve, difficulty
+    from grpo.evaluation import before_after, curve
     from grpo.runs.run import open_run
 
     if config.script.eval_only:
@@ -185,7 +184,6 @@ def experiment(config: "Config", rows: Any = None) -> int:
     with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
         # 2. The policy, and the trainer: TRL's GRPOTrainer, with the same gradient for less work
         policy = loading.load(config)
-        data = difficulty.apply(config, policy, tokenizer, data, judge)  # filter_pass_rate and curriculum, if set
         trainer = make_trainer(
             config,
             run,
@@ -199,7 +197,7 @@ def experiment(config: "Config", rows: Any = None) -> int:
         )
         run.begin(**data.facts())
         before = before_after.measure_before(config, trainer, tokenizer, data, judge)
-        accuracy = curve.follow(config, run, trainer, tokenizer, data, before)  # eval_every and keep_best, if set
+        accuracy = curve.follow(config, run, trainer, tokenizer, data, before)  # eval_every, if set
         # 3. Training. One optimizer step:
         #      sample num_generations completions of each prompt    grpo/policy/generation.py
         #      score each with every reward                         rewards.py

@@ -81,17 +81,16 @@ MORE = {  # where --help_all lists this project's other settings
     "Model": ("use_unsloth",),
     "Data and prompt": (
         *("dataset_config", "dataset_split", "eval_split", "eval_num_samples", "max_prompt_length"),
-        *("filter_pass_rate", "filter_num_samples", "curriculum"),
         *("exemplars", "system_prompt", "question_template", "completion_template", "answer_pattern"),
         "use_chat_template",
     ),
     "Rewards": (
-        *("reward_args", "allow_custom_rewards", "max_faulty_rewards", "skip_unsolved", "stages"),
+        *("reward_args", "allow_custom_rewards", "max_faulty_rewards", "stages"),
         *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds"),
     ),
     "GRPO": (),
     "Optimization": ("packed", "pack_tokens"),
-    "The run": ("overwrite_run", "keep_best", "merge_lora"),
+    "The run": ("overwrite_run", "merge_lora"),
 }
 EXAMPLES = (
     "python train_grpo.py --config demo",

@@ -21,7 +21,7 @@ from grpo.core.redaction import for_rich
 from grpo.core.settings import Config, as_list
 from grpo.data import prompts
 from grpo.data.dataset import Data, canonical
-from grpo.evaluation import curve, inference
+from grpo.evaluation import inference
 from grpo.policy import memory, vllm
 from grpo.rewarding import probe
 from grpo.rewarding.answers import kind_of
@@ -57,11 +57,6 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     yield check_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
     for note in data.notes:
         yield Check("ok", "rows", note)
-    if data.sources and "source" in data.train.column_names:
-        shown = [f"{name} {counted(count, 'row')}" for name, count in Counter(data.train["source"][:]).most_common()]
-        others = data.sources if set(data.sources) - set(data.train["source"]) else []
-        finding = f"{', '.join(shown)}; results are also reported for each of {', '.join(others) or 'them'}"
-        yield Check("ok", "sources", finding)
     finding = counted(len(data.held_out), "held-out question")
     if not script.eval_only:
         steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
@@ -151,31 +146,6 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
             yield Check("warning", "saved run", finding, remedy)
     except UserError as error:
         yield Check("warning", "saved run", str(error), "its prompt format is not known")
-    if config.script.eval_only or not (config.script.filter_pass_rate or config.script.curriculum):
-        return
-    finding = f"{config.script.filter_num_samples} samples of each of {len(data.train)} training questions come first"
-    yield Check("ok", "difficulty", finding)
-
-
-def about_curve(config: Config, data: Data, judge: Judge) -> Iterator[Check]:
-    """What picks the best checkpoint, and whether right and wrong can be told where a setting needs it."""
-    script, rows = config.script, data.picking if data.picking is not None else data.held_out
-    unknown = {
-        "keep_best": "some held-out questions have no" if None in rows["answer"][:] else "",
-        "skip_unsolved": "no training row has a" if not any(data.train["answer"]) else "",
-    }
-    for key, lack in unknown.items():
-        if lack and getattr(script, key) and judge.function is None:
-            finding = f"it needs to know which completions are right, and {lack} gold answer"
-            yield Check("error", key, finding, "set answer_column, or a judge of your own (--judge), or drop it")
-            return
-    if script.keep_best and data.picking is not None:
-        finding = f"{counted(len(data.picking), 'held-out question')} pick the step, others measure before and after"
-        yield Check("ok", "keep_best", finding)
-    elif script.keep_best:
-        finding = f"the step is {curve.BIASED}"
-        remedy = f"lower eval_samples, so that {data.available} held-out questions are enough for both"
-        yield Check("warning", "keep_best", finding, remedy)
 
 
 def about_sampling(config: Config) -> Iterator[Check]:
@@ -285,8 +255,7 @@ def about_model(
         finding = f"gradient_checkpointing {chosen}: about {in_words(without)} at the peak without it, "
         yield Check("ok", "checkpointing", f"{finding}{in_words(free)} free on {where}")
     steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
-    most = "at most " if config.script.filter_pass_rate and training.max_steps <= 0 else ""
-    yield Check("ok", "this run", most + counted(steps, "optimizer step"))
+    yield Check("ok", "this run", counted(steps, "optimizer step"))
     if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
         finding = f"the learning rate rises for {counted(training.warmup_steps, 'step')}, and the run has {steps:,}"
         yield Check("warning", "warm-up", finding, "lower warmup_steps, or write a share of the run: 0.1")
@@ -443,7 +412,7 @@ def check(
     checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried, judge)]
     checks += about_prompts(config, data, prompt)
     if not config.script.eval_only:
-        checks += [*about_curve(config, data, judge), *about_sampling(config)]
+        checks += about_sampling(config)
     checks += probe.about_judge(judge, data.train[0], data.prompt_format)
     solutions = solution_lengths(data, lambda text: len(encode(text)) + 1)  # 1: the end token
     checks += about_lengths(config, data, solutions)

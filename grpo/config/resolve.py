@@ -151,7 +151,6 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
     if claim.output_dir.startswith(f"{output_dir}-"):  # its number, so that no tracker makes one curve of two runs
         run_name += claim.output_dir.removeprefix(output_dir)
     settings["run_name"] = settings["run_name"] or run_name
-    settings["shuffle_dataset"] = settings["shuffle_dataset"] and not settings["curriculum"]
     script, training, model = arguments.to_dataclasses(settings)
     hardware.check_optimizer(training)
     if model.model_revision != "main":  # TRL loads the reference model with these

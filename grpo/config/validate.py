@@ -30,7 +30,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         "eval_num_samples eval_every pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
         "ref_model_sync_steps ddp_timeout",
     ),
-    ("at least 2", lambda number: number >= 2, "num_generations num_generations_eval filter_num_samples"),
+    ("at least 2", lambda number: number >= 2, "num_generations num_generations_eval"),
     (
         "at least 0",
         lambda number: number >= 0,
@@ -46,7 +46,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
         "from 0 to 1",
         lambda number: 0 <= number <= 1,
-        "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha filter_pass_rate max_faulty_rewards",
+        "learning_rate min_p top_entropy_quantile ref_model_mixup_alpha max_faulty_rewards",
     ),
     ("above 0 and at most 1", lambda number: 0 < number <= 1, "top_p vllm_gpu_memory_utilization"),
     ("at least 0 and below 1", lambda number: 0 <= number < 1, "adam_beta1 adam_beta2 lora_dropout"),
@@ -91,9 +91,6 @@ def check_values(settings: dict[str, Any]) -> None:
             f"answer_pattern: {settings['answer_pattern']!r} is unknown; use xml, boxed, hash or final, or a template "
             "such as 'Final: {answer}'"
         ) from None
-    shares = settings["filter_pass_rate"]
-    if shares is not None and (len(shares) != 2 or shares[0] > shares[1]):
-        raise UserError(f"filter_pass_rate: {shares} is not a range; use the lowest and highest share, as 0.1 0.9")
     instead = [key for key in ("dry_run", "eval_only", "ask", "merge_only") if settings[key] not in (None, False)]
     if len(instead) > 1 and instead != ["dry_run", "eval_only"]:
         raise UserError(f"{instead[-1]}: {' and '.join(instead)} each replace a run; use one of them")
@@ -187,23 +184,10 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
         raise UserError("lora_target_modules: TRL reads lm_head's weights itself, past an adapter on it; drop lm_head")
     if settings["fsdp"] and world_size == 1:
         raise UserError(f"fsdp: {settings['fsdp']} needs several processes; start it with torchrun, or drop it")
-    if settings["keep_best"]:
-        _check_keep_best(settings)
     if settings["save_on_each_node"] and processes.count() > 1:
         raise UserError(
             "save_on_each_node: true would let every machine write the same run; drop it, and share output_dir"
         )
-
-
-def _check_keep_best(settings: dict[str, Any]) -> None:
-    """UserError where no accuracy is measured to pick by, nothing is saved, or another measure picks."""
-    if not settings["eval_every"]:
-        raise UserError("keep_best: nothing is measured while it trains; add --eval_every 10, or drop it")
-    if settings["save_strategy"] == "no":
-        raise UserError("keep_best: save_strategy is no, so nothing is kept; add --save_strategy steps, or drop it")
-    for key, usual in (("load_best_model_at_end", False), ("metric_for_best_model", None)):
-        if settings[key] != usual:
-            raise UserError(f"{key}: keep_best picks by lenient accuracy, and one can pick; drop one of them")
 
 
 ADAPTER_RATE = 10  # an adapter's best learning rate is so many times that of all weights (docs/reading-curves.md)
@@ -251,7 +235,6 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("vllm_importance_sampling_(cap|mode|clip_.*)", ("vllm_importance_sampling_correction",), (True,)),
     ("transformers_continuous_batching_config", ("use_transformers_continuous_batching",), (True,)),
     ("exemplars", ("num_shots",), (True,)),
-    ("filter_num_samples", ("filter_pass_rate", "curriculum"), (True,)),
     ("adaptive_threshold|adaptive_bounds", ("adaptive_rewards",), (True,)),
     ("ref_model_.*", ("sync_ref_model",), (True,)),
     ("sync_ref_model", ("beta",), (True,)),
@@ -269,7 +252,7 @@ NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
 )
 
 
-WISHES = {"filter_pass_rate": "0.1 0.9", "adaptive_rewards": "all", "beta": "0.04", "fsdp": "full_shard"}
+WISHES = {"adaptive_rewards": "all", "beta": "0.04", "fsdp": "full_shard"}
 WISHES |= {"dataloader_num_workers": "2", "num_shots": "1"}
 
 

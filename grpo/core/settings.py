@@ -83,22 +83,9 @@ class ScriptArguments:
         default=None,
         metadata={"help": "Also measure greedy accuracy every so many optimizer steps; unset: before and after only."},
     )
-    keep_best: bool = field(
-        default=False,
-        metadata={"help": "Save the model of the step with the best lenient accuracy (needs eval_every)."},
-    )
     max_prompt_length: int | None = field(
         default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
     )
-    filter_pass_rate: list[float] | None = field(
-        default=None,
-        metadata={
-            "help": "Lowest and highest share of right samples (0.1 0.9) of a question that is trained on; they are "
-            "drawn once, before training."
-        },
-    )
-    filter_num_samples: int = field(default=8, metadata={"help": "Samples of each question for that share."})
-    curriculum: bool = field(default=False, metadata={"help": "Train on the easiest questions first, by that share."})
     # Prompt
     exemplars: list[dict[str, Any]] | None = field(
         default=None,
@@ -144,9 +131,6 @@ class ScriptArguments:
             "help": "Share of a rollout's completions on which rewards may fail (raise, NaN, infinity); such "
             "completions are excluded; above it the run ends (status 3)."
         },
-    )
-    skip_unsolved: bool = field(
-        default=False, metadata={"help": "Groups in which no completion is right move nothing."}
     )
     stages: list[dict[str, Any]] | None = field(
         default=None,

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import random
-from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from grpo.data.sources import Splits, join, load_source, load_sources, on_hub, t
 # keyword arguments of a reward, and what makes TRL take prompts for those of a vision model
 TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images"}
 
-MOST_SOURCES = 20  # a column `source` with more values is not one of data sets
 NEED_GOLD = ("correctness_reward_func",)  # of a caller that does not say what needs gold answers
 
 
@@ -44,17 +42,8 @@ class Data:
     lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
     too_long: int
     solutions: dict[str, tuple[str, str]]  # question: (reasoning, answer), of at most a thousand gold solutions
-    picking: Dataset | None = None  # other held-out questions, which pick the best checkpoint (keep_best)
-    too_hard: int = 0  # training rows below and above filter_pass_rate
-    too_easy: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)  # on how rows were read, for preflight
     perfect: dict[str, float] = dataclasses.field(default_factory=dict)  # by reward: what preflight finds
-
-    @property
-    def sources(self) -> list[str]:
-        """The data sets that the held-out questions are of, where results are also reported for each."""
-        found = list(dict.fromkeys(self.held_out["source"])) if "source" in self.held_out.column_names else []
-        return found if 1 < len(found) <= MOST_SOURCES and all(isinstance(name, str) for name in found) else []
 
     @property
     def has_golds(self) -> bool:
@@ -63,12 +52,9 @@ class Data:
 
     def facts(self) -> dict[str, Any]:
         """For run.json: how prompts are made, and rows by what became of them."""
-        names = ("unusable", "overlap", "too_long", "too_hard", "too_easy")
+        names = ("unusable", "overlap", "too_long")
         dropped = {name: getattr(self, name) for name in names}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
-        rows["picking"] = len(self.picking or ())
-        if self.sources and "source" in self.train.column_names:
-            rows["sources"] = Counter(self.train["source"])
         prompt = dataclasses.asdict(self.prompt_format)
         return {"prompt": prompt, "shots": list(self.shots), "data": rows, "perfect": self.perfect}
 
@@ -167,29 +153,19 @@ def prepare(
     cut = [] if eval_source else [label for label in train if label not in held]
     available = sum(map(len, held.values())) + sum(len(train[label]) // 10 for label in cut)
     sizes = [len(rows) for rows in held.values()] + [max(1, len(train[label]) // 10) for label in cut]
-    others: dict[str, Dataset | None] = {}  # held-out questions that pick the best checkpoint
     for label, count in zip([*held, *cut], divide(script.eval_samples, sizes), strict=True):
         if label in held:
-            every, held[label] = held[label], sample(held[label], count, seed)
-            others[label] = sample_others(every, held[label], seed) if script.keep_best else None
+            held[label] = sample(held[label], count, seed)
         elif count == 0:  # more data sets than eval_samples
             held[label] = train[label].select([])
         else:
-            most = len(train[label]) // 10
             train[label], held[label] = split_held_out(train[label], count, seed)
-            if script.keep_best and most >= 2 * len(held[label]):
-                train[label], others[label] = split_held_out(train[label], len(held[label]), seed)
     held_out = join({label: held[label] for label in eval_source or source})
-    enough = {label: rows for label, rows in others.items() if rows}
-    picking = drop_overlap(join(enough), held_out)[0] if enough else None
     overlap, limit = 0, None
     if script.eval_only:
         rows = held_out
     else:
         rows, overlap = drop_overlap(join(train), held_out)
-        if picking:
-            rows, more = drop_overlap(rows, picking)
-            overlap += more
         limit = script.max_prompt_length
     answers: dict[str, set[str | None]] = {}
     for question, answer in zip(rows["question"], rows["answer"], strict=True):
@@ -201,7 +177,6 @@ def prepare(
         shots=shots,
         train=kept,
         held_out=held_out,
-        picking=picking,
         available=available,
         unusable=unusable,
         overlap=overlap,
@@ -418,15 +393,6 @@ def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
     if count is None or count >= len(rows):
         return rows
     return rows.select(sorted(random.Random(seed).sample(range(len(rows)), count)))
-
-
-def sample_others(rows: Dataset, taken: Dataset, seed: int) -> Dataset | None:
-    """As many other questions as are taken, a seeded sample in their order; None where there are fewer."""
-    known = set(map(canonical, taken["question"]))
-    free = [index for index, question in enumerate(rows["question"]) if canonical(question) not in known]
-    if len(free) < len(taken):
-        return None
-    return rows.select(sorted(random.Random(seed).sample(free, len(taken))))
 
 
 def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Dataset]:

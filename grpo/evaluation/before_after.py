@@ -86,7 +86,7 @@ def measure_after(
             rewards = evaluate.rewards_in(trainer)
             summary, answers = evaluate.measure(config, policy, tokenizer, data, judge, rewards)
     if is_first_process():
-        summary["step"] = accuracy.step
+        summary["step"] = trainer.state.global_step
         evaluate.save(config.output, "after", summary, answers)
         compared = comparison.compare(before[1], answers)
         (config.output / "comparison.json").write_text(json.dumps(compared, indent=2) + "\n", encoding="utf-8")

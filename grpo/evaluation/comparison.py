@@ -11,7 +11,6 @@ from typing import Any
 from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records, where these have them
-BY_SOURCE = ("strict", "lenient", "reward")  # what is also compared for each data set
 SIGNIFICANT = 0.05
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
 NO_CHANGE = 0.02  # an interval of the difference that lies within ± this share says that nothing changed
@@ -94,8 +93,7 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     Returns:
         `n`, `verdict`, `sentence`, and for each of MEASURES the counts `both`, `fixed`, `broken` and `neither`, the
         shares `before`, `after` and `difference` with `difference_low` and `difference_high`, and `p_value`; for
-        rewards their means, the difference and its interval. Where the records have a `source`, `by_source` holds the
-        same of each.
+        rewards their means, the difference and its interval.
 
     Raises:
         UserError: the questions are not the same.
@@ -107,14 +105,7 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     pairs = list(zip(before, after, strict=True))
     measures = _measures(pairs)
     verdict, sentence = (_judge if "lenient" in measures else _judge_reward)(len(pairs), measures)
-    compared = {"n": len(pairs), "verdict": verdict, "sentence": sentence, **measures}
-    if sources := dict.fromkeys(new["source"] for _, new in pairs if "source" in new):
-        each = {name: [pair for pair in pairs if pair[1]["source"] == name] for name in sources}
-        compared["by_source"] = {
-            name: {"n": len(some), **{key: value for key, value in _measures(some).items() if key in BY_SOURCE}}
-            for name, some in each.items()
-        }
-    return compared
+    return {"n": len(pairs), "verdict": verdict, "sentence": sentence, **measures}
 
 
 def _measures(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, dict[str, Any]]:

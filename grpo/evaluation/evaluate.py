@@ -6,7 +6,6 @@ the run's judge says (rewarding/judge.py): the right answer counts however it is
 
 import json
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,7 +86,7 @@ def measure(
 
     Returns:
         The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
-        in tokens; `seconds`) but for `by_source`, and one record per question, in the order of the rows.
+        in tokens; `seconds`), and one record per question, in the order of the rows.
     """
     start = time.perf_counter()
     training, k, template = config.training, config.script.eval_num_samples, data.prompt_format.completion
@@ -101,7 +100,7 @@ def measure(
             many = [prompt for prompt in prompts for _ in range(k)]
             drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training))
     records = []
-    rows, several = data.held_out.to_list(), bool(data.sources)
+    rows = data.held_out.to_list()
     for row, (ids, cut) in zip(rows, greedy, strict=True):
         text = prefill + tokenizer.decode(ids, skip_special_tokens=True)
         verdicts = {"strict": judge.is_exact(text, row, template), "lenient": judge.is_right(text, row)}
@@ -109,7 +108,7 @@ def measure(
             {
                 "question": row["question"],
                 "answer": row["answer"],
-                **({"source": row["source"]} if several else {}),
+                **({"source": row["source"]} if isinstance(row.get("source"), str) else {}),
                 "completion": text,
                 "extracted": judge.extract(text),
                 **(verdicts if judge.judges(row) else {}),
@@ -144,7 +143,7 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Where the records hold k samples, by the lenient rule too: `maj_k` (the majority is right), `pass_k` (one of them
     is) and `pass_1` (the mean share of them that is). Where they hold rewards, their means: `reward`, the weighted
-    sum, and `rewards/<name>`. Where they have a `source`, `by_source` has accuracy or reward of each.
+    sum, and `rewards/<name>`.
     """
     n = len(records)
     known = {share: column for share, column in SHARES.items() if all(column in record for record in records)}
@@ -164,10 +163,6 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         values = [value for record in records if (value := rewards_of(record)[name]) is not None]
         if values:
             summary[name], summary[f"{name}_low"], summary[f"{name}_high"] = mean_interval(values)
-    for name in dict.fromkeys(record["source"] for record in records if "source" in record):
-        some = [{k: v for k, v in record.items() if k != "source"} for record in records if record["source"] == name]
-        part = {key: value for key, value in summarize(some).items() if re.match("n$|accuracy_|reward", key)}
-        others.setdefault("by_source", {})[name] = part
     return {**summary, **others}
 
 
@@ -200,7 +195,7 @@ def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) 
 
 
 def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "", style: str = "bold") -> None:
-    """Summaries beside each other (`before` and `after`, or one alone), with their intervals; then by data set.
+    """Summaries beside each other (`before` and `after`, or one alone), with their intervals.
 
     Args:
         verdict: a sentence below them, printed in this style.
@@ -216,30 +211,15 @@ def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "",
         caption = "no accuracy without gold answers; reward: the weighted sum, not in per cent"
     elif judge := summaries[0].get("judge"):
         caption = f"lenient: right by {judge}; strict: that, and exactly the format"
-    table = _table(
-        f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)",
-        caption,
-        evaluations,
-    )
-    _add_rows(table, summaries, names | {"mean_length": "mean length, tokens"})
-    show(table)
-    if sources := summaries[0].get("by_source"):
-        table = _table("By data set (questions)", "", evaluations)
-        for source, part in sources.items():
-            parts = [summary["by_source"][source] for summary in summaries]
-            keys = ("accuracy_strict", "accuracy_lenient", "reward")
-            _add_rows(table, parts, {key: f"{source} ({part['n']}), {key.split('_')[-1]}" for key in keys})
-        show(table)
-    if verdict:
-        show(for_rich(verdict), style=style)
-
-
-def _table(title: str, caption: str, evaluations: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title=title, caption=caption or None, title_justify="left", min_width=64, caption_justify="left")
+    title = f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)"
+    table = Table(title=title, caption=caption, title_justify="left", min_width=64, caption_justify="left")
     table.add_column("")
     for heading in [*evaluations, *(["change"] if len(evaluations) == 2 else [])]:
         table.add_column(for_rich(heading), justify="right")
-    return table
+    _add_rows(table, summaries, names | {"mean_length": "mean length, tokens"})
+    show(table)
+    if verdict:
+        show(for_rich(verdict), style=style)
 
 
 def _add_rows(table: Table, summaries: Sequence[dict[str, Any]], names: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """What is right: the one rule by which a run's completions are judged, the built-in one or the user's own.
 
-Evaluation, comparison, difficulty, majority votes, group metrics, preflight and `judge_reward_func` all ask it.
+Evaluation, comparison, majority votes, group metrics, preflight and `judge_reward_func` all ask it.
 """
 
 import copy

@@ -133,11 +133,8 @@ def needing_gold(config: Config, rewards: Rewards, judge: Judge) -> list[str]:
         asked = inspect.signature(reward).parameters.get("answer")
         if (asked and asked.default is asked.empty) or (built_in and "judge" in parameters(reward)):
             found.append(name)
-    if built_in:
-        found += [
-            key for key in ("filter_pass_rate", "curriculum", "keep_best", "skip_unsolved") if getattr(script, key)
-        ]
-        found += ["eval_num_samples"] if script.eval_num_samples > 1 else []
+    if built_in and script.eval_num_samples > 1:
+        found.append("eval_num_samples")
     return found
 
 

@@ -41,8 +41,8 @@ OF_TRAINING = {
     *("warmup_steps", "optim", "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm", "beta", "loss_type"),
     *("packed", "pack_tokens", "use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
     *("reward_funcs", "reward_weights", "reward_args", "allow_custom_rewards", "max_faulty_rewards", "stages"),
-    *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds", "filter_pass_rate", "filter_num_samples"),
-    *("curriculum", "stop_on_alarm", "logging_steps", "eval_every", "keep_best", "skip_unsolved"),
+    *("adaptive_rewards", "adaptive_threshold", "adaptive_bounds"),
+    *("stop_on_alarm", "logging_steps", "eval_every"),
     *("save_strategy", "save_steps", "save_total_limit", "log_completions", "num_completions_to_print"),
 }
 

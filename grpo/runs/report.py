@@ -106,7 +106,6 @@ def read_facts(run: Path) -> dict[str, Any]:
         "stages": record.get("stages") or [],
         "evaluations": evaluations,
         "earned": _earned(evaluations),
-        "sources": list(next((found for each in evaluations.values() if (found := each.get("by_source"))), {})),
         "comparison": _read_object(run / "comparison.json"),
         "alarms": read_lines(run / "alarms.jsonl"),
     }

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 FIXED = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
     *("num_generations", "num_iterations", "seed", "shuffle_dataset", "optim", "use_peft", "lora_r"),
-    *("lora_target_modules", "dtype", "filter_pass_rate", "filter_num_samples", "curriculum"),
+    *("lora_target_modules", "dtype"),
 )
 # These decide what is shown, kept or measured, or how fast; they do not change what is learned
 FREE = (
     *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "overwrite_run", "stop_on_alarm"),
     *("dry_run", "merge_lora", "ddp_timeout", "disable_tqdm", "dataset_name", "dataset_config", "dataset_split"),
     *("max_samples", "packed", "pack_tokens", "max_faulty_rewards", "allow_custom_rewards", "trackio_space_id"),
-    *("gradient_checkpointing", "activation_checkpointing", "keep_best"),
+    *("gradient_checkpointing", "activation_checkpointing"),
 )
 FREE_PREFIXES = ("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb")
 

@@ -290,7 +290,7 @@ def nonfinite_gradient(seen: Observed) -> str | None:
 
 
 @alarm(
-    "look at grad_norm: 0 means that no reward differed within a group, or that skip_unsolved left none; otherwise "
+    "look at grad_norm: 0 means that no reward differed within a group; otherwise "
     "learning_rate is too small for the weights' precision (optim stable_adamw, or dtype float32), or the trained "
     "parameters are frozen"
 )

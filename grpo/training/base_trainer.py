@@ -50,14 +50,12 @@ class BaseGRPOTrainer(GRPOTrainer):
         judge: what is right, for the metrics of groups; None: these are not known.
         prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Rewards
             and logs get the whole text; TRL's completion alone would never be in the format (TRL issue 6966).
-        skip_unsolved: groups without a right completion move nothing, neither by rewards nor by the KL term.
         losses_finite: whether all losses of this process were finite since a callback last set it.
     """
 
     args: GRPOConfig
     judge: Judge | None = None
     prefill = ""
-    skip_unsolved = False
     pack_tokens: int | None = None  # what a training step computes at once; None: TRL's micro-batch
     model: Any  # PreTrainedModel or PeftModel; never None once constructed
 
@@ -110,27 +108,18 @@ class BaseGRPOTrainer(GRPOTrainer):
             return
         mode, group = ("train", self.num_generations) if self.model.training else ("eval", self.num_generations_eval)
         gathered = self.accelerator.gather(torch.tensor(right, device=values.device))
-        self._solved = groups.solved(gathered.masked_fill(values.isnan().all(1), math.nan), group or 1)
-        for name, share in groups.shares(self._solved).items():
+        solved = groups.solved(gathered.masked_fill(values.isnan().all(1), math.nan), group or 1)
+        for name, share in groups.shares(solved).items():
             self._metrics[mode].setdefault(name, []).append(share)
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         with phase(out_of_memory.SCORING, self):
             output = super()._generate_and_score_completions(inputs)
             self._check_rollout(output)
-        return self._without_unsolved(output) if self.skip_unsolved and self.model.training else output
+        return output
 
     def _check_rollout(self, output: dict[str, Any]) -> None:
         """Raise where a rollout cannot be trained on."""
-
-    def _without_unsolved(self, output: dict[str, Any]) -> dict[str, Any]:
-        """Mask all completions of groups without a right one, as TRL does those of `mask_truncated_completions`."""
-        rows, accelerator = len(output["completion_mask"]), self.accelerator
-        moves = (self._solved != 0).repeat_interleave(self.num_generations or 1)  # also where nobody can tell
-        own = moves[accelerator.process_index * rows :][:rows, None].int()
-        masks = {key: output[key] * own for key in ("completion_mask", "tool_mask") if key in output}
-        tokens = masks["completion_mask"] * masks.get("tool_mask", 1)
-        return output | masks | {"num_items_in_batch": accelerator.gather(tokens.sum()).sum()}
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with phase(out_of_memory.TRAINING, self):

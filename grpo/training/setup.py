@@ -39,7 +39,7 @@ def make_trainer(config: Config, run: Run, judge: Judge, prefill: str, **argumen
         arguments["peft_config"] = get_peft_config(config.model)
     with readable("the trainer"), readable("the Hub", remedy="set a hub_model_id that you may write"):
         trainer = trainer_class(config.script)(args=training, **arguments)
-    trainer.judge, trainer.prefill, trainer.skip_unsolved = judge, prefill, config.script.skip_unsolved
+    trainer.judge, trainer.prefill = judge, prefill
     trackers.start(training)
     trainer.checkpoint_facts = facts
     # the first reason to stop counts: a cause is asked about before the alarms that follow from it

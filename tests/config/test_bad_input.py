@@ -173,9 +173,9 @@ OUT_OF_RANGE = {
         ("max_faulty_rewards", "1.5"), ("num_generations", "1"), ("num_shots", "99"), ("bf16", "maybe"),
         ("loss_type", "grop"), ("lr_scheduler_type", "zigzag"), ("optim", "sgdd"), ("prompt_format", "xlm"),
         ("attn_implementation", "flash"), ("output_dir", ""), ("question_template", "Q:"),
-        ("completion_template", "{reasoning} {answer}"), ("filter_pass_rate", "0.5"), ("merge_only", "gone"),
+        ("completion_template", "{reasoning} {answer}"), ("merge_only", "gone"),
         ("dtype", "float16"),  # on a CPU
-        ("eval_every", "0"), ("keep_best", "yess"),
+        ("eval_every", "0"), ("stop_on_alarm", "yess"),
     ]
 }  # fmt: skip
 
@@ -195,9 +195,6 @@ SETTINGS = {
     "optimizer not installed": given("--optim", "galore_adamw", says="optim:"),
     "reference model without beta": given("--sync_ref_model", "true", says="sync_ref_model:"),
     "evaluation at the start of none": given("--eval_on_start", "true", says="eval_on_start:"),
-    "best of what is not measured": given("--keep_best", "true", says="keep_best: nothing is measured"),
-    "best of what is not kept": given("--keep_best", "true", "--eval_every", "1", "--save_strategy", "no", says="keep_best: save_strategy"),
-    "best by two measures": given("--keep_best", "true", "--eval_every", "1", "--load_best_model_at_end", "true", says="load_best_model_at_end:"),
     "evaluation of broken groups": given("--eval_strategy", "steps", "--num_generations_eval", "3", says="per_device_eval_batch_size: 64"),
     "best of no measure": given("--save_strategy", "best", says="metric_for_best_model", loads=True),
     "columns that rewards need": given("--remove_unused_columns", "true", says="remove_unused_columns:"),
@@ -211,7 +208,6 @@ SETTINGS = {
 
 REWARDS = {
     "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "do without correctness_reward_func"),
-    "gold answers needed by a setting": Case("do without filter_pass_rate", {"dataset_name": "given.jsonl"}, ("--reward_funcs", "xmlcount_reward_func", "--filter_pass_rate", "0.1", "0.9"), {"given.jsonl": lines([{"question": row["question"]} for row in ROWS])}),
     "gold answers needed by samples": Case("do without eval_num_samples", {"dataset_name": "given.jsonl"}, ("--reward_funcs", "xmlcount_reward_func", "--eval_num_samples", "2"), {"given.jsonl": lines([{"question": row["question"], "answer": None} for row in ROWS])}),
     "own, asking for no column": own_reward("bad_ask", "def f(completions, solution): return []\n", "f asks for solution"),
     "own, async and raising": own_reward("bad_later", "async def f(completions):\n    raise KeyError('server')\n", "reward f:"),

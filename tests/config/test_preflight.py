@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import accelerate
 import psutil
 import pytest
-from datasets import Dataset
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig
@@ -122,41 +121,6 @@ def test_gold_answers_are_described_and_judged(name, table):
     assert found.status == ("warning" if warned else "ok") and warned in found.remedy
     kind = "numbers" if name in ("numbers", "fractions", "boxed") else "mathematics" if "math" in name else "text"
     assert f"100 % {kind}, longest" in found.finding
-
-
-BEST = {"eval_every": "5", "keep_best": "true"}
-MANY = [{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)]
-
-
-@pytest.mark.parametrize(
-    ("flags", "status", "words"),
-    [
-        ({"eval_samples": "20"}, "ok", "20 held-out questions pick the step, others measure before and after"),
-        ({}, "warning", "the step is picked by these questions, which biases the accuracy after training upwards"),
-    ],
-)
-def test_what_picks_the_best_step_is_named(flags, status, words, table):
-    check = table(rows=MANY, **BEST, **flags)["keep_best"]
-    assert (check.status, check.finding) == (status, words) and ("lower eval_samples" in check.remedy) == (not flags)
-
-
-@pytest.mark.parametrize("own", [Judge(), Judge(function=bool)], ids=["gold answers", "a judge of one's own"])
-@pytest.mark.parametrize(
-    ("key", "train", "held_out", "refused"),
-    [
-        ("keep_best", ["7"], ["7", None], True),
-        ("keep_best", [None], ["7", "8"], False),
-        ("skip_unsolved", [None, None], ["7"], True),
-        ("skip_unsolved", [None, "7"], [None], False),
-    ],
-)
-def test_what_needs_gold_answers_is_refused_without(key, train, held_out, refused, own):
-    script = SimpleNamespace(**{"keep_best": False, "skip_unsolved": False, key: True})
-    train, held_out = (Dataset.from_dict({"answer": golds}) for golds in (train, held_out))
-    data = SimpleNamespace(train=train, held_out=held_out, picking=None, available=2)
-    checks = list(preflight.about_curve(SimpleNamespace(script=script), data, own))
-    refused = refused and own.function is None
-    assert [check.name for check in checks if check.status == "error"] == [key] * refused
 
 
 @pytest.mark.parametrize(

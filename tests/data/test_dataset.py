@@ -146,35 +146,6 @@ def test_a_sample_is_seeded_and_in_order():
     assert dataset.sample(rows, None, seed=3) is rows and dataset.sample(rows, 99, seed=3) is rows
 
 
-def test_others_are_as_many_and_share_no_question():
-    rows = Dataset.from_list([{"question": text} for text in ["A", "b", "c", "d", "a"]])
-    taken = rows.select([0, 1])
-    others = dataset.sample_others(rows, taken, seed=3)
-    assert others["question"] == ["c", "d"]  # in their order, without what differs in its case only
-    assert dataset.sample_others(rows, rows.select([0, 1, 2]), seed=3) is None
-
-
-@pytest.mark.parametrize("split", [True, False], ids=["a split", "cut from the training rows"])
-@pytest.mark.parametrize(("count", "apart"), [(2, True), (3, False)])
-def test_other_questions_pick_where_there_are_enough(split, count, apart):
-    sums = [{"question": f"{number} + 1?", "answer": f"{number + 1}"} for number in range(50)]
-    test = Dataset.from_list(sums[:5])  # as many as a tenth of the others
-    source = {"train": Dataset.from_list(sums)} | ({"test": test} if split else {})
-    script = SimpleNamespace(
-        question_column="question", answer_column="answer", eval_split="test", dataset_split="train",
-        eval_samples=count, max_samples=None, max_prompt_length=None, eval_only=False, keep_best=True,
-        dataset_name="sums", eval_dataset_name=None,
-    )  # fmt: skip
-    tokenize = lambda prompts: [[1]] * len(prompts)  # noqa: E731
-    data = dataset.prepare({"sums": source}, {}, script, PROMPT_FORMATS["xml"], [], tokenize, seed=1)
-    held_out, train = set(data.held_out["question"]), set(data.train["question"])
-    picking = set(data.picking["question"]) if data.picking else set()
-    assert len(held_out) == count and len(picking) == (count if apart else 0)
-    assert not held_out & picking and not train & (held_out | picking)
-    assert len(train) == 50 - len(held_out | picking) and data.facts()["data"]["picking"] == len(picking)
-    assert data.overlap == (len(held_out | picking) if split else 0)
-
-
 def test_all_reserved_columns_are_named_at_once():
     rows = Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"], "image": ["x"], "completions": ["y"]})
     with pytest.raises(UserError, match="reserves these column names: image, completions; rename the columns"):
@@ -254,9 +225,9 @@ def test_rows_may_lack_gold_answers_where_nothing_needs_them():
     made, dropped = dataset.make_prompts(rows.remove_columns("answer"), make_prompt, needs_gold=())
     assert made["answer"][:] == [None, None] and dropped == 1
     with pytest.raises(
-        UserError, match=r"no column 'answer'.*or do without correctness_reward_func and filter_pass_rate"
+        UserError, match=r"no column 'answer'.*or do without correctness_reward_func and eval_num_samples"
     ):
-        needs = ("correctness_reward_func", "filter_pass_rate")
+        needs = ("correctness_reward_func", "eval_num_samples")
         dataset.make_prompts(rows.remove_columns("answer"), make_prompt, needs_gold=needs)
     with pytest.raises(UserError, match="answer_column: dataset has no column 'gold'"):
         dataset.make_prompts(rows, make_prompt, answer_column="gold", needs_gold=())
@@ -269,7 +240,7 @@ def prepare(source, eval_source=(), style=PROMPT_FORMATS["xml"], **settings):
     given = dict(
         question_column="question", answer_column="answer", dataset_split="train", eval_split="test",
         eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, dataset_name=["a", "b"],
-        eval_dataset_name=None, keep_best=False,
+        eval_dataset_name=None,
     )  # fmt: skip
     tokenize = lambda prompts: [[0]] * len(prompts)  # noqa: E731
     return dataset.prepare(source, dict(eval_source), SimpleNamespace(**{**given, **settings}), style, [], tokenize, 7)
@@ -287,8 +258,7 @@ def test_each_data_set_holds_out_what_it_would_alone():
     for rows, whole in (("train", data.train), ("held_out", data.held_out)):
         assert whole["question"][:] == [text for each in alone for text in getattr(each, rows)["question"]]
     assert Counter(data.train["source"]) == {"a": 54, "b": 30} and data.available == 6 + 9
-    assert data.sources == ["a", "b"] and data.facts()["data"]["sources"] == {"a": 54, "b": 30}
-    assert "source" not in alone[0].train.column_names and alone[0].sources == []
+    assert "source" not in alone[0].train.column_names
 
 
 def test_samples_are_divided_in_proportion():

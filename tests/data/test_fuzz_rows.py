@@ -51,7 +51,7 @@ def prepare(rows, held_out, limit, samples, seed):
     script = SimpleNamespace(
         question_column="question", answer_column="answer", dataset_split="train", eval_split="test",
         eval_samples=samples, max_samples=None, eval_only=False, max_prompt_length=limit,
-        dataset_name="train.jsonl", eval_dataset_name="test.jsonl", keep_best=False,
+        dataset_name="train.jsonl", eval_dataset_name="test.jsonl",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as directory:
         read = []

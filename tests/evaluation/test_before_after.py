@@ -1,6 +1,7 @@
 """grpo/evaluation/before_after.py: what a resumed run takes over, and when an evaluation replaces a run."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,27 +67,14 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsy
     assert "Reward, weighted sum" in page and "Accuracy, lenient" not in page and "Gold answer" not in page
 
 
-def test_a_run_on_two_data_sets_reports_each(tiny_run, write_jsonl, capsys):
+def test_a_run_on_two_data_sets_keeps_where_each_row_is_from(tiny_run, write_jsonl):
     sums = [{"question": f"What is {a} + 1?", "answer": a + 1} for a in range(30)]
     Path("other.json").write_text(
         json.dumps([{"prompt": f"What is {a} - 1?", "answer": f"#### {a - 1}"} for a in range(20)])
     )
     words = ["--dataset_name", write_jsonl(sums, "sums.jsonl"), "other.json"]
     assert train_grpo.main([*tiny_run(dataset_name=None, max_steps="1"), *words]) == 0
-    assert {name: part["n"] for name, part in read("eval_after.json")["by_source"].items()} == {"sums": 3, "other": 2}
-    assert read("comparison.json")["by_source"]["other"]["lenient"]["neither"] <= 2
-    assert read("run.json")["data"]["sources"] == {"sums": 27, "other": 18}
+    lines = Path("run/completions_after.jsonl").read_text().splitlines()
+    assert Counter(json.loads(line)["source"] for line in lines) == {"sums": 3, "other": 2}
+    assert read("run.json")["data"]["train"] == 27 + 18
     assert read("run.json")["settings"]["run_name"] == "Tiny-60K-GRPO-sums+other"
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "By data set (questions)" in shown and "other (2), lenient" in shown
-    assert "By data set" in Path("run/report.html").read_text()
-    assert "| other (2 questions), strict |" in Path("run/README.md").read_text()
-
-
-def test_preflight_names_the_data_sets_that_are_reported(tiny_run, write_jsonl, capsys):
-    rows = [{"question": f"What is {a} + 1?", "answer": a + 1} for a in range(30)]
-    files = [write_jsonl(rows[:20], "a.jsonl"), write_jsonl(rows[20:25], "b.jsonl"), write_jsonl(rows[25:], "c.jsonl")]
-    words = ["--dataset_name", files[0], "--eval_dataset_name", *files[1:], "--dry_run", "true"]
-    assert train_grpo.main([*tiny_run(dataset_name=None), *words]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "a 20 rows; results are also reported for each of b, c" in shown

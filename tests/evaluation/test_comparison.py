@@ -180,11 +180,3 @@ def test_answers_on_which_a_reward_failed_are_not_compared():
     found = compare(paid(1.0, None, 2.0), paid(2.0, 5.0, None))
     assert (found["reward"]["n"], found["reward"]["difference"]) == (1, 1.0)
     assert found["reward"]["difference_low"] is None and found["verdict"] == "too_small_to_tell"
-
-
-def test_each_source_is_compared_with_itself():
-    before = [row | {"source": source} for row, source in zip(rows("l", "", "", ""), "aabb", strict=True)]
-    after = [row | {"source": source} for row, source in zip(rows("", "sl", "sl", ""), "aabb", strict=True)]
-    found = compare(before, after)["by_source"]
-    assert (found["a"]["lenient"]["fixed"], found["a"]["lenient"]["broken"], found["a"]["n"]) == (1, 1, 2)
-    assert (found["b"]["strict"]["fixed"], found["b"]["strict"]["neither"]) == (1, 1)

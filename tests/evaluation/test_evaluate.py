@@ -135,10 +135,9 @@ def test_one_evaluation_alone_with_samples(capsys):
     assert "some/model" in shown and "maj@3" in shown and "pass@3" in shown and "change" not in shown
 
 
-def earned(reward, source=None, **more):
+def earned(reward, **more):
     flags = {"format_strict": True, "format_soft": True, "truncated": False, "length": 10, "question": "a"}
-    of = {} if source is None else {"source": source}
-    return {**flags, "rewards": {"brevity": reward, "late_low": 1.0}, "reward": reward, **of, **more}
+    return {**flags, "rewards": {"brevity": reward, "late_low": 1.0}, "reward": reward, **more}
 
 
 def test_without_verdicts_there_are_rewards_and_no_accuracy():
@@ -147,23 +146,3 @@ def test_without_verdicts_there_are_rewards_and_no_accuracy():
     assert (summary["reward"], summary["rewards/brevity"], summary["rewards/late_low"]) == (3.0, 3.0, 1.0)
     interval = scipy.stats.t.interval(0.95, 4, 3.0, scipy.stats.sem([1, 2, 3, 4, 5]))
     assert (summary["reward_low"], summary["reward_high"]) == pytest.approx(interval, rel=1e-2)
-
-
-def test_results_are_given_by_source_where_there_are_several():
-    right, wrong = record(True, True, True, source="a"), record(False, False, True, source="b")
-    parts = evaluate.summarize([right, right, wrong])["by_source"]
-    assert list(parts) == ["a", "b"] and (parts["a"]["n"], parts["b"]["n"]) == (2, 1)
-    assert (parts["a"]["accuracy_strict"], parts["b"]["accuracy_lenient"]) == (1.0, 0.0)
-    assert 0 < parts["a"]["accuracy_lenient_low"] < 1 and "truncated" not in parts["a"]
-    mixed = evaluate.summarize([earned(1.0, "a", strict=True, lenient=True), earned(2.0, "b")])
-    assert "accuracy_strict" not in mixed and mixed["by_source"]["a"]["accuracy_strict"] == 1.0
-    assert mixed["by_source"]["b"]["reward"] == 2.0 and "accuracy_strict" not in mixed["by_source"]["b"]
-
-
-def test_tables_by_source_and_of_rewards_fit_in_80_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    summaries = [evaluate.summarize([earned(value, source) for source in "ab"] * 2) for value in (0.5, 1.25)]
-    evaluate.print_evaluations(dict(zip(("before", "after"), summaries, strict=True)), "It got better.")
-    shown = capsys.readouterr().out
-    assert "accuracy" not in shown.replace("no accuracy without", "") and "late_low" in shown and "+0.75" in shown
-    assert "b (2), reward" in shown and all(len(line) <= 80 for line in shown.splitlines())

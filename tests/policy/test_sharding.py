@@ -16,7 +16,6 @@ from helpers_commands import command
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import DEMO, ROOT
 from helpers_trainer import no_group_lives
-from safetensors.torch import load_file
 from trl import GRPOTrainer
 
 from grpo.core.errors import UserError
@@ -78,17 +77,6 @@ def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, settings):
     assert by.items() <= checkpoints.read_seal(Path("again/checkpoint-1")).items()
     launch(settings, ROOT / "train_grpo.py", *argv, "--output_dir", "again", "--resume_from_checkpoint", "auto")
     assert_same(state_of(Path("again")), state_of(whole))
-
-
-@pytest.mark.slow
-def test_a_sharded_run_saves_the_best_steps_weights(tiny_run):
-    """At such a rate only the first step can be the best, if any is."""
-    own = {"per_device_train_batch_size": "8", "optim": "adamw_torch", "num_train_epochs": None, "max_steps": "2"}
-    own |= {"eval_every": "1", "keep_best": "true", "learning_rate": "1e-2", "output_dir": "whole"}
-    shown = launch("fsdp2", ROOT / "train_grpo.py", *tiny_run(**{**EPOCHS, **own}))
-    assert "Step 1 was the best" in " ".join(shown.split())
-    whole = Path("whole")
-    assert_same(load_file(whole / "model.safetensors"), load_file(whole / "checkpoint-1/model.safetensors"))
 
 
 def test_a_state_that_is_sharded_otherwise_is_refused(tmp_path):

@@ -1,17 +1,14 @@
-"""grpo/rewarding/groups.py: which groups teach, and the gradient without those that no completion solves."""
+"""grpo/rewarding/groups.py: which groups are all right, all wrong or mixed."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-from helpers_commands import command
-from helpers_groups import Skipping, both, is_right, rollouts
-from helpers_runs import ROOT
-from helpers_trainer import largest_difference, trained
+from helpers_trainer import trained
 
 from grpo.rewarding import groups
 from grpo.rewarding.judge import Judge
+from grpo.training.trainer import LeanGRPOTrainer
 
 
 def test_equal_texts_of_a_row_are_judged_once():
@@ -43,81 +40,29 @@ def test_the_three_shares_add_up():
     assert groups.shares(solved) == pytest.approx(shares)
 
 
-CASES = {
-    "dapo": {},
-    "with a reference model": {"beta": 0.2},
-    "grpo": {"loss_type": "grpo", "beta": 0.2},
-    "bnpo": {"loss_type": "bnpo"},
-    "dr_grpo": {"loss_type": "dr_grpo"},
-    "several steps of a rollout": {"steps_per_generation": 4, "beta": 0.2, "max_steps": 2},
-    "batch scale": {"scale_rewards": "batch"},
-}
+def is_right(text, row):
+    return sum(map(ord, text)) % 4 > 0
 
 
-@pytest.mark.parametrize("packed", [True, False], ids=["packed", "stock step"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_unsolved_groups_move_nothing(case, packed, tiny_model, tmp_path):
-    """As in stock TRL with these rows masked; the rewards of every completion differ."""
-    (stock, stock_log, _), (lean, lean_log, trainer) = both(tiny_model, tmp_path, own={"packed": packed}, **case)
-    assert (trainer.backend is not None) is packed
-    assert largest_difference(stock, lean) < 1e-6
-    shares = [lean_log[0][f"groups/{kind}"] for kind in ("all_right", "all_wrong", "mixed")]
-    assert sum(shares) == pytest.approx(1) and 0 < shares[1] < 1 and shares[2] > 0
-    assert lean_log[0]["loss"] == pytest.approx(stock_log[0]["loss"], rel=1e-4, abs=1e-6)
-    for key in ("reward", "reward_std", "frac_reward_zero_std"):  # what was sampled is logged as it is
-        assert lean_log[0][key] == stock_log[0][key]
+class Judging(LeanGRPOTrainer):
+    judge = Judge(function=is_right, name="is_right")
 
 
-def test_without_it_they_do_move_something(tiny_model, tmp_path):
-    class Judging(Skipping):
-        skip_unsolved = False
-
-    (stock, *_), _ = both(tiny_model, tmp_path)
-    settings = {"lengths": rollouts(3), "columns": {"hopeless": [True] * 40}}
-    lean, log, _ = trained(Judging, tiny_model, tmp_path, **settings)
-    assert largest_difference(stock, lean) > 0.01 and log[0]["groups/all_wrong"] == 1
-    skipped, log, _ = trained(Skipping, tiny_model, tmp_path, beta=0.2, **settings)
-    assert not any(gradient.any() for gradient in skipped[0].values())  # and it does not fail
+def test_the_shares_of_a_rollout_are_logged(tiny_model, tmp_path):
+    _, log, _ = trained(Judging, tiny_model, tmp_path)
+    shares = [log[0][f"groups/{kind}"] for kind in ("all_right", "all_wrong", "mixed")]
+    assert sum(shares) == pytest.approx(1) and shares[2] > 0
 
 
 def test_completions_whose_rewards_failed_are_not_in_their_group(tiny_model, tmp_path):
     """Here these are the right ones."""
 
-    def fails_where_right(completions, hopeless, **kwargs):
-        for text, row in zip(completions, hopeless, strict=True):
-            if is_right(text, {"hopeless": row}):
+    def fails_where_right(completions, **kwargs):
+        for text in completions:
+            if is_right(text, {}):
                 raise ValueError("it fails")
         return [float(len(text)) for text in completions]
 
     own = {"max_faulty_rewards": 1.0}
-    settings = {"lengths": rollouts(3), "columns": {"hopeless": [False] * 40}, "own": own}
-    steps, log, _ = trained(Skipping, tiny_model, tmp_path, reward=fails_where_right, **settings)
+    _, log, _ = trained(Judging, tiny_model, tmp_path, reward=fails_where_right, own=own)
     assert log[0]["rewards/left_out"] > 0.5 and log[0]["groups/all_wrong"] == 1
-    assert not any(gradient.any() for gradient in steps[0].values())
-
-
-TWO_PROCESSES = """
-import os, sys
-from pathlib import Path
-sys.path[:0] = [{root!r}, {root!r} + "/tests/helpers"]
-from accelerate import PartialState
-from helpers_groups import both
-from helpers_trainer import largest_difference
-
-rank = int(os.environ["RANK"])
-for settings in (dict(), dict(beta=0.2, loss_type="grpo", num_generations=16)):  # 16: a group of both processes
-    (stock, _, _), (lean, log, trainer) = both({model!r}, Path({out!r}), seed=3 + 10 * rank, **settings)
-    assert largest_difference(stock, lean) < 5e-6
-    assert rank or 0 < log[0]["groups/all_wrong"] < 1
-    print("equal", flush=True)
-PartialState().wait_for_everyone()
-trainer.accelerator.end_training()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_skip_the_same_groups(tiny_model, tmp_path):
-    Path("two.py").write_text(TWO_PROCESSES.format(root=str(ROOT), model=tiny_model, out=str(tmp_path / "out")))
-    done = command("two.py", processes=2)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.count("equal") == 4

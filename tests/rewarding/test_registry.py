@@ -232,10 +232,9 @@ def test_what_a_reward_cannot_get_is_named_with_what_there_is():
 
 def test_what_needs_gold_answers_is_found_by_signature():
     names = ["correctness_reward_func", "int_reward_func", "my_rewards.plain", "my_rewards.later"]
-    off = dict.fromkeys(("curriculum", "keep_best", "skip_unsolved", "eval_only"), False)
-    script = SimpleNamespace(filter_pass_rate=[0.1, 0.9], eval_num_samples=1, **off)
+    script = SimpleNamespace(eval_num_samples=2, eval_only=False)
     config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", run={"judge": Judge()})
-    needed = ["correctness_reward_func", "plain", "judge_reward_func", "filter_pass_rate"]
+    needed = ["correctness_reward_func", "plain", "judge_reward_func", "eval_num_samples"]
     assert needing_gold(config, rewards, Judge()) == needed
     own = Judge(function=lambda text, row: True)
     assert needing_gold(config, rewards, own) == needed[:2]

@@ -245,18 +245,6 @@ def test_without_gold_answers_the_reward_has_the_curve(run, undrawn):
     assert (curve.lows, curve.highs) == ([2], [3])
 
 
-@pytest.mark.parametrize("picking", [0, 8])
-def test_the_step_that_is_saved_is_named(run, undrawn, picking):
-    """And that picking it by the last questions flatters it."""
-    add_metrics(run, measured(0, 0.5), measured(24, 0.75))
-    change_record(run, settings={"eval_every": 12, "keep_best": True}, data={"picking": picking})
-    (run / "eval_after.json").write_text(json.dumps(summary(0.75, 0.5) | {"step": 12}))
-    text, card = Page(report.write(run)).text, " ".join(report.write_model_card(run).read_text().split())
-    assert "The weights of step 12, the best of them, are saved." in text and "weights of optimizer step 12" in card
-    assert all(("biases the accuracy after training upwards" in each) == (not picking) for each in (text, card))
-    assert ("not those of before and after" in text) == ("8 other held-out questions" in card) == bool(picking)
-
-
 def test_trls_evaluations_have_curves_of_their_own(run, no_picture):
     lines = [{"step": step, "eval_reward": 0.5, "eval_rewards/int_reward_func/mean": 0.25} for step in (6, 12)]
     add_metrics(run, *lines)

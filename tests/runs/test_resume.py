@@ -43,7 +43,7 @@ def test_a_changed_setting_is_listed():
 
 @pytest.mark.parametrize(
     ("key", "then", "now", "told"),
-    [("seed", 42, 4, "use --seed 42"), ("filter_pass_rate", None, [0.1, 0.9], "drop --filter_pass_rate")],
+    [("seed", 42, 4, "use --seed 42"), ("lora_r", 16, 8, "use --lora_r 16")],
 )
 def test_a_change_that_invalidates_it_is_refused(key, then, now, told):
     directory = sealed(settings={**THEN, key: then})

@@ -30,7 +30,7 @@ def test_samples_are_offered_where_answers_are_right_or_wrong():
     run.output.mkdir()
     for summary, offered in (
         ({"accuracy_lenient": 0.5}, True),
-        ({"by_source": {"a": {"accuracy_lenient": 1}}}, False),
+        ({"reward": 1.0}, False),
     ):
         (run.output / "eval_after.json").write_text(json.dumps(summary))
         assert ("evaluate more" in run.next_steps(Path("report.html"))) == offered
