@@ -11,56 +11,60 @@
 
 What random, shuffled and format gain in lenient accuracy is what training gives away by itself. That the model learned
 to answer is the difference between the real rewards' gain and theirs: paired by question, over seeds by seed. Chance
-and the order of the shuffled answers are the same with each seed.
+and the order of the shuffled answers are the same with each seed. Runs are DIRECTORY/<arm>-seed<seed>; a finished one
+is reused, and an interrupted one resumed.
 """
 
 import argparse
 import inspect
 import json
 import random
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import bench_runs
-from bench_common import print_table
+from bench_common import ROOT, print_table
 
 import rewards
-from grpo.config import compare
+import train_grpo
+from grpo.config.resolve import resolve
 from grpo.core.errors import UserError
+from grpo.core.parsing import ArgumentParser
 from grpo.data import sources
-from grpo.evaluation import side_by_side
+from grpo.evaluation import compare, comparison
+from grpo.evaluation.compare import Estimate
+from grpo.runs.directory import holds_run, recorded
+from grpo.runs.report import read_lines
 
 CHANCE = ["--reward_funcs", "benchmarks.random_reward.chance_reward", "--allow_custom_rewards", "true"]
 CHANCE += ["--reward_weights", "1"]
 
 
-def permuted(rows: Sequence[dict[str, Any]], column: str) -> list[dict[str, Any]]:
+def permuted(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
     """The rows, with their answers in an order of chance, the same for each seed; a few are right by luck."""
     answers = [row[column] for row in rows]
     random.Random(0).shuffle(answers)
     return [{**row, column: answer} for row, answer in zip(rows, answers, strict=True)]
 
 
-def shuffled(settings: dict[str, Any], file: Path) -> list[str]:
+def shuffled(settings: Mapping[str, Any], file: Path) -> list[str]:
     """Flags that train on the run's rows with permuted answers, which are written to this file."""
-    name = settings["dataset_name"]
-    if not isinstance(name, str) or not settings["eval_dataset_name"]:
+    name, held_out = settings["dataset_name"], settings["eval_dataset_name"]
+    if not isinstance(name, str) or not isinstance(held_out, str):  # questions would be cut from the shuffled rows
         raise UserError(
             "controls: one --dataset_name and an --eval_dataset_name, whose answers stay right, are needed"
         )
     rows = sources.take_split(sources.load_source(name, settings["dataset_config"]), settings["dataset_split"])
-    if settings["answer_column"] not in rows.column_names:
-        raise UserError(f"controls: {name} has no column {settings['answer_column']!r} whose values could be shuffled")
     changed = permuted(rows.to_list(), settings["answer_column"])
     file.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
-    held_out = settings["eval_dataset_name"]
-    names = [held_out] if isinstance(held_out, str) else held_out
-    return ["--dataset_name", str(file), "--dataset_split", "train", "--eval_dataset_name", *names]
+    return ["--dataset_name", str(file), "--dataset_split", "train", "--eval_dataset_name", held_out]
 
 
-def format_only(settings: dict[str, Any]) -> list[str]:
+def format_only(settings: Mapping[str, Any]) -> list[str]:
     """Flags that keep those rewards, with their weights, that look at no gold answer."""
     names = settings["reward_funcs"]
     weights = settings["reward_weights"] or [1.0] * len(names)
@@ -75,8 +79,7 @@ def format_only(settings: dict[str, Any]) -> list[str]:
     return ["--reward_funcs", *kept, "--reward_weights", *map(str, kept.values())]
 
 
-BY_RIGHT_ANSWERS = ("keep_best", "load_best_model_at_end", "filter_pass_rate", "curriculum", "skip_unsolved")
-SIDES: dict[str, Callable[[dict[str, Any], Path], list[str]]] = {  # their flags, by the settings and the directory
+ARMS: dict[str, Callable[[Mapping[str, Any], Path], list[str]]] = {  # their flags, by the settings and the directory
     "real": lambda settings, output: [],
     "random": lambda settings, output: CHANCE,
     "shuffled": lambda settings, output: shuffled(settings, output / "shuffled.jsonl"),
@@ -84,34 +87,78 @@ SIDES: dict[str, Callable[[dict[str, Any], Path], list[str]]] = {  # their flags
 }
 
 
-def run(args: argparse.Namespace, flags: list[str]) -> None:
-    chosen, settings = bench_runs.choose(SIDES, args.arms), compare.resolve(flags)
-    for key in BY_RIGHT_ANSWERS:
-        if settings[key]:
-            raise UserError(f"{key}: it chooses by right answers, which a control must not see; drop it")
-    arms = {side: make(settings, args.output) for side, make in chosen.items()}
-    bench_runs.train(flags, arms, args.seeds, args.output)
-    found = bench_runs.read(SIDES, args.seeds, args.output)
-    measures = ("lenient", "strict")
-    headings = ["rewards", *(heading for measure in measures for heading in bench_runs.headings(measure))]
-    rows = [
-        [_of(side, runs), *(cell for measure in measures for cell in bench_runs.accuracies(runs.values(), measure))]
-        for side, runs in found.items()
-    ]
-    title = f"Accuracy in per cent, gains in points, with 95 % intervals: {bench_runs.sample(found)}"
-    print_table(title, headings, rows, width=160)
-    bench_runs.warn(found)
-    rows, real = [], found.pop("real", {})
-    for side, runs in found.items():
-        less = bench_runs.advantage(real, runs)
-        rows.append([_of(f"real less {side}", real.keys() & runs), side_by_side.signed(less) if less else "-"])
+def train(flags: list[str], run: Path, seed: int) -> None:
+    """Train one run to its end, unless it is finished; SystemExit with its status where it fails."""
+    if recorded(run, "status") == "finished":
+        return
+    own = ["--seed", str(seed), "--output_dir", str(run), "--run_name", run.name]
+    own += ["--resume_from_checkpoint", "auto"] if holds_run(run) else []
+    if status := subprocess.run([sys.executable, str(ROOT / "train_grpo.py"), *flags, *own]).returncode:
+        sys.exit(status)
+
+
+def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> Estimate | None:
+    """How much more the runs gain in lenient accuracy than the others, in points; None without a seed in common.
+
+    Of several seeds it is the mean of the differences seed by seed, with Student's interval; of one seed the
+    difference of the final answers, paired by question (all arms start from the same answers).
+    """
+    seeds = [seed for seed in ours if seed in others]
+    if len(seeds) == 1:
+        answers = [read_lines(runs[seeds[0]] / "completions_after.jsonl") for runs in (others, ours)]
+        return compare.gains(comparison.compare(*answers))["lenient"]
+    if not seeds:
+        return None
+    found = [[compare.read(runs[seed]).gains["lenient"].value for seed in seeds] for runs in (ours, others)]
+    mean, low, high = comparison.mean_interval([mine - other for mine, other in zip(*found, strict=True)])
+    return None if low is None or high is None else Estimate(mean, low, high)
+
+
+def print_results(arms: Mapping[str, Mapping[int, Path]]) -> None:
+    """What each arm gained, and the real rewards more than each control; of the runs that are finished."""
+    runs = {
+        arm: {seed: run for seed, run in some.items() if recorded(run, "status") == "finished"}
+        for arm, some in arms.items()
+    }
+    rows = []
+    for arm, some in runs.items():
+        found = [compare.read(run) for run in some.values()]
+        for measure in ("lenient", "strict") if found else ():
+            ends = (fmean(run.before[measure] for run in found), fmean(run.after[measure] for run in found))
+            gain = found[0].gains[measure] if len(found) == 1 else compare.mean_gain(found, measure)
+            cells = [*(f"{end:.1f}" for end in ends), compare.signed(gain, measure) if gain else "-"]
+            rows.append([f"{arm} ({', '.join(map(str, some))}), {measure}", *cells])
+    print_table("Accuracy in per cent, gains in points (95 % interval)", ["", "before", "after", "gain"], rows)
+    lessons = {arm: advantage(runs["real"], runs[arm]) for arm in runs if arm != "real"}
+    rows = [[f"real less {arm}", compare.signed(less, "lenient") if less else "-"] for arm, less in lessons.items()]
     print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
 
 
-def _of(side: str, seeds: Iterable[int]) -> str:
-    """A side and the seeds that its row is over: some may not be trained yet."""
-    return f"{side} ({', '.join(map(str, sorted(seeds)))})"
+def main(argv: list[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    at = words.index("--") if "--" in words else len(words)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
+    parser.add_argument(
+        "--output", type=Path, help="directory of the runs, kept and reused (default: a temporary one)"
+    )
+    parser.add_argument("--arms", nargs="*", choices=ARMS, default=list(ARMS), help="train only these")
+    try:
+        args, flags = parser.parse_args(words[:at]), words[at + 1 :] or ["--config", "demo"]
+        output = args.output or Path(tempfile.mkdtemp())
+        output.mkdir(parents=True, exist_ok=True)
+        # nothing is written there; each run has a directory of its own
+        settings = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--output_dir", str(output / "none")]).settings()
+        own = {arm: ARMS[arm](settings, output) for arm in args.arms}
+        for arm, more in own.items():
+            for seed in args.seeds:
+                train([*flags, *more], output / f"{arm}-seed{seed}", seed)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print_results({arm: {seed: output / f"{arm}-seed{seed}" for seed in args.seeds} for arm in ARMS})
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(bench_runs.start(bench_runs.parser(__doc__), run))
+    sys.exit(main())

@@ -10,7 +10,7 @@ from grpo.core.errors import MISTAKE, UserError, did_you_mean, readable
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
     "xray": ("grpo.evaluation.xray", "completions in a JSONL file, scored reward by reward"),
-    "compare": ("grpo.config.compare", "runs side by side, or one command with several seeds → compare.html"),
+    "compare": ("grpo.evaluation.compare", "what several runs learned, side by side"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 

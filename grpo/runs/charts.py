@@ -27,16 +27,7 @@ COLORS = {
     "rule": "#e4e0d8",
     "bad": "#ab3a28",
     "good": "#24724a",
-    # Lines on one another: at least 27 apart in CIELAB, however the eye sees colours, and 3:1 on the paper
-    "line-1": "#1a319d",
-    "line-2": "#a41b79",
-    "line-3": "#26a01a",
-    "line-4": "#976651",
-    "line-5": "#3a2d24",
 }
-# Dashes of such lines, in widths of a line, so that neither colour nor dash alone tells them apart
-DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1), (5, 1.2, 1, 1.2))
-LINES = tuple(name for name in COLORS if name.startswith("line-"))
 STYLE: Any = {  # matplotlib names each key's type
     "svg.fonttype": "none",  # text that can be selected, in the page's font
     "svg.hashsalt": "grpo",  # the same file for the same run
@@ -187,40 +178,6 @@ def svg(
         draw(axes, curve, stages, alarms, color, limit, beside)
 
     return _element(lines, f"{label}: {first}, {last}", width, height)
-
-
-def svg_together(curves: dict[str, Curve | None], label: str, width: int, height: int) -> Markup:
-    """Curves of several runs on one another, each with the colour and dash of its place (`swatch`).
-
-    Args:
-        curves: by the run's name; None where it has none.
-        label: what they are of, for those who listen to the page.
-        width: in px, as is `height`.
-    """
-    found = {name: curve for name, curve in curves.items() if curve}
-
-    def lines(axes: "Axes") -> None:
-        steps = sorted({step for curve in found.values() for step in curve.steps})
-        _frame(axes, steps, [value for curve in found.values() for value in curve.running_mean])
-        for place, curve in enumerate(curves.values()):
-            if curve:
-                color, dash = LINES[place % len(LINES)], DASHES[place % len(DASHES)]
-                style: Any = (0, dash) if dash else "solid"
-                _dot(axes, curve, color)
-                axes.plot(curve.steps, curve.running_mean, color=COLORS[color], linestyle=style, linewidth=2)
-
-    ends = (f"{name} {number(curve.values[-1])} at step {curve.steps[-1]}" for name, curve in found.items())
-    return _element(lines, f"{label}: {', '.join(ends)}", width, height)
-
-
-def swatch(place: int) -> Markup:
-    """A piece of the line that a run has in `svg_together`, for the legend."""
-    color, dash = LINES[place % len(LINES)], DASHES[place % len(DASHES)]
-    dashes = " ".join(f"{2 * length:g}" for length in dash) or "none"
-    line = (
-        f'<line x1="0" y1="4" x2="34" y2="4" stroke="var(--{color})" stroke-width="2.5" stroke-dasharray="{dashes}"/>'
-    )
-    return Markup(f'<svg class="swatch" viewBox="0 0 34 8" aria-hidden="true">{line}</svg>')
 
 
 def _element(lines: Callable[["Axes"], None], label: str, width: int, height: int) -> Markup:

@@ -220,7 +220,7 @@ def _environment(html: bool) -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"svg": charts.svg, "svg_together": charts.svg_together, "swatch": charts.swatch}
+    environment.globals |= {"svg": charts.svg}
     environment.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
     environment.filters |= {"code": _code, "python": _python, "setting": _setting, "command": _command}
     return environment

@@ -3,6 +3,7 @@
 import json
 import operator
 import random
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -12,7 +13,6 @@ from helpers_runs import SHARED, examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from benchmarks import gold_steps
 from grpo.rewarding.arithmetic import equations, is_true, is_verified, verified_lines
 from rewards import THINK_FORMAT, XML_COT_FORMAT, extract_reasoning, step_verified_reward_func
 
@@ -213,14 +213,32 @@ def test_hostile_text_of_a_million_characters(kind):
     assert time.process_time() - start < 3
 
 
+RESULT = re.compile(r"=([^=<>]*)>>( ?-?\$?[0-9][0-9,.]*[0-9]|[0-9])?")
+
+
+def tampered(line, chance):
+    """The line with one digit of one of its results changed: in the annotation, after it, and in both."""
+    found, step = chance.choice(list(RESULT.finditer(line))), chance.randrange(1, 10)
+    for groups in [(1,), (2,), (2, 1)] if found[2] else [(1,)]:
+        text = line
+        for group in groups:
+            place = next(place for place in range(*found.span(group)) if line[place].isdigit())
+            text = text[:place] + str((int(line[place]) + step) % 10) + text[place + 1 :]
+        yield text
+
+
 @pytest.mark.slow
 def test_gold_solutions_lose_their_credit_with_a_digit_changed():
-    """Of 300 of GSM8K's own solutions; benchmarks/gold_steps.py measures all of them."""
+    """Of 300 of GSM8K's own solutions, those of at least 99 % are verified, and not with any digit changed."""
     if not GSM8K.exists():
         pytest.skip("GSM8K's training file is not beside this checkout")
-    lines = random.Random(1).sample(GSM8K.read_text(encoding="utf-8").splitlines(), 300)
-    found = gold_steps.measure([json.loads(line)["answer"] for line in lines])
-    assert found["verified"] >= 0.99 and found["caught"] >= 0.99, found
+    chance = random.Random(1)
+    rows = chance.sample(GSM8K.read_text(encoding="utf-8").splitlines(), 300)
+    solutions = [[line for line in json.loads(row)["answer"].splitlines() if "<<" in line] for row in rows]
+    solutions = [lines for lines in solutions if lines]
+    verified = [all(map(is_verified, lines)) for lines in solutions]
+    caught = [not any(is_verified(other) for line in lines for other in tampered(line, chance)) for lines in solutions]
+    assert sum(verified) >= 0.99 * len(solutions) and sum(caught) >= 0.99 * len(solutions)
 
 
 QUESTION = "A baker sold 48 cakes on Monday and half as many on Tuesday. How many in 2 days?"
