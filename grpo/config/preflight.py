@@ -46,10 +46,7 @@ def _spread(lengths: Sequence[int]) -> str:
 
 def about_data(config: Config, data: Data) -> Iterator[Check]:
     script, rows = config.script, len(data.train)
-    names = [script.question_column]
-    if script.question_template:
-        names = [names[0] if name == "question" else name for name in prompts.columns_in(script.question_template)]
-    columns = " and ".join([*names, script.answer_column] if data.has_golds else names)
+    columns = f"{script.question_column} and {script.answer_column}" if data.has_golds else script.question_column
     finding = f"columns {columns}"
     if data.unusable:
         lacking = "a question or a gold answer" if data.has_golds else "a question"

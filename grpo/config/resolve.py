@@ -72,13 +72,12 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.read_dictionaries(settings)
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
-    in_stages, notes = stages.read(settings, typed, geometry.steps_per_rollout)
-    notes += fit_evaluation(settings, world_size, typed)
+    in_stages, notes = stages.read(settings, typed), fit_evaluation(settings, world_size, typed)
     usual, note = _usual_rate(settings, below if "learning_rate" in recipe else hyperparameters)
     if trains and not settings["eval_only"] and "learning_rate" not in typed:
         settings["learning_rate"] = usual
         notes += note
-    settings.update(stages.whole_run(in_stages))
+    settings.update(stages.whole_run(in_stages, settings["max_steps"]))
     validate.check_adaptive(settings)
     if settings["ask"] and "model_name_or_path" not in typed:
         settings["model_name_or_path"] = str(run_directory.newest_finished())

@@ -93,7 +93,7 @@ class ScriptArguments:
     )
     system_prompt: str | None = field(default=None, metadata={"help": "Replaces the prompt format's system prompt."})
     question_template: str | None = field(
-        default=None, metadata={"help": "Replaces the prompt format's question; contains {question} or other columns."}
+        default=None, metadata={"help": "Replaces the prompt format's question; contains {question}."}
     )
     completion_template: str | None = field(
         default=None,

@@ -117,9 +117,6 @@ def prepare(
         needs_gold: as in `build`.
     """
     columns = script.question_column, script.answer_column
-    template = prompt_format.question
-    if set(prompts.columns_in(template)) != {"question"}:
-        prompt_format = dataclasses.replace(prompt_format, question="{question}")  # rows fill in the template
     make_prompt = functools.partial(prompt_format.prompt, shots=shots)
     raw: dict[str, Dataset] = {}  # as they were read, by label; the training rows, where there are some
     unusable, several = 0, len(source) > 1 or len(eval_source) > 1
@@ -127,8 +124,6 @@ def prepare(
     def ask(label: str, rows: Dataset, kind: str, names: str | list[str] | None) -> Dataset:
         nonlocal unusable
         called = f"{kind} data {names if isinstance(names, str) else label!r}"
-        if template != prompt_format.question:
-            rows = fill_in(rows, template, *columns, label=called)
         raw[label] = rows
         asked, dropped = make_prompts(rows, make_prompt, *columns, called, needs_gold, prompt_format.pattern)
         unusable += dropped
@@ -306,27 +301,6 @@ def make_prompts(
     if others.column_names:
         result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
     return result, len(rows) - len(kept)
-
-
-def fill_in(rows: Dataset, template: str, question_column: str, answer_column: str, label: str) -> Dataset:
-    """Rows whose question is this template with the row's own columns in it: `Reach {target} with {numbers}.`"""
-    asked = column_of(rows, question_column)
-    names = {name: asked if name == "question" else name for name in prompts.columns_in(template)}
-    for name, column in names.items():
-        if column not in rows.column_names:
-            have = ", ".join(rows.column_names)
-            raise UserError(f"question_template: {{{name}}} is no column of {label}; it has {have}")
-        if column == answer_column:
-            raise UserError(f"question_template: {{{name}}} would put the gold answer into the prompt; drop it")
-        first = next(filter(None, rows[column][:]), None)
-        if isinstance(first[0] if isinstance(first, list) else first, dict):
-            raise UserError(f"question_template: {{{name}}} of {label} holds messages or objects, not text; drop it")
-    filled = [
-        prompts.fill_in(template, {name: row[column] for name, column in names.items()})
-        for row in rows.select_columns(sorted(set(names.values())))
-    ]
-    others = [name for name in rows.column_names if name != question_column]
-    return rows.select_columns(others).add_column(question_column, filled)
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:

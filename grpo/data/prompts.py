@@ -6,7 +6,7 @@ A chat model gets messages, a model without a chat template the same as one text
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo.core.errors import UserError
@@ -73,11 +73,6 @@ class PromptFormat:
         head, middle, tail = template_parts(self.completion)
         return f"{head}{reasoning}{middle}{answer}{tail}"
 
-    def example(self, question: str = "2 + 2?") -> Prompt:
-        """A prompt with this question for each column of the template."""
-        text = fill_in(self.question, dict.fromkeys(columns_in(self.question), question))
-        return dataclasses.replace(self, question="{question}").prompt(text)
-
     def _asked(self, question: str) -> str:
         return self.question.replace("{question}", question)
 
@@ -104,8 +99,8 @@ def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptF
         end = "\n" if script.system_prompt.rstrip() == script.system_prompt != "" else ""
         chosen = dataclasses.replace(chosen, system=script.system_prompt, opening=script.system_prompt + end)
     if script.question_template is not None:
-        if not columns_in(script.question_template):
-            raise UserError(f"question_template: {script.question_template!r} needs {{question}}, or other columns")
+        if "{question}" not in script.question_template:
+            raise UserError(f"question_template: {script.question_template!r} needs {{question}}")
         chosen = dataclasses.replace(chosen, question=script.question_template)
     if script.completion_template is not None:
         try:
@@ -186,31 +181,6 @@ def _text_of(content: Any) -> Any:
 
 def _as_lines(messages: Sequence[Message]) -> str:
     return "".join(f"{message['content'].rstrip()}\n" for message in messages)
-
-
-# Braces of LaTeX hold no column: `\frac{1}{2}`, `x^{2}`
-_COLUMN = re.compile(r"\\[a-zA-Z]+(?:\{\w+\})*|[\^_]\{\w+\}|\{(\w+)\}")
-
-
-def columns_in(template: str) -> list[str]:
-    r"""The names in braces of a question template; what a LaTeX command has in braces is none.
-
-    >>> columns_in(r"Reach {target} with {numbers}, in \\boxed{answer}, not \\frac{1}{2} or x^{2}.")
-    ['target', 'numbers']
-    """
-    return list(filter(None, _COLUMN.findall(template)))
-
-
-def fill_in(template: str, row: Mapping[str, Any]) -> str:
-    """A question template with the columns of a row in it, lists with commas; empty where one of them is.
-
-    >>> fill_in("Reach {target} with {numbers}.", {"target": 24, "numbers": [3, 8]})
-    'Reach 24 with 3, 8.'
-    """
-    texts = {name: ", ".join(map(str, cell)) if isinstance(cell, list) else cell for name, cell in row.items()}
-    if any(text is None or not str(text).strip() for text in texts.values()):
-        return ""
-    return _COLUMN.sub(lambda found: str(texts[found[1]]) if found[1] else found[0], template)
 
 
 def prefilled(prompt: str, completion: str) -> str:

@@ -211,7 +211,7 @@ def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple["PreTra
         _check_template(tokenizer, prompt_format, name, cast(dict[str, Any], training.chat_template_kwargs or {}))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    prompt = prompts.rendered(prompt_format.example(), tokenizer, config.template_kwargs)
+    prompt = prompts.rendered(prompt_format.prompt("2 + 2?"), tokenizer, config.template_kwargs)
     return tokenizer, dataclasses.replace(prompt_format, prefill=prompts.prefilled(prompt, prompt_format.completion))
 
 
@@ -222,7 +222,7 @@ def _check_template(
     where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
     fix = "fix its chat_template.jinja, or use --use_chat_template false"
     try:
-        chat: Any = prompt_format.example("2 + 2?")
+        chat: Any = prompt_format.prompt("2 + 2?")
         text = tokenizer.apply_chat_template(chat, tokenize=False, **kwargs)
     except Exception as error:  # a template is code of the model's author
         raise UserError(f"{where} refuses a system message and a question ({error}); {fix}") from None

@@ -5,8 +5,6 @@ starts from the weights and the optimizer state that the last one left, one lear
 a resumed run finds its stage by its step.
 """
 
-import itertools
-import math
 from typing import Any
 
 from grpo.core.errors import UserError
@@ -21,80 +19,55 @@ def at(stages: list[Stage], step: int) -> int:
     return next((index for index, stage in enumerate(stages) if step <= stage.last_step), len(stages) - 1)
 
 
-def whole_run(stages: list[Stage]) -> dict[str, Any]:
-    """The settings of the run that holds all stages; `reward_weights` are those that it starts with."""
+def whole_run(stages: list[Stage], max_steps: int) -> dict[str, Any]:
+    """The settings of the run that holds all stages; `reward_weights` are those that it starts with.
+
+    Args:
+        max_steps: where the run ends, whatever the stages take; -1: with the last of them.
+    """
     if not stages:
         return {}
     names = list(dict.fromkeys(name for stage in stages for name in stage.reward_funcs))
     weights = [stages[0].weights.get(name, 0.0) for name in names]
-    return {"reward_funcs": names, "reward_weights": weights, "max_steps": stages[-1].last_step}
+    steps = stages[-1].last_step if max_steps == -1 else max_steps
+    return {"reward_funcs": names, "reward_weights": weights, "max_steps": steps}
 
 
-def read(settings: dict[str, Any], given: set[str], steps_per_rollout: int) -> tuple[list[Stage], list[str]]:
-    """The stages of these settings, and a note if they take other numbers of steps than asked for.
-
-    `max_steps` beside the stages stretches or shortens them, so that a recipe can be tried in a few steps. Weights can
-    only change where completions are sampled anew, so a stage begins at the nearest such step.
+def read(settings: dict[str, Any], given: set[str]) -> list[Stage]:
+    """The stages of these settings, one after the other; UserError for one that is not complete.
 
     Args:
         settings: every setting by name; `stages` is a list with a mapping for each, or None.
         given: the names of the settings on the command line.
-        steps_per_rollout: optimizer steps from one step that begins with a rollout to the next, at least 1.
     """
-    asked = settings["stages"]
+    asked, stages = settings["stages"], list[Stage]()
     if asked is None:
-        return [], []
-    if not asked:
-        raise UserError(f"stages: the list is empty; write one mapping for each stage, like {EXAMPLE}, or remove it")
+        return stages
     for key in ("reward_funcs", "reward_weights"):
         if key in given or (key == "reward_weights" and settings[key] is not None):
             raise UserError(
                 f"{key}: {settings[key]} cannot be combined with stages, which have their own; drop one of them"
             )
+    if not asked:
+        raise UserError(f"stages: the list is empty; write one mapping for each stage, like {EXAMPLE}, or remove it")
+    first = 1
     for number, stage in enumerate(asked, 1):
-        _check(number, stage)
-    labels, steps = [stage["name"] for stage in asked], [stage["max_steps"] for stage in asked]
-    if len(set(labels)) < len(labels):
-        raise UserError(f"stages: the names {', '.join(labels)} are not all different; each stage needs its own")
-    total = sum(steps) if settings["max_steps"] == -1 else settings["max_steps"]
-    rollouts = [total * done / sum(steps) / steps_per_rollout for done in itertools.accumulate(steps)]
-    lasts = [0, *(max(1, round(number)) * steps_per_rollout for number in rollouts[:-1]), total]
-    taken = [last - before for before, last in itertools.pairwise(lasts)]
-    if min(taken) < 1:
-        raise UserError(
-            f"max_steps: {total} is too few for stages of {', '.join(map(str, steps))} steps, each of which needs a "
-            f"rollout ({steps_per_rollout} steps) of its own; use more"
-        )
-    stages = []
-    for stage, before, last in zip(asked, lasts[:-1], lasts[1:], strict=True):
-        weights = [float(weight) for weight in stage.get("reward_weights") or [1.0] * len(stage["reward_funcs"])]
-        stages.append(Stage(stage["name"], before + 1, last, list(stage["reward_funcs"]), weights))
-    if taken == steps:
-        return stages, []
-    found = ", ".join(f"{label} {count}" for label, count in zip(labels, taken, strict=True))
-    return stages, [
-        f"note: the stages take {found} steps, not {', '.join(map(str, steps))}, since max_steps is {total} and a "
-        f"rollout serves {steps_per_rollout}"
-    ]
+        names, weights, steps = _checked(number, stage)
+        stages.append(Stage(str(stage["name"]), first, first + steps - 1, names, weights))
+        first += steps
+    return stages
 
 
-def _check(number: int, stage: Any) -> None:
-    """UserError, naming stage and key, if something is wrong with a stage."""
-    if not isinstance(stage, dict) or not set(stage) <= set(KEYS):
+def _checked(number: int, stage: Any) -> tuple[list[str], list[float], int]:
+    """A stage's rewards, their weights and its steps; UserError, naming stage and key, where something is wrong."""
+    if not isinstance(stage, dict) or not {"name", "reward_funcs", "max_steps"} <= set(stage) <= set(KEYS):
         raise UserError(f"stages: stage {number} is {stage!r}; write a mapping of {', '.join(KEYS)}, like {EXAMPLE}")
-    name, names, weights, steps = (stage.get(key) for key in KEYS)
-    where = f"stages: stage {number}"
-    if not isinstance(name, str) or not name.strip():
-        raise UserError(f"{where}: name: {name!r} is not a name; use one such as format")
-    if not isinstance(names, list) or not names or not all(isinstance(item, str) for item in names):
-        raise UserError(f"{where} ({name}): reward_funcs: {names!r} is not a list of one or more rewards")
-    if len(set(names)) < len(names):
-        raise UserError(f"{where} ({name}): reward_funcs: {names} lists a reward twice; set its weight instead")
+    names, weights, steps = stage["reward_funcs"], stage.get("reward_weights"), stage["max_steps"]
+    where = f"stages: stage {number} ({stage['name']})"
+    if not isinstance(names, list) or not names:
+        raise UserError(f"{where}: reward_funcs: {names!r} is not a list of one or more rewards")
+    if weights is not None and (not isinstance(weights, list) or len(weights) != len(names)):
+        raise UserError(f"{where}: reward_weights: {weights!r} is not a list of {len(names)}, one a reward")
     if type(steps) is not int or steps < 1:
-        raise UserError(f"{where} ({name}): max_steps: {steps!r} is not a number of optimizer steps; use at least 1")
-    if weights is None:
-        return
-    if not isinstance(weights, list) or len(weights) != len(names):
-        raise UserError(f"{where} ({name}): reward_weights: {weights!r} is not a list of {len(names)}, one a reward")
-    if not all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights) or not any(weights):
-        raise UserError(f"{where} ({name}): reward_weights: {weights!r} must be finite numbers, and not all 0")
+        raise UserError(f"{where}: max_steps: {steps!r} is not a number of optimizer steps; use at least 1")
+    return list(names), [float(weight) for weight in weights or [1.0] * len(names)], steps

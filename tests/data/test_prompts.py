@@ -95,7 +95,7 @@ def test_a_recipe_can_change_each_field_of_a_format():
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"question_template": "Answer this."}, "needs {question}, or other columns"),
+        ({"question_template": "Answer this."}, "needs {question}"),
         (
             {"completion_template": "<answer>{answer}</answer>"},
             "needs {reasoning}, one or more tags, and {answer}, each once",
@@ -151,25 +151,6 @@ def test_exemplars_of_a_recipe_replace_ours():
     )
     assert prompts.exemplars(config.script, EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
     assert prompts.exemplars(SimpleNamespace(exemplars=None), EXEMPLARS) is EXEMPLARS
-
-
-@pytest.mark.parametrize(
-    ("template", "names"),
-    [
-        (r"\frac{1}{2} of {target}", ["target"]),
-        (r"{a}{b}, x^{2}, n_{i}, \boxed{answer}", ["a", "b"]),
-        (r"\text{Question: {question}}", ["question"]),
-        ("问题{question}", ["question"]),
-    ],
-)
-def test_braces_of_latex_are_no_columns(template, names):
-    assert prompts.columns_in(template) == names
-    assert prompts.fill_in(template, dict.fromkeys(names, "$")).count("$") == len(names)
-
-
-def test_an_example_has_the_question_in_each_column():
-    style = dataclasses.replace(XML, question="Reach {target} with {numbers}.")
-    assert style.example("7")[-1]["content"] == "Reach 7 with 7." and XML.example() == XML.prompt("2 + 2?")
 
 
 @pytest.mark.parametrize(
