@@ -332,14 +332,6 @@ def signed_correctness_reward_func(
     return [value - 1 for value in correctness_reward_func(completions, answer, answer_pattern=answer_pattern)]
 
 
-def numeric_correctness_reward_func(
-    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
-) -> list[float]:
-    """2.0 if the answer is right by the lenient rule (`$72.00` and `72 apples` are 72, see `is_right`); else 0."""
-    pairs = zip(map(completion_text, completions), answer, strict=True)
-    return [2.0 if is_right(text, gold, answer_pattern) else 0.0 for text, gold in pairs]
-
-
 def judge_reward_func(completions: Texts, *, judge: Any = None, **kwargs: Any) -> list[float]:
     """2.0 if the run's judge (`is_right`, or `--judge my_file.f`, of text and row) finds it right; else 0."""
     from grpo.rewarding.judge import Judge, rows_of  # here: this file needs nothing of the package
@@ -400,35 +392,6 @@ def length_reward_func(
     return [max(0.0, 1 - tokens / (margin or 0.5)) for tokens in outside]
 
 
-def overlong_reward_func(
-    completions: Texts, completion_ids: Ids, *, max_completion_length: int = 786, cache: int | None = None,
-    **kwargs: Any,
-) -> list[float]:  # fmt: skip
-    """-1 … 0: 0 up to `cache` tokens (default: a fifth of the limit) below the limit, then falling to -1 at the limit.
-
-    Source: soft overlong punishment, Q. Yu et al., "DAPO" (2025), equation 13. A run passes its own limit.
-    """
-    cache = max(1, max_completion_length // 5) if cache is None else cache
-    if not 1 <= cache <= max_completion_length:
-        raise ValueError(f"cache {cache}: must be 1 to max_completion_length ({max_completion_length})")
-    return [max(-1.0, 0.0 - max(0, len(ids) - max_completion_length + cache) / cache) for ids in completion_ids]
-
-
-def repetition_reward_func(completions: Texts, *, ngram_size: int = 3, **kwargs: Any) -> list[float]:
-    """-1 … 0: minus the share of a text's n-grams of words that are repetitions.
-
-    Source: E. Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs" (2025), appendix C.2, as in open-r1.
-    """
-    if ngram_size < 1:
-        raise ValueError(f"ngram_size {ngram_size}: must be at least 1")
-    values = []
-    for completion in completions:
-        words = completion_text(completion).lower().split()
-        ngrams = list(zip(*(words[start:] for start in range(ngram_size)), strict=False))
-        values.append(len(set(ngrams)) / len(ngrams) - 1 if ngrams else 0.0)
-    return values
-
-
 def style_reward_func(completions: Texts, *, phrases: Sequence[str] = FILLERS, **kwargs: Any) -> list[float]:
     """-0.5 … 0: -0.1 for each occurrence of one of the phrases, whatever the case."""
     texts = [completion_text(completion).lower() for completion in completions]
@@ -470,16 +433,14 @@ REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
         int_reward_func,
         correctness_reward_func,
         signed_correctness_reward_func,
-        numeric_correctness_reward_func,
         judge_reward_func,
         step_verified_reward_func,
         incremental_format_reward_func,
         length_reward_func,
-        overlong_reward_func,
-        repetition_reward_func,
         style_reward_func,
         debug_reward_func,
     )
 }
-PENALTIES = {"overlong_reward_func", "repetition_reward_func", "style_reward_func"}  # never above 0
+# Never above 0; two of them are TRL's own, which the registry takes by their names
+PENALTIES = {"style_reward_func", "get_soft_overlong_punishment", "get_repetition_penalty_reward"}
 GIST_REWARDS = list(REWARD_FUNCS)[:5]  # the five of the recipe, its default

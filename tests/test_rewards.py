@@ -249,7 +249,7 @@ def value(name, text="", answer="7", tokens=0, **parameters):
 
 
 @pytest.mark.parametrize(
-    ("text", "gold", "signed", "numeric"),
+    ("text", "gold", "signed", "lenient"),
     [
         (GOOD, "7", 1, 2),
         ("<answer>$7</answer>", "7", -1, 2),
@@ -258,9 +258,9 @@ def value(name, text="", answer="7", tokens=0, **parameters):
         ("", "7", -1, 0),
     ],
 )
-def test_signed_and_numeric_correctness(text, gold, signed, numeric):
-    found = value("signed_correctness", text, gold), value("numeric_correctness", text, gold)
-    assert found == (signed, numeric)
+def test_signed_and_lenient_correctness(text, gold, signed, lenient):
+    found = value("signed_correctness", text, gold), value("judge", text, gold)
+    assert found == (signed, lenient)
 
 
 @pytest.mark.parametrize(
@@ -296,28 +296,6 @@ def test_length_window_without_margin_and_its_errors():
     for wrong in ({"low": -1}, {"margin": -1}):
         with pytest.raises(ValueError, match="margin"):
             value("length", **wrong)
-
-
-def test_soft_overlong_punishment_equals_that_of_trl():
-    from trl.rewards import get_soft_overlong_punishment
-
-    reference = get_soft_overlong_punishment(max_completion_len=786, soft_punish_cache=157)
-    for tokens in (0, 628, 629, 630, 700, 785, 786):
-        assert value("overlong", tokens=tokens) == pytest.approx(reference(completion_ids=[[1] * tokens])[0])
-
-
-@pytest.mark.parametrize(
-    ("text", "parameters", "expected"),
-    [
-        ("", {}, 0),
-        ("a b c d e", {}, 0),
-        ("a a a a a", {}, 1 / 3 - 1),
-        ("A b C a B c", {}, 3 / 4 - 1),  # in whatever case
-        ("a b a b", {"ngram_size": 2}, 2 / 3 - 1),
-    ],
-)
-def test_repetition(text, parameters, expected):
-    assert value("repetition", text, **parameters) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -395,12 +373,9 @@ RANGES = {  # lowest and highest value, and what is between them if not everythi
     "correctness": (0, 2, {0, 2}),
     "signed_correctness": (-1, 1, {-1, 1}),
     "judge": (0, 2, {0, 2}),
-    "numeric_correctness": (0, 2, {0, 2}),
     "step_verified": (0, 1, {0, 0.2, 0.4, 0.6, 0.8, 1}),
     "incremental_format": (-math.inf, 1),
     "length": (0, 1),
-    "overlong": (-1, 0),
-    "repetition": (-1, 0),
     "style": (-0.5, 0),
     "debug": (1, 1),
 }

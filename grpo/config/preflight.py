@@ -109,9 +109,7 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
     elif numbers < 0.5 and "int_reward_func" in reward_names:
         remedy = "int_reward_func pays for digits, which are wrong here; drop it"
     elif mathematics > 0.1 and "correctness_reward_func" in reward_names:
-        remedy = (
-            "correctness_reward_func wants exactly this text; numeric_correctness_reward_func also takes 1/2 for 0.5"
-        )
+        remedy = "correctness_reward_func wants exactly this text; judge_reward_func also takes 1/2 for 0.5"
     yield check_if(remedy, "gold answers", finding, remedy)
 
 

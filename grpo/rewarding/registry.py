@@ -28,6 +28,7 @@ NOT_PASSED = {"prompt", "completion", "completion_ids"}  # the columns that TRL 
 # What rewards get by keyword besides the data's columns, and two columns that all data has by then
 PASSED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 ALWAYS = (*PASSED, "question", "answer")
+TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
 
 
 class ByName:
@@ -59,7 +60,7 @@ def choose(
     """The rewards of these names with their parameters, in this order, by the names that TRL logs.
 
     Args:
-        names: of REWARD_FUNCS, or `module.function` in the working directory.
+        names: of REWARD_FUNCS or TRLS, or `module.function` in the working directory.
         weights: one for each name, or None; only counted here.
         args: reward → parameter → value; a reward of one's own is called by `module.function` or by `function`.
         run_parameters: values of the run, for every chosen reward that has a parameter of that name.
@@ -69,13 +70,17 @@ def choose(
         UserError: an unknown, repeated or unloadable reward, or a parameter that it does not have or cannot take.
     """
     for name in names or ["nothing"]:
-        if name not in REWARD_FUNCS and "." not in name:
-            raise UserError(f"reward_funcs: {name!r} is not a reward{_instead(name, REWARD_FUNCS)}")
+        if name not in REWARD_FUNCS and name not in TRLS and "." not in name:
+            raise UserError(f"reward_funcs: {name!r} is not a reward{_instead(name, [*REWARD_FUNCS, *TRLS])}")
     if weights is not None and len(weights) != len(names):
         raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; set one for each")
     chosen: Rewards = {}
     unused = dict(args or {})
     for name in names:
+        if name in TRLS:
+            reward = _of_trl(name, unused.pop(name, {}), run_parameters)
+            chosen[_logged_name(reward)] = reward
+            continue
         reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
         logged = name if name in REWARD_FUNCS else _logged_name(reward)
         if logged in chosen:
@@ -85,6 +90,22 @@ def choose(
     for name in unused:
         raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
     return chosen
+
+
+def _of_trl(name: str, given: Mapping[str, Any], run_parameters: Mapping[str, Any]) -> RewardFunc:
+    """A reward that TRL makes of parameters; the overlong punishment follows the run's longest completion."""
+    import trl.rewards  # here: the X-ray does without TRL
+
+    usual: dict[str, Any] = {}
+    if name == "get_soft_overlong_punishment":
+        limit = int(run_parameters["max_completion_length"])
+        usual = {"max_completion_len": limit, "soft_punish_cache": max(1, limit // 5)}
+    try:
+        made: RewardFunc = getattr(trl.rewards, name)(**{**usual, **given})
+        made(completion_ids=[[1, 2, 3]])  # has the parameters looked at
+    except (TypeError, ValueError) as error:
+        raise UserError(f"reward_args: {name}: {error}") from None
+    return made
 
 
 def of_run(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, Judge]:

@@ -100,11 +100,11 @@ GOLDS = {  # gold answers of a column, rewards: what is warned of
     "numbers": (lambda n: f"{n},000", GIST_REWARDS, ""),
     "fractions": (lambda n: f"-{n}/7", GIST_REWARDS, ""),
     "boxed": (lambda n: rf"So it is $\boxed{{{n}}}$.", GIST_REWARDS, ""),
-    "mathematics": (lambda n: rf"{n}\sqrt{{2}}", ["numeric_correctness_reward_func"], ""),
+    "mathematics": (lambda n: rf"{n}\sqrt{{2}}", ["judge_reward_func"], ""),
     "mathematics, paid exactly": (
         lambda n: f"({n}, 1)",
         ["correctness_reward_func"],
-        "numeric_correctness_reward_func",
+        "judge_reward_func",
     ),
     "times": (lambda n: f"12:{n}", GIST_REWARDS, "only exactly this text"),
     "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "final answer alone"),

@@ -126,8 +126,8 @@ def test_suspicions_follow_the_format_of_the_run(tmp_path, capsys):
 
 
 def test_where_no_reward_of_the_run_can_be_scored_the_five_are(tmp_path, capsys):
-    found, _, err = in_a_run(tmp_path, capsys, GOOD, reward_funcs=["overlong_reward_func"])
-    assert list(found) == GIST_REWARDS and err.endswith(": overlong_reward_func\n")
+    found, _, err = in_a_run(tmp_path, capsys, GOOD, reward_funcs=["get_soft_overlong_punishment"])
+    assert list(found) == GIST_REWARDS and err.endswith(": get_soft_overlong_punishment\n")
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,10 @@ def test_rows_are_the_columns_of_this_length():
 
 def test_the_runs_rewards_follow_its_judge_and_pattern():
     follow = {"answer_pattern": "boxed", "judge": Judge("boxed")}
-    names = ["correctness_reward_func", "numeric_correctness_reward_func", "int_reward_func", "judge_reward_func"]
+    names = ["correctness_reward_func", "int_reward_func", "judge_reward_func"]
     rewards = registry.choose(names, None, None, follow, allow_custom=False)
     values = [reward([r"so \boxed{72}"], answer=["72"]) for reward in rewards.values()]
-    assert values == [[2.0], [2.0], [0.5], [2.0]] and list(rewards) == names
+    assert values == [[2.0], [0.5], [2.0]] and list(rewards) == names
     assert pickle.loads(pickle.dumps(rewards["int_reward_func"]))([r"\boxed{7}"]) == [0.5]
     usual = registry.choose(names, None, None, {"answer_pattern": "xml"}, allow_custom=False)
     assert usual["correctness_reward_func"] is REWARD_FUNCS["correctness_reward_func"]
@@ -160,10 +160,10 @@ def test_mistakes_are_one_line(flags, line, capsys):
 
 
 def test_data_without_gold_answers_needs_a_judge_alone(write_jsonl, capsys):
-    rows = [{"nums": [n, n + 1], "target": 2 * n + 1} for n in range(60)]
+    rows = [{"question": f"Reach {2 * n + 1} with {n} and {n + 1}."} for n in range(60)]
     argv = ["--config", "demo", "--dry_run", "true", "--dataset_name", write_jsonl(rows), "--judge", "my_tasks.yes"]
-    argv += ["--question_template", "Reach {target} with {nums}.", "--allow_custom_rewards", "true"]
+    argv += ["--allow_custom_rewards", "true"]
     assert train_grpo.main([*argv, "--reward_funcs", "judge_reward_func", "soft_format_reward_func"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "columns target and nums" in shown and "evaluation reports the judge's verdict" in shown
+    assert "columns question" in shown and "evaluation reports the judge's verdict" in shown
     assert "moves no advantage" not in shown and "│ Reach " in shown

@@ -71,13 +71,24 @@ def test_the_five_are_themselves_in_order():
 
 def test_parameters_come_from_recipe_then_run_then_signature():
     run = {"template": THINK_FORMAT, "max_completion_length": 100}
-    names = ["strict_format_reward_func", "overlong_reward_func", "length_reward_func", "int_reward_func"]
-    args = {"overlong_reward_func": {"cache": 50}, "length_reward_func": {"low": 0, "high": 10, "margin": 10}}
+    names = ["strict_format_reward_func", "get_soft_overlong_punishment", "length_reward_func", "int_reward_func"]
+    names.append("get_repetition_penalty_reward")
+    args = {"get_soft_overlong_punishment": {"soft_punish_cache": 50}, "length_reward_func": {"low": 0, "high": 10}}
+    args |= {"get_repetition_penalty_reward": {"max_penalty": -2.0}}
     rewards = chosen(*names, args=args, run=run)
     given = {"completions": [THINK_FORMAT], "completion_ids": [[1] * 75], "answer": ["7"]}
-    assert [reward(**given) for reward in rewards.values()] == [[0.5], [-0.5], [0.0], [0.0]]
-    args["overlong_reward_func"]["max_completion_length"] = 75
-    assert chosen(*names, args=args, run=run)["overlong_reward_func"](**given) == [-1.0]
+    assert [reward(**given) for reward in rewards.values()] == [
+        [0.5],
+        [-0.5],
+        [0.35],
+        [0.0],
+        [pytest.approx(-2 * 72 / 73)],
+    ]
+    assert list(rewards)[1] == "soft_overlong_punishment_reward"  # as TRL logs it
+    args["get_soft_overlong_punishment"]["max_completion_len"] = 75
+    assert chosen(*names, args=args, run=run)["soft_overlong_punishment_reward"](**given) == [-1.0]
+    usual = chosen("get_soft_overlong_punishment", run=run)["soft_overlong_punishment_reward"]  # a fifth of the limit
+    assert usual(completion_ids=[[1] * 80, [1] * 90, [1] * 100]) == [0.0, -0.5, -1.0]
 
 
 def test_a_chosen_reward_keeps_its_name_and_can_be_pickled():
@@ -143,13 +154,13 @@ MISTAKES = {
         "xmlcount_reward_func has no parameter 'completions'; it has none",
     ),
     "needed": (dict(names=["my_rewards.strict"]), "strict needs a value for its parameter 'needed'"),
-    "range by the run": (
+    "parameter of TRL's": (
         dict(
-            names=["overlong_reward_func"],
-            args={"overlong_reward_func": {"cache": 65}},
+            names=["get_soft_overlong_punishment"],
+            args={"get_soft_overlong_punishment": {"cache": 65}},
             run={"max_completion_length": 64},
         ),
-        "cache 65: must be 1 to max_completion_length (64)",
+        "get_soft_overlong_punishment: get_soft_overlong_punishment() got an unexpected keyword argument 'cache'",
     ),
 }
 
@@ -171,13 +182,11 @@ def test_mistakes_are_one_sentence(kind):
         ("length", "low", 900, "low 900, high 400, margin 100: 0 <= low <= high and margin >= 0"),
         ("step_verified", "line_value", float("nan"), "line_value is nan; use a value such as 0.2"),
         ("step_verified", "max_lines", -1, "max_lines -1: must be at least 0"),
-        ("overlong", "cache", "x", "'<=' not supported between instances of 'int' and 'str'"),
         ("style", "phrases", "certainly", "use a value such as ("),
         ("soft_format", "template", 3, "use a value such as '<reasoning>"),
         ("soft_format", "template", "no places", "needs {reasoning}, one or more tags"),
         ("incremental_format", "template", "no tags", "holds no tags"),
         ("debug", "every", 0, "every >= 1"),
-        ("repetition", "ngram_size", 2.5, "cannot be interpreted as an integer"),
     ],
 )
 def test_values_that_a_parameter_cannot_take(reward, parameter, value, message):
@@ -188,7 +197,7 @@ def test_values_that_a_parameter_cannot_take(reward, parameter, value, message):
 
 
 def test_a_whole_number_is_a_number_and_none_and_lists_are_taken():
-    args = {"step_verified_reward_func": {"line_value": 1}, "overlong_reward_func": {"cache": None}}
+    args = {"step_verified_reward_func": {"line_value": 1}}
     args["style_reward_func"] = {"phrases": ["well"]}
     assert {name: reward.keywords for name, reward in chosen(*args, args=args).items()} == args
 
