@@ -90,7 +90,7 @@ MORE = {  # where --help_all lists this project's other settings
     ),
     "GRPO": (),
     "Optimization": ("packed", "pack_tokens"),
-    "The run": ("overwrite_run", "merge_lora"),
+    "The run": ("merge_lora",),
 }
 EXAMPLES = (
     "python train_grpo.py --config demo",

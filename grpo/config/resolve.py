@@ -16,7 +16,6 @@ from typing import Any
 from grpo.config import arguments, hardware, validate
 from grpo.config.geometry import fit_evaluation, solve
 from grpo.core import processes
-from grpo.core.errors import UserError
 from grpo.core.settings import Config, Geometry, Stage
 from grpo.policy import engines
 from grpo.rewarding import stages
@@ -41,7 +40,6 @@ WITHOUT_TRAINING: dict[str, Any] = {
     "adaptive_rewards": None,
     "output_dir": None,
     "resume_from_checkpoint": None,
-    "overwrite_run": False,
 }
 
 
@@ -141,12 +139,11 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
     output_dir, run_name = run_directory.default_names(
         settings["model_name_or_path"], settings["dataset_name"], settings["eval_only"]
     )
-    claim = run_directory.claim(
-        settings["output_dir"], output_dir, settings["resume_from_checkpoint"], settings["overwrite_run"]
-    )
+    claim = run_directory.claim(settings["output_dir"], output_dir, settings["resume_from_checkpoint"])
     settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
     notes += claim.notes
-    _check_output(Path(claim.output_dir), Path(settings["model_name_or_path"]), settings["overwrite_run"])
+    if not processes.is_other():  # `held` looks whether they have the same directory
+        run_directory.refuse_unwritable(Path(claim.output_dir))
     if claim.output_dir.startswith(f"{output_dir}-"):  # its number, so that no tracker makes one curve of two runs
         run_name += claim.output_dir.removeprefix(output_dir)
     settings["run_name"] = settings["run_name"] or run_name
@@ -179,11 +176,3 @@ def _changed(hyperparameters: dict[str, Any], settings: dict[str, Any]) -> dict[
     validate.read_dictionaries(inline)
     inline["report_to"] = (inline["report_to"] or "none").split(",")
     return {key: {"inline": inline[key], "run": value} for key, value in settings.items() if value != inline[key]}
-
-
-def _check_output(output: Path, model: Path, overwrite: bool) -> None:
-    """UserError where the run's directory cannot be written, or holds the model to start from."""
-    if not processes.is_other():  # `held` looks whether they have the same directory
-        run_directory.refuse_unwritable(output)
-    if overwrite and model.resolve().is_relative_to(output.resolve()):
-        raise UserError(f"overwrite_run: {str(output)!r} holds the model to start from; use another name")

@@ -158,7 +158,6 @@ class ScriptArguments:
         },
     )
     # The run
-    overwrite_run: bool = field(default=False, metadata={"help": "Write into an output_dir that already holds a run."})
     stop_on_alarm: bool = field(
         default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
     )

@@ -101,7 +101,7 @@ def measure_alone(
     """`--eval_only`: measure the model as it is; the exit status."""
     with open_run(config) as run:
         summary, answers = evaluate.measure(config, loading.load(config), tokenizer, data, judge, rewards)
-        run.begin(**data.facts())  # only now: it may replace a run (`overwrite_run`)
+        run.begin(**data.facts())  # only now: a model that cannot be measured leaves nothing behind
         if is_first_process():
             evaluate.save(config.output, "only", summary, answers)
             evaluate.print_evaluations({Path(config.model_name).name: summary})

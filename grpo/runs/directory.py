@@ -19,7 +19,7 @@ from grpo.core.settings import as_list, data_label
 from grpo.runs import checkpoints
 
 LOCK = "run.lock"
-WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or replace it (--overwrite_run true)"
+WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
 
 
 def default_names(model_name_or_path: str, dataset_name: str | list[str], eval_only: bool = False) -> tuple[str, str]:
@@ -80,20 +80,19 @@ class Claim(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> Claim:
+def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim:
     """Which directory a run writes, and what it resumes from; creates nothing.
 
     Args:
         output_dir: as the user set it; None: `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
         resume: None, `auto` (the run's newest complete checkpoint) or a checkpoint's directory.
-        overwrite: whether a directory that holds a run may be replaced.
 
     Raises:
         UserError: there is nothing to resume from, or a run would be overwritten. Only on the first process' machine:
             it would wait for the others in vain, and `held` fails on all of them.
     """
     try:
-        return _claim(output_dir, default_dir, resume, overwrite)
+        return _claim(output_dir, default_dir, resume)
     except UserError:
         if not processes.is_other():
             raise
@@ -103,11 +102,11 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None, overwrit
         raise UserError(f"output_dir: {str(name)!r} cannot be used ({error.strerror}); use another one") from None
 
 
-def _claim(output_dir: str | None, default_dir: str, resume: str | None, overwrite: bool) -> Claim:
+def _claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim:
     if resume not in (None, "auto"):
-        return _resume_from(Path(resume), output_dir, overwrite)
-    if output_dir or overwrite:
-        newest = free = Path(output_dir or default_dir)
+        return _resume_from(Path(resume), output_dir)
+    if output_dir:
+        newest = free = Path(output_dir)
     else:  # the last that holds a run, and the first that is neither a run's nor about to be
         names = [Path(default_dir)]
         while holds_run(names[-1]) or (names[-1] / LOCK).exists():
@@ -115,12 +114,12 @@ def _claim(output_dir: str | None, default_dir: str, resume: str | None, overwri
         newest, free = next(filter(holds_run, reversed(names)), names[0]), names[-1]
     if resume == "auto":
         return _resume_newest(newest)
-    if holds_run(free) and not overwrite:
+    if holds_run(free):
         raise UserError(f"output_dir: {output_dir!r} already holds a run; {WAYS_OUT}")
     return Claim(str(free))
 
 
-def _resume_from(checkpoint: Path, output_dir: str | None, overwrite: bool) -> Claim:
+def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
     """Resume from this checkpoint: in its own run if it is the newest there, otherwise in a directory of its own."""
     if reason := checkpoints.problem_with(checkpoint):
         weights = f", or start a new run from its weights (--model_name_or_path {checkpoint})"
@@ -136,7 +135,7 @@ def _resume_from(checkpoint: Path, output_dir: str | None, overwrite: bool) -> C
                 f"resume_from_checkpoint: {str(checkpoint)!r} is not the newest of its run, {newest.name} is, and "
                 "resuming from it there would mix two runs; use another output_dir, or delete the newer ones"
             )
-    elif holds_run(output) and not overwrite:
+    elif holds_run(output):
         raise UserError(f"output_dir: {output_dir!r} already holds another run; {WAYS_OUT}")
     return Claim(str(output), str(checkpoint))
 
@@ -162,7 +161,7 @@ def _resume_newest(run: Path) -> Claim:
     detail += ", but trained weights (--eval_only true evaluates them)" if weights else ""
     raise UserError(
         f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint{detail}; use another output_dir, or "
-        "replace the run (--overwrite_run true)"
+        "delete the run"
     )
 
 

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -35,7 +34,7 @@ PACKAGES = (
 
 # Settings that an evaluation alone does without; what the batch is made of goes together
 OF_TRAINING = {
-    *("model_name_or_path", "output_dir", "run_name", "overwrite_run", "resume_from_checkpoint", "eval_num_samples"),
+    *("model_name_or_path", "output_dir", "run_name", "resume_from_checkpoint", "eval_num_samples"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
     *("num_generations", "num_iterations", "max_steps", "num_train_epochs", "learning_rate", "lr_scheduler_type"),
     *("warmup_steps", "optim", "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm", "beta", "loss_type"),
@@ -45,24 +44,6 @@ OF_TRAINING = {
     *("stop_on_alarm", "logging_steps", "eval_every"),
     *("save_strategy", "save_steps", "save_total_limit", "log_completions", "num_completions_to_print"),
 }
-
-# What a run writes; an old adapter beside new weights would be loaded instead of them
-RUN_FILES = (
-    "*.safetensors*",
-    "adapter_config.json",
-    "run.json",
-    "metrics.jsonl",
-    "eval_*.json",
-    "completions_*.jsonl",
-    "completions/completions_*.parquet",
-    "comparison.json",
-    "alarms.jsonl",
-    "faults.jsonl",
-    "curves.png",
-    "report.html",
-    "merged*",
-    "checkpoint-*",
-)
 
 
 def command_line(argv: list[str]) -> str:
@@ -78,10 +59,10 @@ def resume_command(output: Path, argv: list[str]) -> str:
 
 def start_command(output: Path, argv: list[str]) -> str:
     """The command that starts the run again which has left nothing in `output` to resume from."""
-    words = _without(argv, "overwrite_run")
-    if "auto" in (word.removeprefix("--resume_from_checkpoint=") for word in argv):
-        words = _without(words, "resume_from_checkpoint")
-    return _to_start([*words, "--overwrite_run", "true"] if _names_output(argv) and holds_run(output) else words)
+    if holds_run(output):  # `auto` begins such a run anew
+        return resume_command(output, argv)
+    auto = "auto" in (word.removeprefix("--resume_from_checkpoint=") for word in argv)
+    return _to_start(_without(argv, "resume_from_checkpoint") if auto else argv)
 
 
 def _names_output(argv: list[str]) -> bool:
@@ -153,33 +134,23 @@ def commit() -> str | None:
     return out.stdout.strip()
 
 
-def remove_previous_run(directory: Path, resumed_from: str | None) -> None:
-    """Delete the files of a run that this one replaces (`overwrite_run`), so that nobody resumes from its checkpoints.
-
-    A run that is resumed in its own directory keeps its files, and so does anybody else's directory.
-
-    Args:
-        resumed_from: the checkpoint that the new run resumes from.
-    """
-    same_run = resumed_from is not None and Path(resumed_from).parent.resolve() == directory.resolve()
-    if holds_run(directory) and not same_run:
-        for old in [path for pattern in RUN_FILES for path in directory.glob(pattern)]:
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-
-
 def start_record(directory: Path, config: Config, **facts: Any) -> None:
     """Write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
 
     A resumed run keeps the lines of metrics, alarms and faults up to its checkpoint; later steps will be logged again.
+    One that begins anew where a run was killed before its first checkpoint keeps none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     earlier: dict[str, Any] = {}
     step, now = 0, time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    if resumed := config.training.resume_from_checkpoint:
-        checkpoint = Path(resumed)
+    checkpoint = Path(config.training.resume_from_checkpoint) if config.training.resume_from_checkpoint else None
+    if checkpoint:
         step, earlier = step_of(checkpoint), recorded(checkpoint.parent) or {}
-        for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+    for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+        if checkpoint:
             _keep_until(step, checkpoint.parent / name, directory / name)
+        else:
+            (directory / name).unlink(missing_ok=True)
     session = {"started": now, "from_step": step, "command": command_line(config.argv)}
     record = {
         "status": "running",

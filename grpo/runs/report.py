@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Settings that concern the machine and its user, not what was learned
 NOT_ON_THE_CARD = (
-    *("output_dir", "run_name", "report_to", "overwrite_run"),
+    *("output_dir", "run_name", "report_to"),
     *("log_completions", "num_completions_to_print"),
 )
 REFRESH = 30  # seconds after which the page of a run that trains is reloaded, and at least between two versions of it

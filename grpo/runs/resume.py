@@ -24,7 +24,7 @@ FIXED = (
 )
 # These decide what is shown, kept or measured, or how fast; they do not change what is learned
 FREE = (
-    *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "overwrite_run", "stop_on_alarm"),
+    *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "stop_on_alarm"),
     *("dry_run", "merge_lora", "ddp_timeout", "disable_tqdm", "dataset_name", "dataset_config", "dataset_split"),
     *("max_samples", "packed", "pack_tokens", "max_faulty_rewards", "allow_custom_rewards", "trackio_space_id"),
     *("gradient_checkpointing", "activation_checkpointing"),

@@ -67,10 +67,9 @@ class Run:
         return self.status if is_first_process() else 0
 
     def begin(self, **facts: Any) -> None:
-        """Remove what another run has left here (`overwrite_run`) and write `run.json`."""
+        """Write `run.json`."""
         say(f"Run: {self.config.training.run_name}, in {self.output}")
         if is_first_process():
-            record.remove_previous_run(self.output, self.config.training.resume_from_checkpoint)
             record.start_record(self.output, self.config, **facts)
             self._recorded = True
 

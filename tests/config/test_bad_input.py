@@ -237,7 +237,6 @@ MODELS = {
 ENVIRONMENT = {
     "output_dir holds a run": Case("output_dir:", files={"run/run.json": "{}", "run/metrics.jsonl": "precious"}),
     "checkpoint that is none": Case("resume_from_checkpoint:", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/x": "precious"}),
-    "the model to start from": Case("overwrite_run:", {"output_dir": "model", "overwrite_run": "true"}, model=put("run.json", "{}")),
     "processes without a launcher": Case("WORLD_SIZE:", environment={"WORLD_SIZE": "2"}),
 }  # fmt: skip
 

@@ -44,33 +44,31 @@ def test_names_follow_from_model_and_data(model, data, eval_only, names):
 
 
 def test_an_unset_directory_takes_the_next_free_number():
-    assert claim(None, "out/X", None, False) == ("out/X", None, ())
+    assert claim(None, "out/X", None) == ("out/X", None, ())
     make_run("out/X")
-    assert claim(None, "out/X", None, False) == ("out/X-2", None, ())
+    assert claim(None, "out/X", None) == ("out/X-2", None, ())
     make_run("out/X-2")
-    assert claim(None, "out/X", None, False) == ("out/X-3", None, ())
+    assert claim(None, "out/X", None) == ("out/X-3", None, ())
     assert not Path("out/X-3").exists()
     Path("out/X-3").mkdir()
     (Path("out/X-3") / LOCK).touch()  # a run that has only begun
-    assert claim(None, "out/X", None, False)[0] == "out/X-4"
-    assert claim(None, "out/X", None, True) == ("out/X", None, ())
+    assert claim(None, "out/X", None)[0] == "out/X-4"
 
 
 def test_a_directory_that_holds_a_run_is_refused():
     make_run("mine")
     with pytest.raises(UserError) as caught:
-        claim("mine", "unused", None, False)
-    for way in ("--resume_from_checkpoint auto", "another name", "--overwrite_run true"):
+        claim("mine", "unused", None)
+    for way in ("--resume_from_checkpoint auto", "another name", "delete it"):
         assert way in str(caught.value)
-    assert claim("mine", "unused", None, True) == ("mine", None, ())
     Path("pictures").mkdir()
     Path("pictures/holiday.png").touch()
-    assert claim("pictures", "unused", None, False) == ("pictures", None, ())
+    assert claim("pictures", "unused", None) == ("pictures", None, ())
 
 
 def test_a_name_that_is_too_long_is_an_error():
     with pytest.raises(UserError, match=r"output_dir: .* cannot be used"):
-        claim("x" * 5000, "unused", None, False)
+        claim("x" * 5000, "unused", None)
 
 
 def test_a_file_in_the_way_is_named():
@@ -91,14 +89,14 @@ def test_auto_takes_the_newest_checkpoint_of_the_newest_run():
     make_run("out/X-2", [9, 100, 20])
     Path("out/X-3").mkdir()
     (Path("out/X-3") / LOCK).touch()  # a run that has only begun
-    assert claim(None, "out/X", "auto", False) == ("out/X-2", "out/X-2/checkpoint-100", ())
-    assert claim("out/X", "unused", "auto", False) == ("out/X", "out/X/checkpoint-10", ())
+    assert claim(None, "out/X", "auto") == ("out/X-2", "out/X-2/checkpoint-100", ())
+    assert claim("out/X", "unused", "auto") == ("out/X", "out/X/checkpoint-10", ())
 
 
 def test_auto_names_the_checkpoints_it_skips():
     make_run("run", [5, 15])
     cut(Path("run/checkpoint-15"), "model.safetensors")
-    found = claim("run", "unused", "auto", False)
+    found = claim("run", "unused", "auto")
     assert found.checkpoint == "run/checkpoint-5"
     assert "run/checkpoint-15: model.safetensors has" in found.notes[0] and found.notes[0].endswith("skipped")
 
@@ -107,15 +105,15 @@ def test_auto_names_the_checkpoints_it_skips():
 def test_auto_restarts_a_run_killed_before_its_first_one(status):
     make_run("run", status=status)
     make_checkpoint("run", 3, sealed=False)
-    found = claim("run", "unused", "auto", False)
+    found = claim("run", "unused", "auto")
     assert found[:2] == ("run", None) and "starting from the beginning" in found.notes[0]
 
 
 def test_auto_restarts_what_torchrun_restarts(monkeypatch):
     with pytest.raises(UserError, match="'run' holds no checkpoint; drop the flag"):
-        claim("run", "unused", "auto", False)
+        claim("run", "unused", "auto")
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    assert claim("run", "unused", "auto", False)[:2] == ("run", None)
+    assert claim("run", "unused", "auto")[:2] == ("run", None)
 
 
 @pytest.mark.parametrize(
@@ -125,15 +123,15 @@ def test_auto_never_restarts_a_finished_or_foreign_run(record):
     """Nor one that had resumed from another's checkpoint."""
     make_run("run", **record)
     make_checkpoint("run", 3, sealed=False)
-    with pytest.raises(UserError, match=r"no complete checkpoint \(run/checkpoint-3: .*--overwrite_run true"):
-        claim("run", "unused", "auto", False)
+    with pytest.raises(UserError, match=r"no complete checkpoint \(run/checkpoint-3: .*delete the run"):
+        claim("run", "unused", "auto")
 
 
 def test_auto_never_restarts_over_damaged_checkpoints():
     make_run("run", [5], status="running")
     cut(Path("run/checkpoint-5"), "optimizer.pt")
     with pytest.raises(UserError, match=r"no complete checkpoint \(run/checkpoint-5: "):
-        claim("run", "unused", "auto", False)
+        claim("run", "unused", "auto")
 
 
 def test_auto_never_restarts_over_trained_weights():
@@ -141,33 +139,33 @@ def test_auto_never_restarts_over_trained_weights():
     make_run("run", status="interrupted by SIGTERM")
     Path("run/model.safetensors").write_bytes(b"trained")
     with pytest.raises(UserError, match=r"no complete checkpoint, but trained weights \(--eval_only true"):
-        claim("run", "unused", "auto", False)
+        claim("run", "unused", "auto")
 
 
 def test_a_checkpoint_names_its_run():
     make_run("out/X", [5])
-    assert claim(None, "unused", "out/X/checkpoint-5", False) == ("out/X", "out/X/checkpoint-5", ())
+    assert claim(None, "unused", "out/X/checkpoint-5") == ("out/X", "out/X/checkpoint-5", ())
     with pytest.raises(UserError, match="not the name of a checkpoint"):
-        claim(None, "unused", "out/X", False)
+        claim(None, "unused", "out/X")
 
 
 def test_a_checkpoint_of_stock_trl_is_refused_truthfully():
     directory = make_checkpoint("trl", 10, sealed=False)
     line = f"'{directory}': it has no complete.json.*stock TRL.*--model_name_or_path {directory}"
     with pytest.raises(UserError, match=line):
-        claim(None, "unused", str(directory), False)
+        claim(None, "unused", str(directory))
 
 
 def test_an_older_checkpoint_needs_a_directory_of_its_own():
     make_run("run", [5, 10, 15])
     cut(Path("run/checkpoint-15"), "optimizer.pt")
     with pytest.raises(UserError, match="'run/checkpoint-5' is not the newest of its run, checkpoint-10 is"):
-        claim(None, "unused", "run/checkpoint-5", False)
-    assert claim("other", "unused", "run/checkpoint-5", False) == ("other", "run/checkpoint-5", ())
-    assert claim("run", "unused", "run/checkpoint-10", False)[:2] == ("run", "run/checkpoint-10")
+        claim(None, "unused", "run/checkpoint-5")
+    assert claim("other", "unused", "run/checkpoint-5") == ("other", "run/checkpoint-5", ())
+    assert claim("run", "unused", "run/checkpoint-10")[:2] == ("run", "run/checkpoint-10")
     make_run("taken")
     with pytest.raises(UserError, match="'taken' already holds another run"):
-        claim("taken", "unused", "run/checkpoint-5", False)
+        claim("taken", "unused", "run/checkpoint-5")
 
 
 # --- One process a run
@@ -196,11 +194,9 @@ def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
         with pytest.raises(UserError, match=r"is being written by another run \(process 4711 on there\); wait"):
             hold().__enter__()
         before = {path: path.read_bytes() for path in Path("run").iterdir()}
-        for way in ("--overwrite_run", "true"), ("--resume_from_checkpoint", "auto"):
-            assert train_grpo.main([*tiny_run(), *way]) == 2
-        (line, _) = capfd.readouterr().err.splitlines()
+        assert train_grpo.main([*tiny_run(), "--resume_from_checkpoint", "auto"]) == 2
+        (line,) = capfd.readouterr().err.splitlines()
         assert line.startswith("error: output_dir: 'run' is being written by another run (process 4711")
-        assert train_grpo.main([*tiny_run(), "--overwrite_run", "true", "--dry_run", "true"]) == 0
         assert {path: path.read_bytes() for path in Path("run").iterdir()} == before
         other.kill()
         other.wait()

@@ -35,37 +35,6 @@ def test_run_json_has_settings_versions_hardware_and_the_end():
     assert read() == record | {"status": "finished", "seconds": 12.3, "sessions": [session]}
 
 
-def test_a_replaced_run_leaves_no_files():
-    """Its checkpoints would be what `auto` takes next, and its alarms would be this run's."""
-    make_checkpoint("r", 90)
-    make_checkpoint("from", 3)
-    names = ("run.json", "metrics.jsonl", "alarms.jsonl", "adapter_config.json", "adapter_model.safetensors")
-    for name in (*names, "merged/config.json", "merged.partial/config.json", "notes.txt"):
-        (Path("r") / name).parent.mkdir(exist_ok=True)
-        (Path("r") / name).write_text("{}")
-    records.remove_previous_run(Path("r"), "from/checkpoint-3")
-    assert [path.name for path in Path("r").iterdir()] == ["notes.txt"]
-
-
-def test_a_run_resumed_in_place_loses_no_file():
-    make_checkpoint("r", 3)
-    (Path("r") / "run.json").write_text("{}")
-    before = sorted(Path("r").rglob("*"))
-    records.remove_previous_run(Path("r"), "r/checkpoint-3")
-    assert sorted(Path("r").rglob("*")) == before
-
-
-def test_links_targets_and_other_directories_lose_no_file():
-    make_checkpoint("r", 5)
-    Path("r/checkpoint-5").rename("elsewhere")
-    Path("r/checkpoint-5").symlink_to(Path("elsewhere").absolute())
-    records.remove_previous_run(Path("r"), None)
-    assert not list(Path("r").iterdir()) and len(list(Path("elsewhere").iterdir())) == 6
-    Path("elsewhere/metrics.jsonl").write_text("mine")
-    records.remove_previous_run(Path("elsewhere"), None)
-    assert Path("elsewhere/metrics.jsonl").exists()
-
-
 def test_the_recorded_command_is_quoted():
     assert "'train[:10]'" in records.command_line(["--dataset_split", "train[:10]"])
 
@@ -96,6 +65,15 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
     record = read()
     assert record["started"] == "then" and record["seconds"] == 15.0
     assert [session.get("from_step") for session in record["sessions"]] == [None, 4]
+
+
+def test_a_run_that_begins_anew_keeps_no_lines():
+    """As `auto` does where a run was killed before its first checkpoint."""
+    Path("r").mkdir()
+    for name in ("metrics.jsonl", "alarms.jsonl"):
+        records.append_line(Path("r") / name, {"step": 1})
+    records.start_record(Path("r"), config())
+    assert [path.name for path in Path("r").iterdir()] == ["run.json"]
 
 
 def test_resuming_elsewhere_copies_the_curve():
@@ -144,8 +122,8 @@ def test_what_left_nothing_is_started_again_without_resuming(monkeypatch):
         assert records.start_command(Path("out"), ["--seed", "7", *auto]) == "python train_grpo.py --seed 7"
     other = ["--resume_from_checkpoint", "a/checkpoint-1", "--output_dir", "out"]
     assert records.start_command(Path("out"), other).endswith(" a/checkpoint-1 --output_dir out")
-    make_checkpoint("out", 1, sealed=False)
-    assert records.start_command(Path("out"), other).endswith(" --output_dir out --overwrite_run true")
+    make_checkpoint("out", 1, sealed=False)  # `auto` begins such a run anew
+    assert records.start_command(Path("out"), other) == records.resume_command(Path("out"), other)
 
 
 def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
