@@ -179,7 +179,7 @@ def test_an_evaluation_on_other_prompts_is_warned_of(thinking, tiny_run, capfd):
     shown = " ".join(capfd.readouterr().out.split())
     assert "run was trained on other prompts: '<problem>" in shown and "its own prompt_format" in shown
     asked = {"prompt_format": "think", "use_chat_template": "false", "num_shots": "1", "output_dir": "other"}
-    assert train_grpo.main(tiny_run(**again, **asked)) == 0
+    assert train_grpo.main(tiny_run(**{**again, **asked})) == 0
     assert "other prompts" not in capfd.readouterr().out
 
 

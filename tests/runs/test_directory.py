@@ -175,7 +175,7 @@ import sys
 from pathlib import Path
 from grpo.runs.directory import held
 with held(Path("run"), None):
-    Path("run/run.json").write_text('{"process": {"id": 4711, "host": "there"}}')
+    Path("run/run.json").write_text('{"status": "running", "process": {"id": 4711, "host": "there"}}')
     print("held", flush=True)
     sys.stdin.read()
 """
