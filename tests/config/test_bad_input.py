@@ -155,6 +155,7 @@ SETTINGS = {
     "flag without a value": given("--seed", says="seed:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),
     "optimizer not installed": given("--optim", "galore_adamw", says="optim:"),
+    "evaluation of broken groups": given("--eval_strategy", "steps", "--num_generations_eval", "3", says="per_device_eval_batch_size: 64"),
     "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="model: the adapter"),
     "checkpoint missing": given("--resume_from_checkpoint", "gone", says="resume_from_checkpoint:"),
 }  # fmt: skip
