@@ -37,6 +37,7 @@ def gpus(monkeypatch):
             torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16 or including_emulation
         )
         monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
+        monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: False)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
