@@ -81,12 +81,3 @@ def test_a_run_on_two_data_sets_reports_each(tiny_run, write_jsonl, capsys):
     assert "By data set (questions)" in shown and "other (2), lenient" in shown
     assert "By data set" in Path("run/report.html").read_text()
     assert "| other (2 questions), strict |" in Path("run/README.md").read_text()
-
-
-def test_preflight_names_the_data_sets_that_are_reported(tiny_run, write_jsonl, capsys):
-    rows = [{"question": f"What is {a} + 1?", "answer": a + 1} for a in range(30)]
-    files = [write_jsonl(rows[:20], "a.jsonl"), write_jsonl(rows[20:25], "b.jsonl"), write_jsonl(rows[25:], "c.jsonl")]
-    words = ["--dataset_name", files[0], "--eval_dataset_name", *files[1:], "--dry_run", "true"]
-    assert train_grpo.main([*tiny_run(dataset_name=None), *words]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "a 20 rows; results are also reported for each of b, c" in shown
