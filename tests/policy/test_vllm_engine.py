@@ -1,4 +1,4 @@
-"""grpo/policy/vllm_engine.py without vLLM: what TRL's start leaves behind, and how failures read; see tests/vllm."""
+"""grpo/policy/vllm_engine.py without vLLM: a start that fails, and weights that arrive; see tests/real_vllm."""
 
 import contextlib
 import copy
