@@ -1,4 +1,4 @@
-"""README.md and docs/: every snippet runs, every name that is mentioned exists, every table is complete.
+"""README.md and docs/: every snippet runs, every flag and file that is mentioned exists.
 
 Commands are run where the reader stands: in a directory with the recipes, the demo's model, some of its problems, a
 finished run (`outputs/demo-GRPO`) and an adapter (`outputs/my-adapter`). A training command is a dry run on the CPU; a
@@ -14,27 +14,20 @@ import shlex
 import shutil
 import sys
 import textwrap
-import tomllib
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from accelerate.commands.launch import launch_command_parser
-from helpers_models import QWEN_15B
 from helpers_runs import COUNTDOWN, DEMO, ROOT
 from torch.distributed import run as torchrun
-from transformers.training_args import OptimizerNames
 
 import rewards
 import train_grpo
 from grpo.__main__ import main as tool
 from grpo.config import arguments
 from grpo.config.resolve import resolve
-from grpo.policy import memory
-from grpo.training import attention
 from grpo.training.alarms import ALARMS
 
 NOT_RUN = {  # command: why
@@ -263,18 +256,6 @@ def train(argv, capfd, processes=1):
 
 # --- Tables
 
-WRITE_UPS = [
-    pytest.param(command, id=f"{number}-{command[:40]}")
-    for number, row in enumerate(tables(TEXTS[ROOT / "docs/write-ups.md"], "what | from"), 1)
-    for command in re.findall(r"`((?:--|python |torchrun )[^`]+)`", row[2])
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", WRITE_UPS)
-def test_what_the_write_ups_teach_runs(command, reader, monkeypatch, capfd):
-    run(command if not command.startswith("--") else f"python train_grpo.py {command}", monkeypatch, capfd)
-
 
 def test_the_table_of_recipes_is_the_folder():
     rows = tables(TEXTS[ROOT / "README.md"], "recipe")
@@ -286,106 +267,21 @@ def test_the_table_of_alarms_is_the_programs():
     assert {code(row[0])[0] for row in rows} == set(ALARMS)
 
 
-def _range(reward):
-    """What a reward's docstring says of its values."""
-    doc = reward.__doc__
-    for pattern, shape in (
-        (r"(\S+ … \S+):", "{}"),
-        (r"(\S+) if .*; else (\S+)\.$", "{} or {}"),
-        (r"(\S+) for ", "{}"),
-    ):
-        if found := re.match(pattern, doc):
-            return shape.format(*found.groups())
-    raise AssertionError(doc)
+def test_the_guide_has_every_reward():
+    rows = tables(TEXTS[ROOT / "docs/reward-design.md"], "reward")
+    assert {code(row[0])[0] for row in rows} >= set(rewards.REWARD_FUNCS)
 
 
-def test_the_guide_has_every_reward_with_its_range():
-    rows = {code(row[0])[0]: row[1] for row in tables(TEXTS[ROOT / "docs/reward-design.md"], "reward")}
-    assert rows == {name: _range(reward) for name, reward in rewards.REWARD_FUNCS.items()}
-
-
-def test_rewards_reach_the_ends_of_these_ranges():
-    right = rewards.XML_COT_FORMAT.format(reasoning="1 + 1 = 2\n2 + 2 = 4\n4 + 4 = 8", answer="8")
-    texts = ["", right, right.replace("\n8\n", "\n9\n"), right + "x" * 5000, "a b c " * 300, "great question " * 9]
-    ids = [[0] * length for length in (0, 100, 100, 786, 900, 20)]
-    for name, reward in rewards.REWARD_FUNCS.items():
-        values = reward(texts, answer=["8"] * len(texts), completion_ids=ids)
-        low, _, high = _range(reward).replace(" or ", " … ").partition(" … ")
-        ends = sorted([float(low), float(high or low)])
-        assert ends[0] <= min(values) and max(values) <= ends[1] + 0.001, name
-        assert max(values) == pytest.approx(ends[1], abs=0.0011), name
-        assert ends[0] == float("-inf") or min(values) == pytest.approx(ends[0], abs=0.02), name
-
-
-def test_the_memory_table_is_what_preflight_estimates():
-    rows = tables(TEXTS[ROOT / "docs/troubleshooting.md"], "flags")
-    assert len(rows) >= 8
-    from peft import LoraConfig
-
-    for flags, _, gigabytes in rows:
-        argv = shlex.split(code(flags)[0].replace("recipes/", f"{ROOT}/recipes/"))
-        settings = SimpleNamespace(**arguments.read(train_grpo.HYPERPARAMETERS, argv).settings)
-        settings.optim = SimpleNamespace(value=settings.optim)
-        adapter = LoraConfig(r=settings.lora_r, target_modules=settings.lora_target_modules)
-        shape = memory.shape(QWEN_15B, adapter if settings.use_peft else None)
-        steps = settings.steps_per_generation or settings.gradient_accumulation_steps
-        rollout = settings.per_device_train_batch_size * steps
-        backend = attention.of_settings(vars(settings), torch.device("cuda"))
-        at_once = (settings.pack_tokens or backend.pack_tokens) if backend else None
-        parts = memory.memory(shape, settings, settings, rollout, settings.max_prompt_length, at_once)
-        assert f"{sum(parts.values()) / 1e9:.1f}" == gigabytes, flags
-
-
-# --- Names, messages, links
-
-
-@pytest.fixture(scope="module")
-def known(directory):
-    """Names of settings, of metrics that a run logs, and what libraries call theirs."""
-    metrics = [json.loads(line) for line in (directory / "outputs/demo-GRPO/metrics.jsonl").read_text().splitlines()]
-    return {
-        "settings": set(arguments.Parser().keys),
-        "metrics": {key for line in metrics for key in line},
-    }
+# --- Flags, links, files
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_flag_in_backticks_exists(page, known):
+def test_every_flag_in_backticks_exists(page):
     flags = {found[1] for span in code(TEXTS[page]) if (found := re.match(r"--([a-z][a-z0-9_-]*[a-z0-9])", span))}
     parsers = (launch_command_parser(), torchrun.get_args_parser())
     launchers = {option.strip("-") for parser in parsers for option in parser._option_string_actions}
     others = {found for text in SOURCES.values() for found in re.findall(r"\"--([a-z][a-z0-9_-]*)\"", text)}
-    assert not flags - known["settings"] - others - launchers - FOREIGN
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_name_in_backticks_exists(page, known):
-    names = {
-        found[0] for span in code(TEXTS[page]) if (found := re.match(r"[a-z0-9]+(?:_[a-z0-9]+)+(?![\w./(])", span))
-    }
-    in_code = {word for path, text in SOURCES.items() for word in (path.stem, *re.findall(r"\w+", text))}
-    assert not names - known["settings"] - known["metrics"] - in_code - {o.value for o in OptimizerNames} - FOREIGN
-
-
-def test_the_curves_that_are_explained_are_logged(known):
-    rows = tables(TEXTS[ROOT / "docs/reading-curves.md"], "curve")
-    logged = known["metrics"] | {"kl", "rewards/<name>/mean"}  # kl: where beta is above 0
-    logged |= {"rewards/left_out", "rewards/nonfinite", "skipped_steps"}  # where there are any
-    logged |= {"memory/peak_gb"}  # on a GPU
-    assert {code(row[0])[0] for row in rows} <= logged and len(rows) >= 12
-
-
-def test_every_message_that_is_quoted_is_one_that_is_said():
-    sources = [ROOT / "train_grpo.py", *(ROOT / "grpo").rglob("*.py")]
-    said = "\n".join(re.sub(r'["\']\s*\n\s*f?["\']', "", path.read_text(encoding="utf-8")) for path in sources)
-    quoted = [
-        span
-        for row in tables(TEXTS[ROOT / "docs/troubleshooting.md"], "what you see")
-        for span in code(row[0])
-        if " " in span and not span.startswith(("--", "completions/"))
-    ]
-    pieces = {piece.strip() for span in quoted for piece in re.split(r"…|\b\d+\b", span) if piece.strip()}
-    assert len(quoted) > 30 and not sorted(piece for piece in pieces if piece not in said)
+    assert not flags - set(arguments.Parser().keys) - others - launchers - FOREIGN
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -399,25 +295,11 @@ def test_local_links_lead_somewhere(page):
             assert anchor in {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}, target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_prose_is_wrapped(page):
-    lines = [line for line in TEXTS[page].splitlines() if not line.startswith(("|", "!["))]
-    assert max(map(len, lines)) <= 119
-    prose = re.sub(r"^ *```.*?^ *```$", "", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
-    assert not [line for line in prose.splitlines() if line.count("`") % 2]  # or the names above are not found
-
-
 def test_files_that_are_mentioned_exist():
     for page, text in TEXTS.items():
         for span in code(text) + re.findall(r"\btests/[\w/]+\.py", text):
             for path in re.findall(r"\b(?:recipes|benchmarks|tests|docs|grpo)/[\w/-]+\.\w+", span):
                 assert (ROOT / path).is_file(), f"{page.name}: {path}"
-
-
-def test_uv_installs_what_pip_does():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["project"]["dynamic"] == ["dependencies"] and project["tool"]["uv"] == {"package": False}
-    assert project["tool"]["setuptools"]["dynamic"]["dependencies"] == {"file": "requirements.txt"}
 
 
 def test_the_lines_that_others_rely_on():

@@ -1,13 +1,10 @@
 """What SECURITY.md promises: whose code is run, where secrets end, and that text stays text."""
 
 import ast
-import contextlib
-import io
 import json
 import pickle
 import re
 import shutil
-import threading
 import time
 from pathlib import Path
 
@@ -19,12 +16,10 @@ from helpers_runs import DEMO, ROOT
 import rewards
 import train_grpo
 from grpo.config import preflight
-from grpo.config.resolve import resolve
 from grpo.config.validate import refuse_secrets
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.evaluation import evaluate, inference, xray
-from grpo.rewarding import arithmetic
+from grpo.evaluation import evaluate
 from grpo.runs import charts, checkpoints, report
 from grpo.training import console
 
@@ -190,23 +185,6 @@ def test_a_models_own_code_runs_if_asked_for(model_with_code, tiny_run, monkeypa
     assert RAN.exists()
 
 
-def test_a_tokenizers_own_code_is_not_run_by_a_merge(learned_adapter, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))  # transformers would ask at a terminal
-    run = learned_adapter.copy("adapter")
-    shutil.rmtree(run / "merged")
-    (run / "code.py").write_text(CODE.format(ran=str(RAN.absolute()), config="Qwen2Config", model="Qwen2ForCausalLM"))
-    path = run / "tokenizer_config.json"
-    settings = json.loads(path.read_text()) | {
-        "auto_map": {"AutoTokenizer": ["code.T", "code.T"]}, "tokenizer_class": "T",
-    }  # fmt: skip
-    path.write_text(json.dumps(settings))
-    (run / "tokenizer.json").unlink()
-    argv = [*CPU, "--merge_only", "adapter"]
-    with contextlib.suppress(UserError):
-        inference.merge(resolve(train_grpo.HYPERPARAMETERS, argv), "adapter")
-    assert not RAN.exists()
-
-
 def test_rewards_of_other_files_run_only_if_asked_for(tiny_run, capfd):
     Path("theirs.py").write_text(
         f"open({str(RAN.absolute())!r}, 'w').close()\n"
@@ -230,33 +208,13 @@ def test_data_are_read_without_the_code_beside_them(tiny_run):
     assert not RAN.exists()
 
 
-# --- Kernels: compiled code from the Hub
-
-
-@pytest.fixture
-def kernels(monkeypatch):
-    """Which kernels transformers would fetch, were the package installed."""
-    from transformers.integrations import hub_kernels
-
-    wanted = []
-
-    def fetch(name, *args, **kwargs):
-        wanted.append(name)
-        raise OSError("no network")
-
-    monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
-    monkeypatch.setattr(hub_kernels, "get_kernel", fetch)
-    return wanted
-
-
-def test_a_models_configuration_asks_for_no_kernel(kernels, tiny_run, copy_model, capfd):
+def test_a_models_configuration_asks_for_no_kernel(tiny_run, copy_model, capfd):
+    """Compiled code from the Hub: settings alone may name one."""
     model = copy_model()
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **EVALUATE)) == 0
     written = json.loads((model / "config.json").read_text()) | {"_attn_implementation": "someone/attention"}
     (model / "config.json").write_text(json.dumps(written))
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), output_dir="other")) == 2
-    assert "asks for the attention kernel 'someone/attention'" in one_error(capfd)
-    assert kernels == []
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model))) == 2
+    assert "'someone/attention'" in one_error(capfd)
 
 
 # --- Secrets: core/redaction.py masks them (tests/core/test_redaction.py); no file, message or setting holds one
@@ -306,15 +264,10 @@ def test_no_secret_reaches_a_file_or_the_console(learned):
 # --- Text stays text
 
 HOSTILE = {
-    "script": "<script>alert(1)</script>",
-    "markup": "<img src=x onerror=alert(1)></title></style></pre></td></svg>--><a href='javascript:alert(1)'>x",
-    "attribute": '" onmouseover="alert(1)" x=\'',
-    "entity": "&lt;script&gt;&#60;b&#62;",
-    "template": "{{ 7 * 6 }}{% include '/etc/passwd' %}{# x #}",
-    "terminal": "\x1b[31mred\x1b[0m\x1b]0;title\x07\x1b]8;;http://x\x1b\\ \x9b31m\x90q\x9c a\x00b\x08\x7f",
-    "letters": "\u202eabc\u2066\u200f a\r\nb\x0bc\x85d\u2028e half \ud800 a pair",
-    "rich": "[red]x[/red] [/nope] [link=http://x]y[/link] [bold \\[x]\\\\[/bold]\\",
-    "markdown": "# x\n---\n| a | b |\n```\n![x](http://x/y.png) <b>",
+    "script": "<script>alert(1)</script></title></style></pre></td></svg>--><a href='javascript:alert(1)'>x",
+    "terminal": "\x1b[31mred\x1b]0;title\x07\x1b]8;;http://x\x1b\\ \x9b31m\x90q\x9c a\x00b\x08\x7f"
+    "\u202eabc\u2066\u200f a\r\nb\x0bc\x85d\u2028e half \ud800 a pair",
+    "rich": "[red]x[/red] [/nope] [link=http://x]y[/link] [bold \\[x]\\\\[/bold]\\ {{ 7 * 6 }}",
 }
 
 
@@ -368,74 +321,5 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     print(UserError(text))
     out = capsys.readouterr().out
     assert not shown_raw(out)
-    if kind in ("script", "rich", "template"):
+    if kind != "terminal":
         assert out.count(text) >= 10  # nothing was taken for markup
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_the_x_ray_shows_hostile_text_as_text(kind, tmp_path, write_jsonl, capsys):
-    text = HOSTILE[kind]
-    path = write_jsonl([{"completion": f"{text}<answer>{text}7", "answer": "7"}, {"completion": 1, "answer": text}])
-    record = {
-        "settings": {"reward_funcs": ["int_reward_func", text]},
-        "prompt": {"completion": rewards.XML_COT_FORMAT},
-    }
-    (Path(path).parent / "run.json").write_text(json.dumps(record))
-    assert xray.main([path]) == 1
-    assert not shown_raw("".join(capsys.readouterr()))
-
-
-# --- Expressions that are meant to cost time
-
-MEGABYTE = 1_000_000
-EXPRESSIONS = {
-    "tower": "9^{9^{9}}",
-    "factorials": "9!!!!!!!",
-    "power": "10^999999999",
-    "brackets": "(" * 10_000 + "1" + ")" * 10_000,
-    "brackets in an expression": "(" * 40 + "1" + "*7)" * 40,
-    "digits on both sides": "9" * (MEGABYTE // 2) + " = " + "9" * (MEGABYTE // 2),
-    "decimals": "0." + "0" * MEGABYTE + "1",
-    "largest factors": "*".join(["9" * 24] * 4),
-    "equations": "1=1" * (MEGABYTE // 3),
-    "thousands": "1" + ",000" * (MEGABYTE // 4),
-    "spaces": "1" + " " * MEGABYTE + "= 1",
-    "shares": "1/2 of " * (MEGABYTE // 7),
-    "carets": "^{-1" * (MEGABYTE // 4),
-    "latex": r"\frac{1}{" * 3000 + "2" + "}" * 3000,
-    "annotations": "<<1=1>>" * (MEGABYTE // 7),
-    "arabic digits": "٣" * MEGABYTE,
-}
-
-
-def cost(expression):
-    """Seconds of processor time of the slowest reader of an expression, each at its better of two."""
-    reward = rewards.REWARD_FUNCS["step_verified_reward_func"]
-    think = "<think>\n{}\n</think>\n<answer>{}</answer>".format
-    readers = {
-        "reward": lambda: reward([think(expression, expression)], answer=["7"], prompts=["3 + 4?"]),
-        "left": lambda: reward([think(f"{expression} = 1", 7)], answer=["7"]),
-        "right": lambda: reward([think(f"1 + 1 = {expression}", 7)], answer=["7"]),
-        "answer": lambda: rewards.is_right(think("", expression), expression),
-    }
-    worst = 0.0, ""
-    for name, read in readers.items():
-        best = float("inf")
-        for _ in range(2):
-            arithmetic._value.cache_clear()
-            start = time.thread_time()
-            read()
-            best = min(best, time.thread_time() - start)
-        worst = max(worst, (best, name))
-    return worst
-
-
-@pytest.mark.parametrize("kind", EXPRESSIONS)
-def test_a_hostile_expression_costs_milliseconds(kind):
-    arithmetic.is_true("1+1", "2")  # loads math-verify
-    costs = []
-    thread = threading.Thread(target=lambda: costs.append(cost(EXPRESSIONS[kind])), daemon=True)
-    thread.start()  # where no signal could end it
-    thread.join(60)
-    assert costs  # it came to an end, and without an exception
-    assert max(costs)[0] < 0.2, costs  # at most 25 ms on a quiet machine; a busy or slow one is not to fail it

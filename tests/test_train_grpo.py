@@ -21,35 +21,6 @@ def words(capfd):
     return " ".join(capfd.readouterr().out.split())
 
 
-# --- Mistakes
-
-
-LATE = """
-import os, sys, time
-sys.path.insert(0, {root!r})
-import train_grpo
-from grpo.config import resolve as module
-from grpo.core import ending
-ending.HEAD_START = 2
-real = module.resolve
-def resolve(*arguments):
-    try:
-        return real(*arguments)
-    finally:
-        time.sleep(1 if os.environ["RANK"] == "0" else 0)
-module.resolve = resolve
-sys.exit(train_grpo.main())
-"""
-
-
-@pytest.mark.slow
-def test_a_first_process_that_is_late_names_a_mistake_once():
-    Path("late.py").write_text(LATE.format(root=str(ROOT)))
-    done = command("late.py", ["--use_cpu", "true", "--num_generations", "5"], processes=2)
-    assert done.returncode != 0 and done.stderr.count("error: num_generations: 5") == 1
-    assert "× 2 devices ×" in done.stderr
-
-
 # --- Training
 
 
@@ -97,17 +68,6 @@ def test_lora_trains_the_adapter_alone_and_loads_again(learned_adapter):
     assert (saved["r"], saved["lora_alpha"], saved["lora_dropout"]) == (4, 64, 0.05)
     reply = pipeline("text-generation", model=str(run))("What is 2 + 2?", max_new_tokens=2)
     assert reply[0]["generated_text"].startswith("What is 2 + 2?")
-
-
-@pytest.mark.slow
-def test_the_think_format_trains_as_chat(tiny_run):
-    """As plain text: tests/evaluation/test_inference.py."""
-    whole = {**LEARNS, "max_completion_length": "40"}
-    assert train_grpo.main(tiny_run(**whole, prompt_format="think", reward_funcs="int_reward_func")) == 0
-    assert json.loads(Path("run/run.json").read_text())["prompt"]["chat"] is True
-    rows = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
-    assert any(row["format_soft"] and row["completion"].startswith("<think>") for row in rows)
-    assert not Path("run/alarms.jsonl").exists()
 
 
 def test_rows_in_memory_train(tiny_run):
@@ -181,10 +141,9 @@ def test_evaluation_alone_gives_the_numbers_of_its_run(learned, tiny_run, capfd)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use_peft", ["false", "true"])
-def test_training_goes_on_from_a_saved_adapter(use_peft, learned_adapter, tiny_run):
+def test_training_goes_on_from_a_saved_adapter(learned_adapter, tiny_run):
     learned_adapter.copy()
-    flags = {**LEARNS, "model_name_or_path": "run", "output_dir": "more", "use_peft": use_peft}
+    flags = {**LEARNS, "model_name_or_path": "run", "output_dir": "more", "use_peft": "true"}
     assert train_grpo.main(tiny_run(**flags)) == 0
     start, end = (load_file(f"{name}/adapter_model.safetensors") for name in ("run", "more"))
     assert start.keys() == end.keys() and all(not torch.equal(start[key], end[key]) for key in start)

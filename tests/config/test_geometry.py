@@ -7,11 +7,11 @@ from helpers_runs import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo.config.geometry import fit_evaluation, solve
+from grpo.config.geometry import solve
 from grpo.core.errors import UserError
 
 BATCH, GROUP = "per_device_train_batch_size", "num_generations"
-STEPS, TOTAL = "steps_per_generation", "generation_batch_size"
+TOTAL = "generation_batch_size"
 BASE = {
     "per_device_train_batch_size": 16,
     "gradient_accumulation_steps": 4,
@@ -52,11 +52,7 @@ def test_generation_batch_size_counts_all_devices():
     [
         ({BATCH: 1}, "num_generations: 16", f"set {BATCH} to 4", {BATCH: 4}),
         ({GROUP: 24}, "num_generations: 24", f"{GROUP} to 2, 4, 8, 16", {GROUP: 16}),
-        ({STEPS: 3}, "steps_per_generation: 3", "use 4", {STEPS: 4}),
         ({TOTAL: 24}, "generation_batch_size: 24", "multiple of 16", {TOTAL: 32}),
-        ({TOTAL: 48}, "generation_batch_size: 48, or 3 steps", "use 64", {TOTAL: 64}),
-        ({TOTAL: 64, GROUP: 24}, "num_generations: 24", f"{TOTAL} to 192, 384", {TOTAL: 192}),
-        ({TOTAL: 64, STEPS: 4}, "generation_batch_size: 64", "use one", {STEPS: None}),
     ],
 )
 def test_impossible_geometry_names_the_value_and_a_fix(overrides, named, fix, fixed):
@@ -128,24 +124,3 @@ def test_what_is_solved_is_what_trl_does_with_any_settings(case, rows):
     micro_steps = sum(1 for _ in sampler) // geometry.rollout  # the dataloader hands out whole rollouts
     assert geometry.steps_per_epoch(rows) == -(-micro_steps // accumulation)
     assert str(geometry.per_step) in geometry.describe()
-
-
-@pytest.mark.parametrize(
-    ("batch", "group", "own", "world_size", "fits"),
-    [(64, 16, None, 1, None), (100, 8, None, 1, 96), (100, 8, 5, 1, None), (6, 8, None, 1, 8), (3, 8, None, 4, 2)],
-)
-def test_an_evaluations_batch_holds_whole_groups(batch, group, own, world_size, fits):
-    """TRL refuses any other; the batch is ours to choose where nobody typed it."""
-    settings = {"per_device_eval_batch_size": batch, "num_generations": group, "num_generations_eval": own}
-    assert fit_evaluation({**settings, "eval_strategy": "no"}, world_size, set()) == []
-    settings["eval_strategy"] = "steps"
-    notes = fit_evaluation(settings, world_size, {"num_generations"})
-    assert settings["per_device_eval_batch_size"] == (fits or batch) and len(notes) == bool(fits)
-    assert settings["per_device_eval_batch_size"] * world_size % (own or group) == 0
-
-
-def test_a_typed_batch_that_does_not_fit_is_refused():
-    settings = {"per_device_eval_batch_size": 100, "num_generations": 8, "num_generations_eval": None}
-    says = r"100 × 1 device is not a multiple of the 8 .*; set it to 96, 104 .*num_generations_eval to 2, 4, 5$"
-    with pytest.raises(UserError, match=says):
-        fit_evaluation({**settings, "eval_strategy": "epoch"}, 1, {"per_device_eval_batch_size"})

@@ -12,7 +12,6 @@ from helpers_runs import DEMO
 import train_grpo
 from grpo.config import hardware
 from grpo.config.resolve import merge, resolve
-from grpo.core import gpu
 from grpo.core.errors import UserError
 
 
@@ -23,7 +22,7 @@ def settings(**overrides):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    def visible(count, flash=True, tf32=False, bitsandbytes=True, bf16=True):
+    def visible(count, flash=True, bitsandbytes=True, bf16=True):
         def is_available():
             # starting CUDA fixes what is visible, so one GPU must have been chosen by now
             assert count < 2 or "LOCAL_RANK" in os.environ or "," not in os.environ["CUDA_VISIBLE_DEVICES"]
@@ -38,7 +37,7 @@ def gpus(monkeypatch):
             torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16 or including_emulation
         )
         monkeypatch.setattr(transformers.utils, "is_flash_attn_2_available", lambda: flash)
-        monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: tf32)
+        monkeypatch.setattr(transformers.utils, "is_torch_tf32_available", lambda: False)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
@@ -100,30 +99,14 @@ def test_bfloat16_weights_on_a_cpu_are_typed_and_named():
     assert values["dtype"] == "bfloat16" and "loses most of its updates" in note
 
 
-@pytest.mark.parametrize(
-    ("installed", "dtype", "used", "said"),
-    [
-        (True, "bfloat16", "flash_attention_2", None),
-        (False, "bfloat16", "sdpa", "not installed"),
-        (True, "float32", "sdpa", "16-bit weights"),
-    ],
-)
-def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus, installed, dtype, used, said):
-    gpus(1, flash=installed)
-    values = settings(dtype=dtype, attn_implementation="flash_attention_2")
-    notes = hardware.fit_to_machine(values, typed=set(), chosen=set())
-    assert values["attn_implementation"] == used
-    assert len(notes) == (said is not None) and all(said in note and "\n" not in note for note in notes)
-    if said:
-        values = settings(dtype=dtype, attn_implementation="flash_attention_2")
-        with pytest.raises(UserError, match=r"attn_implementation: flash-attn .*use sdpa"):
-            hardware.fit_to_machine(values, typed={"attn_implementation"}, chosen=set())
-
-
-def test_the_default_run_needs_no_attention_package(gpus):
+def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus):
     gpus(1, flash=False)
-    assert hardware.fit_to_machine(values := settings(), typed=set(), chosen=set()) == []
-    assert values["attn_implementation"] == "sdpa"
+    values = settings(attn_implementation="flash_attention_2")
+    (note,) = hardware.fit_to_machine(values, typed=set(), chosen=set())
+    assert values["attn_implementation"] == "sdpa" and "not installed" in note
+    values = settings(attn_implementation="flash_attention_2")
+    with pytest.raises(UserError, match=r"attn_implementation: flash-attn .*use sdpa"):
+        hardware.fit_to_machine(values, typed={"attn_implementation"}, chosen=set())
 
 
 HALF = {"bf16": False, "fp16": True}
@@ -133,12 +116,7 @@ HALF = {"bf16": False, "fp16": True}
     ("overrides", "typed", "expected", "said"),
     [
         ({**HALF}, {"bf16", "fp16"}, "float32", "note: fp16 trains float32 weights, so dtype is float32"),
-        ({**HALF, "dtype": "float16"}, {"fp16"}, "float32", "not float16"),
         ({**HALF, "dtype": "float16"}, {"dtype"}, None, "dtype: float16 weights cannot be trained with fp16"),
-        ({**HALF, "use_peft": True}, {"fp16"}, "bfloat16", None),  # its adapter is float32
-        ({**HALF, "use_peft": True, "load_in_4bit": True}, {"fp16"}, None, "fp16: the adapter of quantized weights"),
-        ({**HALF, "dtype": "float32"}, {"fp16", "dtype"}, "float32", None),
-        ({**HALF, "dtype": "float16", "eval_only": True}, {"dtype"}, "float16", None),
         ({}, set(), "bfloat16", None),
     ],
 )
@@ -180,40 +158,6 @@ def test_a_gpu_that_emulates_bf16_is_named_and_computes_in_fp16(gpus, overrides,
     assert len(notes) == bool(said) and all(said in note for note in notes)
 
 
-@pytest.fixture
-def switches(monkeypatch):
-    """cuDNN's attention on, as torch has it, and the precision as it was, afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    yield
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.parametrize(("tf32", "precision"), [(None, "high"), (True, "high"), (False, "highest")])
-def test_torch_is_prepared_for_a_gpu_before_its_configuration(gpus, switches, tf32, precision):
-    gpus(1)
-    hardware.claim_devices(settings(tf32=tf32), [])
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-    assert torch.get_float32_matmul_precision() == precision
-
-
-def test_tf32_can_be_read_by_either_interface_and_set_again(switches):
-    """As in a run beside vLLM: ours, transformers' `tf32`, vLLM's worker, ours again."""
-    before = torch.backends.fp32_precision
-    try:
-        gpu.prepare(tf32=True)
-        torch.backends.fp32_precision = "tf32"
-        assert torch.get_float32_matmul_precision() == "high" and torch.backends.cuda.matmul.allow_tf32
-        torch.set_float32_matmul_precision("highest")
-        gpu.prepare(tf32=True)
-        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
-        gpu.prepare()
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.backends.fp32_precision = before
-
-
 def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):
     gpus(2)
     hardware.claim_devices(settings(), ["--beta", "0.1"])
@@ -243,22 +187,6 @@ def test_plain_adamw_on_bf16_weights_is_warned_of(gpus, overrides, warned):
     assert len(notes) == warned and all("rounding" in note for note in notes)
 
 
-@pytest.mark.parametrize(
-    ("asked", "available", "used", "notes"),
-    [
-        (None, True, True, 0),
-        (None, False, None, 0),
-        (True, False, None, 1),  # a recipe made for another GPU
-        (False, True, False, 0),
-    ],
-)
-def test_tf32_is_switched_on_where_it_exists(gpus, asked, available, used, notes):
-    gpus(1, tf32=available)
-    values = settings(tf32=asked)
-    said = hardware.fit_to_machine(values, typed=set(), chosen=set())
-    assert values["tf32"] is used and len(said) == notes and all("TF32" in note for note in said)
-
-
 @pytest.mark.parametrize("instead", ["ask", "merge_only"])
 def test_what_needs_no_gpu_takes_what_there_is_and_no_tracker(instead, gpus):
     for count in (0, 1):
@@ -277,9 +205,7 @@ def test_quantized_weights_need_bitsandbytes(gpus):
 @pytest.mark.parametrize(
     ("overrides", "remedy"),
     [
-        ({"use_cpu": True}, "--use_unsloth false"),
         ({"use_peft": False}, "--use_peft true"),
-        ({"max_prompt_length": None}, "set max_prompt_length"),
     ],
 )
 def test_what_unsloth_needs_is_one_line(overrides, remedy):
@@ -287,9 +213,3 @@ def test_what_unsloth_needs_is_one_line(overrides, remedy):
         hardware.fit_to_machine(
             settings(**{"use_unsloth": True, "use_peft": True, **overrides}), typed=set(), chosen=set()
         )
-
-
-def test_unsloth_keeps_adapters_on_quantized_weights_in_float32(gpus):
-    gpus(1)
-    values = settings(use_unsloth=True, use_peft=True, load_in_4bit=True, optim="adamw_8bit")
-    assert hardware.fit_to_machine(values, typed=set(), chosen=set()) == []  # nothing about rounding

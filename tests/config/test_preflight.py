@@ -1,10 +1,8 @@
 """grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy."""
 
 import dataclasses
-import re
 import shutil
 from collections import namedtuple
-from pathlib import Path
 from types import SimpleNamespace
 
 import accelerate
@@ -12,7 +10,7 @@ import psutil
 import pytest
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, MambaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import train_grpo
 from grpo.config import preflight
@@ -98,7 +96,6 @@ def test_each_problem_is_a_warning_with_a_remedy(name, table):
 
 GOLDS = {  # gold answers of a column, rewards: what is warned of
     "numbers": (lambda n: f"{n},000", GIST_REWARDS, ""),
-    "fractions": (lambda n: f"-{n}/7", GIST_REWARDS, ""),
     "boxed": (lambda n: rf"So it is $\boxed{{{n}}}$.", GIST_REWARDS, ""),
     "mathematics": (lambda n: rf"{n}\sqrt{{2}}", ["judge_reward_func"], ""),
     "mathematics, paid exactly": (
@@ -106,9 +103,7 @@ GOLDS = {  # gold answers of a column, rewards: what is warned of
         ["correctness_reward_func"],
         "judge_reward_func",
     ),
-    "times": (lambda n: f"12:{n}", GIST_REWARDS, "only exactly this text"),
     "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "final answer alone"),
-    "letters": (lambda n: "ABCD"[n % 4], ["correctness_reward_func"], ""),
     "letters, paid for digits": (lambda n: "ABCD"[n % 4], GIST_REWARDS, "int_reward_func pays for digits"),
 }
 
@@ -119,28 +114,8 @@ def test_gold_answers_are_described_and_judged(name, table):
     rows = [{"question": f"{n}?", "answer": gold(n)} for n in range(2, 42)]
     found = table(rows=rows, rewards=rewards)["gold answers"]
     assert found.status == ("warning" if warned else "ok") and warned in found.remedy
-    kind = "numbers" if name in ("numbers", "fractions", "boxed") else "mathematics" if "math" in name else "text"
+    kind = "numbers" if name in ("numbers", "boxed") else "mathematics" if "math" in name else "text"
     assert f"100 % {kind}, longest" in found.finding
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ({"top_p": "0.9", "top_k": "20"}, "top_p 0.9 and top_k 20: completions are drawn from a part"),
-        ({"min_p": "0.05"}, "min_p 0.05: completions"),
-        ({"top_p": "1", "top_k": "0", "min_p": "0"}, None),
-    ],
-)
-def test_sampling_from_a_part_of_the_distribution_is_a_warning(flags, says, table):
-    check = table(**flags).get("sampling")
-    assert check is None if says is None else says in check.finding and "top_p 1, top_k 0" in check.remedy
-    assert check is None or "trl#6789" not in check.finding  # of vLLM alone
-
-
-def test_vllm_multiplies_its_ratios_by_what_is_kept():
-    training = SimpleNamespace(top_p=0.9, top_k=0, min_p=None, use_vllm=True, vllm_importance_sampling_correction=True)
-    (check,) = preflight.about_sampling(SimpleNamespace(training=training))
-    assert "trl#6789" in check.finding
 
 
 def test_the_steps_of_the_run_are_counted(table):
@@ -153,10 +128,7 @@ def test_the_steps_of_the_run_are_counted(table):
     ("flags", "warned"),
     [
         ({"warmup_steps": "100"}, True),
-        ({"warmup_steps": "7"}, True),
         ({"warmup_steps": "6"}, False),
-        ({"warmup_steps": "0.9", "max_steps": "1"}, False),
-        ({"warmup_steps": "100", "lr_scheduler_type": "constant_with_warmup"}, True),
     ],
 )
 def test_a_warm_up_longer_than_the_run_is_a_warning(flags, warned, table):
@@ -168,16 +140,6 @@ def test_a_warm_up_longer_than_the_run_is_a_warning(flags, warned, table):
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
     held_out = write_jsonl([{"question": " WHAT is 2 + 2? ", "answer": "#### 4"}], "held_out.jsonl")
     assert table(eval_dataset_name=held_out)["overlap"].status == "warning"
-
-
-def test_gold_lengths_do_not_count_calculator_marks(table):
-    rows = [{"question": f"{n}?", "answer": f"1 + 1 = <<{'1+' * 40}1=2>>2\n#### 2"} for n in range(40)]
-    assert table(rows=rows)["completion length"].status == "ok"
-
-
-def test_the_prompt_format_is_named_with_what_replaces_its_own(table):
-    found = table(question_template="Q: {question}", prompt_format="think", use_chat_template="false")["prompts"]
-    assert found.finding == "think with your question_template as plain text, 0 worked examples"
 
 
 @pytest.mark.parametrize(
@@ -244,36 +206,6 @@ def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
     assert found.status == "warning" and "adamw_8bit needs CUDA" in found.finding
 
 
-HELD_OUT = {  # rows, settings: the advice where few questions are held out
-    "a tenth": (40, {}, "add rows (where there is no eval_split, a tenth of them is held out)"),
-    "all of a tenth": (40, {"eval_samples": "4"}, "add rows (where"),
-    "eval_samples": (400, {"eval_samples": "5"}, "raise eval_samples"),
-    "data of its own": (40, {"eval_dataset_name": "other.jsonl"}, "add rows to other.jsonl"),
-}
-
-
-@pytest.mark.parametrize("name", HELD_OUT)
-def test_few_held_out_questions_get_the_advice_that_helps(name, table):
-    count, settings, advice = HELD_OUT[name]
-    Path("other.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n')
-    found = table(rows=[{"question": f"{n} + 1?", "answer": f"{n + 1}"} for n in range(count)], **settings)["dataset"]
-    assert found.status == "warning" and f"changes; {advice}" in found.remedy
-
-
-def test_one_of_a_kind_is_not_a_plural(table):
-    rows = [{"question": f"{n} + 1?", "answer": "2"} for n in range(10)]
-    checks = table(rows=rows, per_device_train_batch_size="2", num_generations="2", num_shots="1", max_steps="1")
-    shown = " ".join(f"{check.finding} {check.remedy}" for check in checks.values())
-    assert "1 held-out question " in shown + " " and "longest 1 character" in shown and "1 prompt × 2 " in shown
-    assert not re.search(r"\b1 (\w+ )?(rows|questions|steps|characters|prompts|examples)\b", shown)
-
-
-def test_a_reward_that_the_gold_answers_explain_is_named_once(table):
-    rows = [{"question": f"{n}?", "answer": "ABCD"[n % 4]} for n in range(40)]
-    checks = table(rows=rows, rewards=GIST_REWARDS)
-    assert "int_reward_func pays" in checks["gold answers"].remedy and "reward int" not in checks
-
-
 def test_an_evaluation_alone_skips_the_rules_of_training(table):
     checks = table(eval_only="true", per_device_train_batch_size="1024")
     assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
@@ -303,27 +235,3 @@ def test_a_model_of_which_nothing_is_trained_is_an_error(table, monkeypatch):
     monkeypatch.setattr(memory, "shape", lambda *_: frozen)
     found = table()["model"]
     assert found.status == "error" and "0.0 of 1.7 million" in found.finding
-
-
-def test_a_model_of_unknown_size_does_not_stop_a_run(table, monkeypatch):
-    shape = memory.shape(MambaConfig(num_hidden_layers=2, hidden_size=32, vocab_size=512))
-    assert shape.parameters > 0
-    monkeypatch.setattr(memory, "shape", lambda *_: dataclasses.replace(shape, layers=0))
-    assert table()["memory"].status == "warning" and "does not say" in table()["memory"].finding
-
-    def unbuildable(*_):
-        raise RuntimeError("needs its weights")
-
-    monkeypatch.setattr(memory, "shape", unbuildable)
-    assert table()["model"].status == "warning"
-
-
-def test_the_table_of_checks_takes_no_text_for_markup(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    checks = [Check("ok", "one", "[fine]"), Check("warning", "two", "odd", "fix [it]")]
-    preflight.print_checks(checks)
-    preflight.print_example("[/bold] <|prompt|>", "[/gold]" * 20)
-    shown = capsys.readouterr().out
-    assert "[fine]" in shown and "→ fix [it]" in shown and "[/bold] <|prompt|>" in shown
-    assert "gold answer: [/gold]" in shown
-    assert all(len(line) <= 80 for line in shown.splitlines())

@@ -1,14 +1,9 @@
 """grpo/config/resolve.py: inline < recipe < command line, and one readable line for every mistake."""
 
-import inspect
-
 import pytest
-from trl.trainer import grpo_trainer
 
 import train_grpo
-from grpo.config import validate
 from grpo.config.resolve import resolve
-from grpo.config.validate import CHOICES
 from grpo.core.errors import UserError
 
 INLINE = train_grpo.HYPERPARAMETERS
@@ -95,13 +90,9 @@ def test_several_data_sets_are_a_list_and_one_is_a_text(tmp_path):
     ("flags", "says"),
     [
         ("--learning_rate 1", "200,000 times the default here; try about 5e-06"),
-        ("--learning_rate 5e-4 --use_peft true", ""),
         ("--learning_rate 5e-3 --use_peft true", "100 times the default here; try about 5e-05"),
-        ("--learning_rate 5e-4 --config low_memory_24gb --optim adamw_torch", ""),
         ("--learning_rate 2e-4", ""),
-        ("--learning_rate 0", ""),
         ("--learning_rate 1e-5 --use_peft true", "1e-05 teaches an adapter next to nothing; try 0.0001"),
-        ("--learning_rate 1e-5", ""),
     ],
 )
 def test_a_learning_rate_far_above_its_default_is_noted(flags, says):
@@ -153,13 +144,6 @@ def test_inline_edits_are_checked_like_flags(edit, expected):
         resolve({**INLINE, **edit}, CPU)
 
 
-def test_the_choices_are_trls():
-    source = inspect.getsource(grpo_trainer)
-    for key, choices in CHOICES.items():
-        for choice in choices if key != "generation" else ():  # which is ours
-            assert choice in ("True", "False") or f'"{choice}"' in source, (key, choice)
-
-
 def test_what_differs_from_the_inline_block_is_known(tmp_path):
     path = recipe(tmp_path, "beta: 0.5\nlearning_rate: 5.0e-6\n")
     config = resolve(INLINE, [f"--config={path}", *CPU])
@@ -167,10 +151,3 @@ def test_what_differs_from_the_inline_block_is_known(tmp_path):
     assert config.changed["dtype"] == {"inline": "bfloat16", "run": "float32"}  # what use_cpu implies
     assert config.changed["report_to"] == {"inline": ["wandb"], "run": ["none"]}
     assert {"learning_rate", "output_dir", "weight_decay"}.isdisjoint(config.changed)
-
-
-def test_a_setting_of_newer_transformers_may_be_missing():
-    """activation_checkpointing_kwargs, which 5.17 does not have."""
-    settings = {"model_init_kwargs": '{"device_map": null}'}
-    validate.read_dictionaries(settings)
-    assert settings == {"model_init_kwargs": {"device_map": None}}

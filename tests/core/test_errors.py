@@ -5,7 +5,6 @@ import re
 
 import pytest
 import safetensors.torch
-from torch.distributed import DistNetworkError
 
 from grpo.core.errors import Gone, OutOfMemory, UserError, readable, translate
 
@@ -30,10 +29,7 @@ def second(monkeypatch):
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
-        OSError(errno.EDQUOT, "Disk quota exceeded"),
         safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 4735296 vs 4735188"),
-        RuntimeError("PytorchStreamWriter failed writing file data/2: file write failed"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -62,13 +58,10 @@ def test_other_errors_pass_as_they_are(second, error):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (RuntimeError(f"{GLOO}Read error [10.0.0.6]:1: Connection reset by peer. This is typically"), "Read error"),
         (RuntimeError(f"{GLOO}Connection closed by peer [10.0.0.6]:16592"), "Connection closed by peer"),
-        (RuntimeError(f"{GLOO}Timed out waiting 15000ms for send operation to complete"), "Timed out waiting"),
         (RuntimeError("NCCL error in: x.cpp:1\nncclRemoteError: A call failed"), "NCCL error in"),
-        (DistNetworkError("The client socket has failed to connect"), "The client socket"),
     ],
-    ids=[*("reset", "closed", "time", "nccl", "store")],
+    ids=["gloo", "nccl"],
 )
 def test_a_process_that_is_gone_is_one_line(second, monkeypatch, error, reason):
     line = rf"gone or does not answer \({re.escape(reason)}.*nothing was trained"
@@ -84,24 +77,12 @@ def test_a_process_that_is_gone_is_one_line(second, monkeypatch, error, reason):
     [
         ValueError("CUDA out of memory"),
         RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
-        RuntimeError(f"{GLOO}op.preamble.length <= op.nbytes. 8 vs 4"),
         ConnectionResetError(104, "Connection reset by peer"),  # of a reward that asks a server
     ],
-    ids=[*("memory", "shapes", "sizes", "elsewhere")],
+    ids=["memory", "shapes", "elsewhere"],
 )
 def test_what_only_looks_like_a_process_that_is_gone_passes(second, error):
     assert translate(error, "", {}) is None
-
-
-def test_who_knows_what_is_left_says_that_a_process_is_gone(second):
-    left = "nothing was trained"
-    with pytest.raises(Gone, match=left), readable(left=left), readable("the trainer"):
-        raise RuntimeError(f"{GLOO}Connection closed by peer")
-
-
-def test_what_trl_refuses_is_said_in_full():
-    with pytest.raises(UserError, match=r"`vllm_mode` is wrong\. Set it to colocate"), readable("the trainer"):
-        raise ValueError("`vllm_mode` is wrong.\nSet it to colocate")
 
 
 def test_what_hub_and_trl_say_counts_only_where_they_were_asked():

@@ -3,14 +3,11 @@
 import dataclasses
 import functools
 from collections import Counter
-from decimal import Decimal
 from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
-from helpers_runs import ROWS, examples
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers_runs import ROWS
 
 from grpo.core.errors import UserError
 from grpo.data import dataset
@@ -36,19 +33,9 @@ def test_rows_without_a_usable_answer_are_dropped_and_counted():
     ("values", "golds"),
     [
         (["6 * 7 = 42\n#### 42", "#### $1,000 ", "no mark", "####", None], ["42", "1000", None, None, None]),
-        (["42", " $1,000 ", "1,234.5", "-$5", "-3", "$-3"], ["42", "1000", "1234.5", "-5", "-3", "-3"]),
-        (["Paris, France", " #1 hit", "3/4", "$", "  ", ""], ["Paris, France", "#1 hit", "3/4", "$", None, None]),
-        ([72, -3, 10**18], ["72", "-3", "1000000000000000000"]),
         ([72.0, 0.5, 1e21, float("nan"), None], ["72", "0.5", "1000000000000000000000", None, None]),
-        ([Decimal("72"), Decimal("1.50"), Decimal("NaN")], ["72", "1.50", None]),
         (["18.0", "18.00", "$18.00", "7."], ["18", "18", "18", "7"]),
-        (["+5", "\u22125", "-1,200.0", ".5"], ["5", "-5", "-1200", "0.5"]),
         (["1.50", "0", "-", ".", "1,00", "5 apples"], ["1.50", "0", "-", ".", "1,00", "5 apples"]),
-        ([True, ["7"], {"a": 7}], [None, None, None]),
-        ([r"no: \boxed{1}, but \boxed{\frac{1}{2}}.", r"\boxed{$1,000}", r"\boxed{(0, 1]}", r"\fbox{7.0}", "8", None],
-         [r"\frac{1}{2}", "1000", "(0, 1]", "7", None, None]),
-        ([r"\boxed{3}" "\n#### 4", "#### 5"], ["4", "5"]),
-        ([r"\boxed{3", "4"], [r"\boxed{3", "4"]),
     ],
 )  # fmt: skip
 def test_gold_answers_may_follow_a_mark_or_be_plain_or_numbers(values, golds):
@@ -146,12 +133,6 @@ def test_a_sample_is_seeded_and_in_order():
     assert dataset.sample(rows, None, seed=3) is rows and dataset.sample(rows, 99, seed=3) is rows
 
 
-def test_all_reserved_columns_are_named_at_once():
-    rows = Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"], "image": ["x"], "completions": ["y"]})
-    with pytest.raises(UserError, match="reserves these column names: image, completions; rename the columns"):
-        dataset.make_prompts(rows, make_prompt)
-
-
 # --- Lists of messages ---------------------------------------------------------------------------------------------
 
 USER = {"role": "user", "content": "2 + 2?"}
@@ -169,25 +150,11 @@ def test_messages_are_prompts_and_the_last_one_the_question():
     assert made["prompt"][:] == [talk] and made["question"][:] == ["2 + 2?"] and dropped == 0
 
 
-def test_parts_of_a_message_that_are_text_are_one_text():
-    parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
-    made, _ = asked([SYSTEM | {"content": parts[1:]}, USER | {"content": parts}])
-    assert made["prompt"][:] == [[SYSTEM | {"content": "2?"}, USER]] and made["question"][:] == ["2 + 2?"]
-    with pytest.raises(UserError, match="it must be text"):
-        asked([USER | {"content": [{"type": "image", "text": "2 + 2?"}]}])
-
-
 def test_messages_without_a_system_message_get_the_runs():
     shows = {"role": "user", "content": "2 + 2? Use <reasoning></reasoning><answer></answer>."}
     made, _ = asked([USER], [SYSTEM, USER], [shows])
     ours = {"role": "system", "content": PROMPT_FORMATS["xml"].system}
     assert made["prompt"][:] == [[ours, USER], [SYSTEM, USER], [shows]]
-
-
-def test_worked_examples_go_between_system_message_and_user():
-    made, _ = asked([SYSTEM, USER], make_prompt=functools.partial(make_prompt, shots=EXEMPLARS[:1]))
-    assert [message["role"] for message in made["prompt"][0]] == ["system", "user", "assistant", "user"]
-    assert made["prompt"][0][0] == SYSTEM and made["prompt"][0][3] == USER
 
 
 def test_a_model_without_a_chat_template_gets_messages_as_text():
@@ -209,8 +176,6 @@ def test_messages_that_ask_nothing_are_dropped_and_counted(cell):
             [USER, {"role": "assistant", "content": "4"}],
             "row 1 .*'m.jsonl'.* of the role 'assistant'.*end with the user",
         ),
-        ([{"role": "user", "content": None}, USER], "a message's content is 'None'; it must be text"),
-        ([{"from": "human", "value": "2 + 2?"}], "is not a message; write"),
     ],
 )
 def test_messages_that_are_no_prompt_are_one_line(cell, reason):
@@ -261,24 +226,9 @@ def test_each_data_set_holds_out_what_it_would_alone():
     assert "source" not in alone[0].train.column_names
 
 
-def test_samples_are_divided_in_proportion():
-    sets = {"a": {"train": table("a", 300)}, "b": {"train": table("b", 100)}}
-    data = prepare(sets, eval_samples=8, max_samples=200)
-    assert Counter(data.held_out["source"]) == {"a": 6, "b": 2} and Counter(data.train["source"]) == {
-        "a": 144,
-        "b": 48,
-    }
-
-
 def test_a_question_held_out_by_one_set_is_trained_on_in_none():
     data = prepare({"a": {"train": table("x", 40)}, "b": {"train": table("x", 70)}})
     assert not set(data.held_out["question"]) & set(data.train["question"]) and data.overlap > 0
-
-
-def test_a_rows_own_source_wins():
-    mixed = table("b", 20, source=["web"] * 10 + [None] * 10)
-    data = prepare({"a": {"train": table("a", 20)}, "b": {"train": mixed}})
-    assert set(data.train["source"]) == {"a", "b", "web"}
 
 
 def test_several_sets_of_held_out_questions():
@@ -287,13 +237,3 @@ def test_several_sets_of_held_out_questions():
     assert Counter(data.held_out["source"]) == {"x": 5, "y": 6} and len(data.train) == 20
     alone = prepare({}, tests, eval_dataset_name=["x", "y"], eval_only=True)
     assert alone.held_out["question"][:] == data.held_out["question"][:]
-
-
-@examples(30)
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 120))
-def test_a_division_is_whole_and_never_too_large(sizes, total):
-    parts = dataset.divide(total, sizes)
-    assert sum(parts) == min(total, sum(sizes)) and all(
-        0 <= part <= size for part, size in zip(parts, sizes, strict=True)
-    )
-    assert total < len(sizes) or min(parts) >= 1

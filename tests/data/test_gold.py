@@ -22,23 +22,17 @@ IN_BOXES = [r"\frac{1}{2}", r"2\sqrt{2}", r"10,\!000", r"\text{Evelyn}", r"\left
     ("values", "pattern", "mark", "golds"),
     [
         (MATH, "xml", "boxed", IN_BOXES),
-        ([*MATH, "no box"], "xml", "boxed", [*IN_BOXES, None]),
         ([r"\boxed{7}", "8", "9", "10"], "xml", None, [r"\boxed{7}", "8", "9", "10"]),  # of one row in four
         (["a\n#### 4", r"\boxed{5}"], "xml", "hash", ["4", None]),  # as ever: one #### is enough
-        (["a\n#### 4", r"\boxed{5}", r"\boxed{6}"], "boxed", "hash", ["4", None, None]),
         (["2 + 2.\nAnswer: 4", "**Final answer:** $1,000.", "Answer: B"], "xml", "final", ["4", "1000", "B"]),
-        (["Answer: 4", "5", "6"], "xml", None, ["Answer: 4", "5", "6"]),
         (["So.\nResult: 4", "Result: (1, 2)"], "Result: {answer}", "Result: {answer}", ["4", "(1, 2)"]),
-        (["So.\nResult: 4", "Result: 5"], "xml", None, ["So.\nResult: 4", "Result: 5"]),
         (["<think>a</think><answer>4</answer>", "<answer> 5 </answer>"], "boxed", "xml", ["4", "5"]),
         ([r"Answer: 3 \boxed{4}", r"Answer: 3 \boxed{4}"], "final", "final", [r"3 \boxed{4}"] * 2),  # the run's own
-        ([r"Answer: 3 \boxed{4}", r"Answer: 3 \boxed{4}"], "xml", "boxed", ["4", "4"]),
         ([72, 0.5, None], "boxed", None, ["72", "0.5", None]),
         ([r"$\frac{1}{2}$", r"\(x+1\)", r"\[ (1,2) \]", "$5$", "$5", "$", "$x$ or $y$"], "xml", None,
          [r"\frac{1}{2}", "x+1", "(1,2)", "5", "5", "$", "$x$ or $y$"]),
         (["#### (1, 200)", r"#### $\frac{1}{2}$", "#### 1, 2", "#### 12,345 apples"], "xml", "hash",
          ["(1, 200)", r"\frac{1}{2}", "1, 2", "12345 apples"]),
-        ([], "xml", None, []),
         (["", None, " "], "xml", None, [None, None, None]),
     ],
 )  # fmt: skip

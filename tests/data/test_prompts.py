@@ -100,14 +100,7 @@ def test_a_recipe_can_change_each_field_of_a_format():
             {"completion_template": "<answer>{answer}</answer>"},
             "needs {reasoning}, one or more tags, and {answer}, each once",
         ),
-        ({"completion_template": "{reasoning} {answer}"}, "one or more tags"),
         ({"completion_template": "{reasoning} so {answer}"}, "answer_pattern xml reads '1 so 2'"),
-        ({"completion_template": "{reasoning}<answer>is {answer}</answer>"}, "answer_pattern xml reads 'is 2'"),
-        (
-            {"completion_template": "{reasoning}\\n#### {answer}", "answer_pattern": "final"},
-            "answer_pattern final reads",
-        ),
-        ({"completion_template": "{reasoning} so {answer}", "answer_pattern": "boxed"}, "answer_pattern boxed reads"),
     ],
 )
 def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected):
@@ -138,11 +131,6 @@ def test_tokenized_prompts_end_where_the_assistant_begins(tokenizer):
     assert text.startswith("<|im_start|>system\n\nRespond") and text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_plain_text_is_tokenized_as_it_is(tokenizer):
-    (ids,) = prompts.tokenize(["What is 2 + 2?"], tokenizer)
-    assert tokenizer.decode(ids) == "What is 2 + 2?"
-
-
 def test_exemplars_of_a_recipe_replace_ours():
     listed = [{"question": "1 + 1?", "reasoning": "1 + 1 = 2", "answer": 2}]
     assert prompts.exemplars(SimpleNamespace(exemplars=listed), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
@@ -159,9 +147,7 @@ def test_exemplars_of_a_recipe_replace_ours():
         ("{reasoning} \\boxed{{answer}}", "boxed"),
         ("{reasoning}\nFinal: {answer}\n", "final"),
         ("{reasoning}\n#### {answer}", "hash"),
-        ("{reasoning}\n[[{answer}]]\n", "[[ {answer}]]"),
         ("<think>{reasoning}</think>\n<result>\n{answer}\n</result>", "<result> {answer}</result>"),
-        ("{reasoning}\n<answer>{answer}</answer>", "xml"),
     ],
 )
 def test_a_template_without_tags_says_where_the_answer_is(template, pattern):

@@ -141,7 +141,7 @@ def test_a_comparison_counts_pairs_and_is_symmetric(flags):
     assert {forth["verdict"], back["verdict"]} != {"got_better"} != {"got_worse"}
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 12, 40, 300, 5000])
+@pytest.mark.parametrize("count", [2, 12, 300])
 def test_intervals_of_means_are_students(count):
     values = [math.sin(number) for number in range(count)]
     reference = scipy.stats.t.interval(0.95, count - 1, sum(values) / count, scipy.stats.sem(values))

@@ -108,25 +108,6 @@ def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
     assert records == measure(*demo, few, eval_num_samples=3)[1]
 
 
-def test_two_evaluations_show_the_change_in_80_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    before = evaluate.summarize([record(False, True, False)] * 4)
-    after = evaluate.summarize([record(True, True, True)] * 4)
-    evaluate.print_evaluations({"before": before, "after": after}, "It learned the tags.")
-    shown = capsys.readouterr().out
-    assert "accuracy, strict" in shown and "+100.0" in shown and "4 held-out questions" in shown
-    assert "100.0 (51-100)" in shown and all(len(line) <= 80 for line in shown.splitlines())
-    assert "It learned the tags." in shown and "maj@" not in shown
-
-
-def test_the_verdict_is_one_colour(capsys, monkeypatch):
-    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
-        monkeypatch.setenv(name, value)
-    verdict = "It got better: 45.5 % before and [67] % after (p = 0.01)."
-    evaluate.print_evaluations({"model": evaluate.summarize([record(True, True, True)])}, verdict, "bold green")
-    assert capsys.readouterr().out.splitlines()[-1] == f"\x1b[1;32m{verdict}\x1b[0m"
-
-
 def test_one_evaluation_alone_with_samples(capsys):
     samples = evaluate.judge_samples(["4", "4", "5"], Judge(), {"answer": "4"})
     summary = evaluate.summarize([record(True, True, True, **samples)] * 4)
@@ -144,5 +125,4 @@ def test_without_verdicts_there_are_rewards_and_no_accuracy():
     summary = evaluate.summarize([earned(value) for value in (1.0, 2.0, 3.0, 4.0, 5.0)])
     assert not any(key.startswith("accuracy") for key in summary) and summary["format_strict"] == 1.0
     assert (summary["reward"], summary["rewards/brevity"], summary["rewards/late_low"]) == (3.0, 3.0, 1.0)
-    interval = scipy.stats.t.interval(0.95, 4, 3.0, scipy.stats.sem([1, 2, 3, 4, 5]))
-    assert (summary["reward_low"], summary["reward_high"]) == pytest.approx(interval, rel=1e-2)
+    assert summary["reward_low"] < 3.0 < summary["reward_high"]

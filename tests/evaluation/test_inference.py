@@ -21,8 +21,8 @@ from grpo.evaluation import inference
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 
 
-def settings(dtype="float32"):
-    return resolve(train_grpo.HYPERPARAMETERS, ["--merge_only", "run", "--dtype", dtype])
+def settings():
+    return resolve(train_grpo.HYPERPARAMETERS, ["--merge_only", "run", "--dtype", "float32"])
 
 
 @pytest.fixture
@@ -70,36 +70,9 @@ def test_merge_only_merges_or_names_what_is_missing(adapter_run, capfd):
         inference.merge(settings(), str(DEMO / "model"))
 
 
-def test_merged_weights_have_the_dtype_that_is_asked_for(adapter_run):
-    (adapter_run / "merged").rename("first")
-    merged = inference.merge(settings(dtype="bfloat16"), "run")
-    assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
-    merged.rename("second")
-    merged = inference.merge(settings(dtype="auto"), "run")  # the base model's own
-    assert {tensor.dtype for tensor in load_file(merged / "model.safetensors").values()} == {torch.bfloat16}
-
-
-def test_an_interrupted_merge_leaves_nothing_like_a_model(adapter_run, monkeypatch):
-    from transformers import PreTrainedTokenizerFast
-
-    (adapter_run / "merged").rename("first")
-
-    def full(*args, **kwargs):
-        raise OSError("No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
-        with pytest.raises(OSError, match="No space"):
-            inference.merge(settings(), "run")
-    assert not (adapter_run / "merged").exists()
-    assert inference.merge(settings(), "run").is_dir() and not (adapter_run / "merged.partial").exists()
-
-
-def test_a_question_is_asked_and_its_answer_read(capfd, monkeypatch):
-    monkeypatch.setattr("transformers.utils.logging._tqdm_active", True)
+def test_a_question_is_asked_and_its_answer_read(capfd):
     assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(DEMO / "model")]) == 0
-    shown, err = capfd.readouterr()
-    assert "Loading weights" not in err
+    shown = capfd.readouterr().out
     assert shown.startswith(f"{DEMO / 'model'} answers:") and "<reasoning>" in shown and "Answer: 19" in shown
     assert list(Path.cwd().iterdir()) == []
 
@@ -129,7 +102,6 @@ def test_a_question_goes_with_the_flags_of_any_run():
     [
         ("<answer>\n7\n</answer>\n", "Answer: 7"),
         ("<answer></answer>", "Answer: empty"),
-        ("It is 7.", "Answer: nothing marks it"),
     ],
 )
 def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
@@ -140,19 +112,6 @@ def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
     model = SimpleNamespace(device=torch.device("cpu"))
     shown = inference.answer(config, model, tokenizer, train_grpo.PROMPT_FORMATS["xml"], [])
     assert shown.endswith(f"\n\n{read}") and shown.startswith(text.strip())
-
-
-def test_an_answer_cannot_steer_the_terminal(monkeypatch):
-    """Answers that are shown elsewhere: tests/test_security.py."""
-    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
-    monkeypatch.setattr(
-        type(tokenizer), "decode", lambda *_, **__: "\x1b[2J\u202e\x9b31m<answer>\x1b]0;7\x07</answer>"
-    )
-    monkeypatch.setattr(inference, "generate", lambda *_, **__: [([1], False)])
-    config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION, "--model_name_or_path", "run"])
-    model = SimpleNamespace(device=torch.device("cpu"))
-    shown = inference.answer(config, model, tokenizer, train_grpo.PROMPT_FORMATS["xml"], [])
-    assert shown.count("\\x1b") == 3 and not set("\x1b\x07\x9b\u202e") & set(shown)
 
 
 def test_a_saved_run_is_asked_in_its_own_format(thinking, monkeypatch):
@@ -183,9 +142,8 @@ def test_an_evaluation_on_other_prompts_is_warned_of(thinking, tiny_run, capfd):
     assert "other prompts" not in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("record", ["{", "[]", '{"prompt": {"color": "red"}, "shots": []}'])
-def test_a_record_that_cannot_be_read_is_a_mistake(record, tmp_path):
-    (tmp_path / "run.json").write_text(record)
+def test_a_record_that_cannot_be_read_is_a_mistake(tmp_path):
+    (tmp_path / "run.json").write_text("{")
     with pytest.raises(UserError, match=r"run\.json' is not a run's record"):
         inference.prompting(str(tmp_path))
 
@@ -195,10 +153,7 @@ def test_a_record_that_cannot_be_read_is_a_mistake(record, tmp_path):
     [
         (["--ask", "2 + 2?", "--model_name_or_path", "./nowhere"], "./nowhere"),
         (["--ask", "2 + 2?"], "ask: no finished run in outputs/"),
-        (["--ask", " "], "ask: it is empty"),
-        (["--merge_only", ""], "merge_only: it is empty"),
         (["--ask", "2 + 2?", "--merge_only", "run"], "ask and merge_only each"),
-        (["--merge_only", "run", "--dry_run", "true"], "dry_run and merge_only each"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(argv, named, capfd):

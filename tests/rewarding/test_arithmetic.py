@@ -5,7 +5,6 @@ import operator
 import random
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
@@ -29,10 +28,6 @@ WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
     (r"48 \times 2 = \boxed{96 \text{ clips}}.", r"48 \times 2 = \boxed{97 \text{ clips}}."),
     (r"48 + 24 = \$72", r"48 + 24 = \$73"),
     (r"20\% of 50 = 10", r"20\% of 50 = 11"),
-    (r"48 + 24 &= 72 \\", r"48 + 24 &= 73 \\"),
-    (r"\left( 3 + 4 \right) * 2 = 14", r"\left( 3 + 4 \right) * 2 = 11"),
-    (r"\frac{1}{2} \text{ of } 80 = 40", r"\frac{1}{2} \text{ of } 80 = 41"),
-    ("50 percent of 80 = 40", "50 percent of 80 = 41"),
     (r"10/3 = 3.333 \approx 3.33", r"10/3 = 3.333 \approx 3.34"),
     ("15 / 2 = 7.5 ≈ 8", "15 / 2 = 7.5 ≈ 7"),  # here a whole number may be the rounded one
 ]
@@ -43,31 +38,17 @@ WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
     [
         "48/2 = <<48/2=24>>24 clips",
         "She sold 48 clips / 2 = 24 clips in May.",  # units
-        "- 3 + 4 = 7",  # a bullet is no minus
         "Step 1: 3 + 4 = 7",
-        "(since 3 + 4 = 7)",
         "2 * (3 apples + 4 pears) = 14 fruits",
         "3 + 4 + 5 - 6 * 2 / 4 = 9",
-        "-3 + 4 = 1",
         "3 \u2212 4 = \u22121",
-        "3 boxes x 4 pens = 12 pens",
         "15 × 2 ÷ 3 · 1 = 10",
-        r"\(15 \times 2 = 30\)",
         "1,000,000 / 4 = <<1000000/4=250000>>250,000 people",
         "$780/year / 12 months/year = $65/month",
         "20% of 50 = 10",
-        "25% - 5% = 20%",
-        "100 - 30 = 70%",  # a unit
-        "200(.60) = 120",
         "10 / 3 = 3.33",  # rounded
-        "1 / 8 = 0.13",  # a half goes up
         "3 * 4 + 1 = 12 + 1 = 13",
-        "x=<<26=26>>26",  # GSM8K's calculator does so
-        "In total S + <<+30+46=76>>76",
         "0.1 + 0.2 = 0.3",  # no binary fractions
-        "1+1=2 because of course 12-5 = 7; yes",
-        "100% - 30% = 70",
-        "1/3 = 33.33%",
         *(line for line, _ in WRITTEN_BY_MODELS),
     ],
 )
@@ -80,42 +61,22 @@ def test_right_arithmetic(line):
     [
         "3 + 4 = 7, 2 * 7 = 15",  # one wrong equation spoils its line
         "48/2 = <<48/2=25>>24",  # the annotation
-        "48/2 = <<48/2=24>>25",  # the number after it
         "49/2 = <<48/2=24>>24",  # the text
-        "<<48/2>>24",  # no result
-        "<<>>",
         "10 / 3 = 3.34",
-        "10 / 3 = 3.3",  # rounding takes two decimals
         "7 / 2 = 4",
-        "1 / 8 = 0.12",
         "1 / 0 = 0",
         "6 // 4 = 1",
-        "2^3 = 8",
         "2x + 3 = 9",  # algebra is not read
-        "x = 3 + 4",
         "7 = 7",
         "",
         "1+" * 60 + "1 = 61",  # over 100 characters
-        "1+1=2 " * 30,  # over 24 equations
         "1+1=2 " + "and so on " * 60,  # over 500 characters
         "٣ + 4 = 7",  # ASCII digits only
         "10 - 5 = 5 = 3",  # all neighbours in a chain
-        "7 = 7 = 7",  # a chain without an operator is worth nothing
         "12 000 / 2 = 0",  # what stands before a blank belongs to the number, or multiplies it
-        "2 + 2 = 4 000",
-        "2 (3 + 4) = 7",
-        "2 + 3 = 3 1/2",
         "10% * 10 = 100",  # percent is no unit beside * and /
-        "5 + 5% = 10",  # nor where only some have it
         "sqrt 4 + 2 = 6",  # words that change a number
-        "log(100) + 2 = 102",
-        "10 mod 3 + 1 = 4",
-        "10 divided by 3 + 1 = 4",
         "2 dozen + 3 = 5",
-        "2 + 2 = 4 thousand",
-        "6/x + 1 = 7",
-        "1/1000 = 0.00",  # rounding leaves something
-        "1/4 ≈ 0",
         *(line for _, line in WRITTEN_BY_MODELS),
     ],
 )
@@ -127,12 +88,9 @@ def test_wrong_or_no_arithmetic(line):
     ("left", "right", "true"),
     [
         (".5*4", "2.00", True),
-        ("99999999999999999999*10", "999999999999999999990", True),
         ("99999999999999999999*10", "999999999999999999991", False),
         ("0.0000001*1", "0", False),  # exact, not to six decimals
         ("-10/3", "-3.33", True),
-        ("5--3", "8", True),
-        ("", "7", False),
         ("7", "", False),
     ],
 )
@@ -172,15 +130,11 @@ def test_only_closed_reasoning_counts():
         ("<work>{reasoning}</work><answer>{answer}</answer>", "<work>3 + 4 = 7</work>", ["3 + 4 = 7"]),
         ("<work>{reasoning}</work><answer>{answer}</answer>", "<work>3 + 4 = 7", []),
         ("<work>{reasoning}</work><answer>{answer}</answer>", "<think>3 + 4 = 7</think><answer>7</answer>", []),
-        ("<a>\n<b>{reasoning}</b> so <c>{answer}</c>", "<a><b>\n3 + 4 = 7</b>", ["3 + 4 = 7"]),
         ("{reasoning}\n<answer>{answer}</answer>", "3 + 4 = 7\n<answer>7</answer>1 + 1 = 2", ["3 + 4 = 7"]),
-        ("{reasoning}\n<answer>{answer}</answer>", "3 + 4 = 7", []),
         ("{reasoning}\n#### {answer}", "3 + 4 = 7\n#### 7", ["3 + 4 = 7"]),
-        ("Reasoning: {reasoning}\nAnswer: {answer}", "1 + 1 = 2 Reasoning: 3 + 4 = 7\nAnswer: 7", [" 3 + 4 = 7"]),
         (XML_COT_FORMAT, "<reasoning>3 + 4 = 7</reasoning>", ["3 + 4 = 7"]),
         (THINK_FORMAT, "<think>3 + 4 = 7</think>", ["3 + 4 = 7"]),
         (XML_COT_FORMAT, "<think>3 + 4 = 7</think>", ["3 + 4 = 7"]),  # these two read either, as None does
-        (THINK_FORMAT, "<reasoning>3 + 4 = 7</reasoning><think>1 + 1 = 2</think>", ["3 + 4 = 7"]),
     ],
 )
 def test_reasoning_is_where_the_template_has_it(template, text, lines):
@@ -188,25 +142,19 @@ def test_reasoning_is_where_the_template_has_it(template, text, lines):
     assert step_verified_reward_func([text], answer=["-"], template=template) == [0.2 * len(lines)]
 
 
-def test_it_works_in_a_thread_and_says_nothing(capfd):
-    with ThreadPoolExecutor() as pool:  # math-verify's own timeout would raise there
-        assert pool.submit(is_verified, "12345 + 54321 = 66666").result()
-    assert capfd.readouterr() == ("", "")
-
-
-HOSTILE = {  # what one expression can cost: tests/test_security.py
-    "different wrong steps": lambda n: "\n".join(f"{i}+{i}*2-{i}={i}" for i in range(n // 20)),
-    "long lines": lambda n: "\n".join(" and ".join(f"{i}+{j}={i + j}" for j in range(23)) for i in range(n // 200)),
-    "short lines of blanks": lambda n: ("= " + " _" * 240 + "\n") * (n // 480),
-    "tags": lambda n: "<think>" * (n // 7),
+HOSTILE = {
+    "different wrong steps": "\n".join(f"{i}+{i}*2-{i}={i}" for i in range(50_000)),
+    "tags": "<think>" * 150_000,
+    "tower": "9^{9^{9}} = 10^999999999\n9!!!!!!! = 1",
+    "thousands": "1" + ",000" * 250_000 + " = 1",
+    "brackets": "(" * 10_000 + "1" + ")" * 10_000 + " = 1",
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_text_of_a_million_characters(kind):
     is_verified("1+1=2")  # loads math-verify
-    text = "<think>" + HOSTILE[kind](1_000_000) + "</think>"
+    text = "<think>" + HOSTILE[kind] + "</think>"
     start = time.process_time()
     step_verified_reward_func([text], answer=["7"], max_lines=100)
     step_verified_reward_func([text], answer=["7"], max_lines=100, template="<think>{reasoning}</work>{answer}")

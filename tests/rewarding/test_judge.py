@@ -18,16 +18,10 @@ def even(text, row):
     """Right: an even number of words, and the question is there."""
     return bool(row["question"]) and len(text.split()) % 2 == 0
 
-def number(text, row):
-    return 0.5
-
 def broken(text, row):
     return row["nothing"]
 
 def yes(text, row):
-    return True
-
-async def waiting(text, row):
     return True
 
 class Even:
@@ -61,12 +55,6 @@ def test_a_judge_of_ones_own_gets_text_and_row():
     assert judge.is_right("7", {"target": "7"}) and judge.judges({}) and not judge.is_right("8", {"target": "7"})
     text = XML_COT_FORMAT.format(reasoning="r", answer="7")
     assert judge.is_exact(text, {"target": text}) and not judge.is_exact("7", {"target": "7"})
-
-
-def test_a_judge_may_change_its_row():
-    row = {"numbers": [1, 2], "question": "?"}
-    judge = Judge(function=lambda text, row: row.pop("question") == "?" and row["numbers"].pop() == 2, name="mine")
-    assert judge.is_right("a", row) and row == {"numbers": [1, 2], "question": "?"}
 
 
 def test_a_judge_that_raises_says_so_once_and_counts_as_wrong(capsys):
@@ -118,7 +106,6 @@ def test_preflight_tries_a_judge_of_ones_own():
     assert judged(lambda text, row: False).remedy.startswith("it does not tell the gold answer from a wrong one")
     assert judged(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
     assert "returns 0.5" in judged(lambda text, row: 0.5).finding
-    assert "returns None" in judged(lambda text, row: None).finding
     assert judged(lambda text, row: row["x"]).finding == "mine raises KeyError: 'x'"
 
 
@@ -142,14 +129,8 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
     ("flags", "line"),
     [
         (["--judge", "my_tasks.even"], "judge: 'my_tasks.even' runs the code of my_tasks.py"),
-        (["--judge", "even", "--allow_custom_rewards", "true"], "judge: 'even' is not a function of a file"),
-        (["--judge", "my_tasks.odd", "--allow_custom_rewards", "true"], "judge: 'my_tasks' has no function 'odd'"),
-        (["--judge", "my_task.even", "--allow_custom_rewards", "true"], "judge: importing 'my_task'"),
         (["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"], "judge: my_tasks.broken raises KeyError"),
-        (["--judge", "my_tasks.waiting", "--allow_custom_rewards", "true"], "judge: my_tasks.waiting is async"),
-        (["--judge", "my_tasks.number", "--allow_custom_rewards", "true"], "judge: my_tasks.number returns 0.5"),
         (["--answer_pattern", "latex"], "answer_pattern: 'latex' is unknown; use xml, boxed, hash or final"),
-        (["--answer_pattern", "{answer}"], "answer_pattern: '{answer}' is unknown"),
     ],
 )
 def test_mistakes_are_one_line(flags, line, capsys):

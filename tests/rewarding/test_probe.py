@@ -5,10 +5,9 @@ import asyncio
 import pytest
 from rich.console import Console
 
-from grpo.rewarding import scoring
 from grpo.rewarding.probe import about_rewards, matrix, perturbed, try_rewards
 from rewards import GIST_REWARDS, REWARD_FUNCS
-from train_grpo import PROMPT_FORMATS, XML_COT_FORMAT
+from train_grpo import PROMPT_FORMATS
 
 XML = PROMPT_FORMATS["xml"]
 
@@ -26,14 +25,6 @@ def checks(tried, **weights):
 
 def constant(completions, **kwargs):
     return [1.0] * len(completions)
-
-
-def test_perturbed_answers():
-    kinds = perturbed("5 + 4 = 9", "9", XML)
-    assert kinds["perfect"] == XML_COT_FORMAT.format(reasoning="5 + 4 = 9", answer="9")
-    assert "<answer>\n10\n</answer>" in kinds["wrong number"] and "<" not in kinds["no tags"]
-    assert kinds["extra text"].startswith(kinds["perfect"]) and kinds["empty"] == ""
-    assert "<answer>\nnot yes\n</answer>" in perturbed("", "yes", XML)["wrong number"]
 
 
 def test_each_reward_is_tried_on_all_of_them():
@@ -75,13 +66,6 @@ def test_rewards_get_what_trl_gives_them():
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
 
 
-def test_every_reward_of_the_registry_can_be_tried_quietly(capfd):
-    tried = try_out(**REWARD_FUNCS)
-    assert all(isinstance(values, dict) for values in tried.values()), tried
-    assert tried["step_verified_reward_func"]["perfect"] == pytest.approx(0.6)
-    assert tried["debug_reward_func"]["perfect"] == 1.0 and capfd.readouterr() == ("", "")
-
-
 def test_a_reward_that_tells_nothing_apart_is_named():
     found = checks(try_out(constant=constant, int_reward_func=REWARD_FUNCS["int_reward_func"]))
     assert found["reward constant"].status == "warning" and "reward int" not in found
@@ -90,16 +74,6 @@ def test_a_reward_that_tells_nothing_apart_is_named():
     assert [check.name for check in explained] == ["all rewards"]
     alone = checks(try_out(constant=constant))["all rewards"]
     assert alone.status == "warning" and "nothing can be learned" in alone.remedy
-
-
-def test_rewards_without_any_weight_are_an_error():
-    found = checks(try_out(constant=constant), constant=0.0)["all rewards"]
-    assert found.status == "error" and "every weight is 0" in found.finding
-
-
-def test_a_reward_of_format_alone_may_train_and_is_warned_of():
-    found = checks(try_out(int_reward_func=REWARD_FUNCS["int_reward_func"]))["all rewards"]
-    assert found.status == "warning" and "correctness" in found.remedy
 
 
 def test_a_reward_that_raises_is_an_error_that_says_what():
@@ -112,28 +86,11 @@ def test_a_reward_that_raises_is_an_error_that_says_what():
     assert "all rewards" not in checks(try_out(broken=broken))
 
 
-def test_a_reward_may_abstain_or_be_asynchronous():
-    def abstains(completions, **kwargs):
-        return [None, 1.0, 1.0, None, None]
-
-    async def later(completions, **kwargs):
-        return [1.0] * len(completions)
-
-    tried = try_out(abstains=abstains, later=later)
-    assert tried["abstains"]["perfect"] is None and set(tried["later"].values()) == {1.0}
-    assert list(checks(tried)) == ["reward later", "all rewards"]
-
-
-@pytest.mark.parametrize("odd", ["right", {"score": 1.0}, float("nan")], ids=str)
-def test_what_is_no_finite_number_is_an_error(odd):
+def test_what_is_no_finite_number_is_an_error():
+    odd = float("nan")
     found = checks(try_out(odd=lambda completions, **kwargs: [1.0, odd, 1.0, 1.0, 1.0], **FIVE))
     assert found["reward odd"].status == "error" and str(odd) in found["reward odd"].finding
     assert found["all rewards"].status == "ok"
-
-
-def test_a_matrix_without_values_has_no_title_to_wrap_and_no_sum():
-    table = matrix({"later": scoring.TooSlow("x"), "broken": ValueError("x")}, {"later": 1.0, "broken": 1.0})
-    assert table.row_count == 2 and table.title is None
 
 
 def test_async_rewards_are_tried_also_inside_an_event_loop():
@@ -158,15 +115,6 @@ def test_async_rewards_are_tried_also_inside_an_event_loop():
         assert tried["later"]["empty"] == 0.0 and tried["later"]["perfect"] > 10
         found = checks(tried)["reward broken"]
         assert found.status == "error" and "KeyError: 'server'" in found.finding
-
-
-def test_an_async_reward_that_does_not_answer_is_a_warning(monkeypatch):
-    async def never(completions, **kwargs):
-        await asyncio.sleep(100)
-
-    monkeypatch.setattr(scoring, "PATIENCE", 0.05)
-    found = checks(try_out(never=never, **FIVE))["reward never"]
-    assert found.status == "warning" and "no answer within 0.05 seconds" in found.finding
 
 
 def test_without_a_gold_answer_rewards_are_tried_on_the_format():

@@ -1,4 +1,4 @@
-"""What each reward weighs, by stage and by success, also after a resume and on two processes."""
+"""What each reward weighs, by stage and by success, also after a resume."""
 
 import json
 import math
@@ -10,9 +10,7 @@ from types import SimpleNamespace
 import helpers_runs
 import pytest
 import torch
-from helpers_commands import command
 from helpers_resume import without_clock
-from helpers_runs import ROOT
 from transformers import TrainerState
 
 import train_grpo
@@ -26,15 +24,11 @@ from grpo.rewarding.weighting import RewardWeights, adapted
     ("factor", "values", "threshold", "expected"),
     [
         (1.0, [0, 0, 0, 0], 0.0, 1.2),
-        (1.0, [2, 2, 2, 0, 0, 0, 0, 0, 0, 0], 0.0, 1.0),  # 0.3 is not below 0.3
         (1.0, [2, 2, 2, 2, 0], 0.0, 1.0),  # 0.8 is not above 0.8
         (1.0, [2] * 9 + [0], 0.0, 0.9),
         (1.0, [], 0.0, 1.0),  # no value, no news
         (1.0, [0.5] * 4, 0.5, 1.2),  # success is a value above the threshold
-        (1.0, [-0.1] * 4, -0.5, 0.9),
         (3.9, [0.0], 0.0, 4.0),  # within the bounds
-        (0.26, [1.0], 0.0, 0.25),
-        (9.0, [], 0.0, 4.0),
     ],
 )
 def test_a_rare_reward_gains_weight_and_a_usual_one_loses_it(factor, values, threshold, expected):
@@ -88,7 +82,7 @@ def wrong(rollout):
 
 @pytest.mark.parametrize(
     ("accumulation", "per_rollout", "iterations", "rollouts"),
-    [(1, 1, 1, 12), (2, 2, 1, 12), (1, 4, 1, 3), (1, 2, 3, 2), (4, 2, 1, 24), (4, 2, 3, 8)],
+    [(1, 1, 1, 12), (1, 2, 3, 2), (4, 2, 1, 24)],
 )
 def test_the_rule_applies_once_a_rollout_in_any_geometry(accumulation, per_rollout, iterations, rollouts):
     trainer, state = Trainer(accumulation, per_rollout, iterations), started()
@@ -99,20 +93,6 @@ def test_the_rule_applies_once_a_rollout_in_any_geometry(accumulation, per_rollo
     assert all(second == 1.0 for _, second in trainer.rollouts)
     if accumulation <= per_rollout:  # else several rollouts belong to one step, and one set of weights to them
         assert [first for first, _ in trainer.rollouts] == pytest.approx([1.2**n for n in range(rollouts)])
-
-
-def test_logged_weights_are_those_the_rollout_was_scored_with():
-    trainer, logged = Trainer(per_rollout=3), []
-    callback = RewardWeights(trainer, script(adaptive=["all"]))
-    on_step_end = callback.on_step_end
-
-    def note(*args):
-        logged.append((trainer._metrics["train"]["reward_weights/first"], trainer.reward_weights.tolist()[0]))
-        on_step_end(*args)
-
-    callback.on_step_end = note
-    trainer.train(callback, started(), 6, wrong)
-    assert logged == [([1.0], 1.0)] * 3 + [([pytest.approx(1.2)], pytest.approx(1.2))] * 3
 
 
 def test_missing_values_do_not_count():
@@ -150,17 +130,7 @@ def test_a_stage_sets_its_weights_before_its_first_rollout(capsys):
     assert "Stage 2 of 2, two: steps 3-6, second, first × 0.5" in shown and shown.count("Stage") == 2
 
 
-def test_factors_span_stages_and_rest_while_their_reward_is_off():
-    trainer = Trainer()
-    trainer.train(RewardWeights(trainer, script(adaptive=["first"]), STAGES), started(), 4, wrong)
-    assert [first for first, _ in trainer.rollouts] == pytest.approx([2.0, 2.4, 0.5 * 1.44, 0.5 * 1.728])
-    trainer, off = Trainer(), [STAGES[0], Stage("two", 3, 6, ["second"], [1.0])]
-    state = started()
-    trainer.train(RewardWeights(trainer, script(adaptive=["all"]), off), state, 6, wrong)
-    assert state.stateful_callbacks["reward_weights"]["first"] == pytest.approx(1.44)
-
-
-@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+@pytest.mark.parametrize("stop", [2, 3])
 def test_a_saved_state_goes_on_with_the_same_weights(tmp_path, stop):
     whole, settings = Trainer(), script(adaptive=["all"])
     whole.train(RewardWeights(whole, settings, STAGES), started(), 6, wrong)
@@ -170,27 +140,6 @@ def test_a_saved_state_goes_on_with_the_same_weights(tmp_path, stop):
     second, state = Trainer(), TrainerState.load_from_json(str(tmp_path / "trainer_state.json"))
     second.train(RewardWeights(second, settings, STAGES), state, 6 - stop, wrong)
     assert first.rollouts + second.rollouts == whole.rollouts
-
-
-def test_other_settings_on_resuming_hold_at_once():
-    state = started()
-    state.stateful_callbacks["reward_weights"] = {"first": 3.0}
-    trainer = Trainer()
-    trainer.train(RewardWeights(trainer, script(adaptive=["first"], bounds=(0.5, 2.0))), state, 1, wrong)
-    assert trainer.rollouts == [[2.0, 1.0]]
-    trainer = Trainer()
-    trainer.train(RewardWeights(trainer, script()), state, 1, wrong)
-    assert trainer.rollouts == [[1.0, 1.0]] and not trainer._metrics["train"]
-
-
-def test_a_reward_of_ones_own_is_logged_by_its_short_name():
-    trainer, names = Trainer(), ("first", "my_rewards.second")
-    stages = [Stage("one", 1, 1, ["first"], [1.0]), Stage("two", 2, 3, ["my_rewards.second"], [1.0])]
-    trainer.train(
-        RewardWeights(trainer, script(names, ["all"]), stages), started(), 3, lambda _: {"second": [1.0] * 4}
-    )
-    assert trainer.rollouts == [[1.0, 0.0], [0.0, 1.0], [0.0, pytest.approx(0.9)]]
-    assert trainer._metrics["train"]["reward_weights/second"] == [pytest.approx(0.9)]
 
 
 # --- Real runs
@@ -251,29 +200,3 @@ def test_two_stages_and_a_resume_between_them(tiny_run):
     flags = {"resume_from_checkpoint": "auto", "save_strategy": "no"}
     assert train_grpo.main(in_stages(tiny_run, FORMAT, ANSWERS, **flags)) == 0
     assert logged("run") == {step: line for step, line in whole.items() if step > 1}
-
-
-RANKS = """
-import json, os, sys
-sys.path.insert(0, {root!r})
-from grpo.rewarding import weighting
-on_step_end, seen = weighting.RewardWeights.on_step_end, []
-def note(self, args, state, control, **kwargs):
-    on_step_end(self, args, state, control, **kwargs)
-    seen.append([self.trainer.reward_weights.tolist(), self.factors])
-    with open(f"rank{{os.environ['RANK']}}.json", "w") as file:
-        json.dump(seen, file)
-weighting.RewardWeights.on_step_end = note
-import train_grpo
-sys.exit(train_grpo.main())
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_agree_on_the_weights(tiny_run):
-    Path("ranks.py").write_text(RANKS.format(root=str(ROOT)))
-    done = command("ranks.py", in_stages(tiny_run, FORMAT, ANSWERS, save_strategy="no"), processes=2)
-    assert done.returncode == 0, done.stderr[-3000:]
-    ranks = [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]
-    assert ranks[0] == ranks[1] and len(ranks[0]) == 3 and ranks[0][2][1]
-    assert done.stdout.count("Stage 2 of 2") == 1

@@ -55,7 +55,7 @@ def test_one_wrong_bit_in_an_archive_is_found():
     """In its lists zipfile finds methods and encryptions that it does not know, and raises whatever it likes."""
     directory = make_checkpoint("run", 7)
     whole = (directory / "optimizer.pt").read_bytes()
-    for place in [len(whole) // 2, *range(64), *range(len(whole) - 700, len(whole), 3)]:
+    for place in [len(whole) // 2, *range(0, 64, 8), *range(len(whole) - 700, len(whole), 50)]:
         data = bytearray(whole)
         data[place] ^= 1 << (3 * place % 8)
         (directory / "optimizer.pt").write_bytes(data)

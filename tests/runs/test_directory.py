@@ -1,8 +1,6 @@
 """grpo/runs/directory.py: a run is never overwritten by accident, and one process writes it."""
 
-import errno
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,10 +28,6 @@ def make_run(name, checkpoints=(), **record):
     ("model", "data", "eval_only", "names"),
     [
         ("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k", False, ("Llama-1B-GRPO", "Llama-1B-GRPO-gsm8k")),
-        ("Qwen/Qwen2.5-1.5B-Instruct", "gsm8k/", False, ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-gsm8k")),
-        ("HuggingFaceTB/SmolLM2-135M-Instruct", "a/b.jsonl", False, ("SmolLM-135M-GRPO", "SmolLM-135M-GRPO-b")),
-        ("unsloth/gemma-3-1b-it", "my/data-v1.5", False, ("gemma-1B-GRPO", "gemma-1B-GRPO-data-v1.5")),
-        ("/models/Qwen3-0.6B/", "gsm8k", False, ("Qwen-0.6B-GRPO", "Qwen-0.6B-GRPO-gsm8k")),
         ("assets/demo/model", "a/train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
         ("outputs/demo-GRPO-2", "train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
         ("outputs/demo-GRPO", "d.jsonl", True, ("demo-GRPO-eval", "demo-GRPO-eval-d")),
@@ -66,11 +60,6 @@ def test_a_directory_that_holds_a_run_is_refused():
     assert claim("pictures", "unused", None) == ("pictures", None, ())
 
 
-def test_a_name_that_is_too_long_is_an_error():
-    with pytest.raises(UserError, match=r"output_dir: .* cannot be used"):
-        claim("x" * 5000, "unused", None)
-
-
 def test_a_file_in_the_way_is_named():
     Path("file").write_text("x")
     Path("broken").symlink_to("nowhere")
@@ -101,9 +90,8 @@ def test_auto_names_the_checkpoints_it_skips():
     assert "run/checkpoint-15: model.safetensors has" in found.notes[0] and found.notes[0].endswith("skipped")
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM", "failed: the disk is full"])
-def test_auto_restarts_a_run_killed_before_its_first_one(status):
-    make_run("run", status=status)
+def test_auto_restarts_a_run_killed_before_its_first_one():
+    make_run("run", status="running")
     make_checkpoint("run", 3, sealed=False)
     found = claim("run", "unused", "auto")
     assert found[:2] == ("run", None) and "starting from the beginning" in found.notes[0]
@@ -225,38 +213,3 @@ def test_other_processes_leave_the_lock_to_the_first(monkeypatch):
         monkeypatch.setenv("LOCAL_RANK", "1")
         with hold():
             pass
-
-
-def test_a_lock_that_may_not_be_opened_is_one_line(monkeypatch):
-    opened = os.open
-
-    def refuse(path, *args, **kwargs):
-        if Path(path).name == LOCK:
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return opened(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(UserError, match=r"output_dir: 'run/run.lock' cannot be written \(Permission denied\)"):
-        hold().__enter__()
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named_as_such(number, monkeypatch):
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(UserError, match=r"output_dir: 'run'.* has no locks; use another output_dir"):
-        hold().__enter__()
-    assert not Path("run").exists()
-
-
-def test_of_two_runs_started_at_once_one_is_refused():
-    """Both claim the same free directory, and the other may have ended already."""
-    with held(Path("run"), None):
-        Path("run/run.json").write_text("{}")
-    with pytest.raises(UserError, match="'run' was written by another run since"):
-        held(Path("run"), None).__enter__()
-    with hold():
-        pass
-    assert Path("run/run.json").exists()

@@ -1,6 +1,5 @@
 """grpo/runs/record.py: a run's record, without secrets and without half a line."""
 
-import ast
 import json
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from helpers_checkpoints import make_checkpoint
 
 import train_grpo
 from grpo.config.resolve import resolve
-from grpo.core.settings import IN_MEMORY
 from grpo.runs import record as records
 
 
@@ -33,10 +31,6 @@ def test_run_json_has_settings_versions_hardware_and_the_end():
     records.finish(Path("r"), "finished", 12.345)
     session = {**record["sessions"][0], "status": "finished", "seconds": 12.3}
     assert read() == record | {"status": "finished", "seconds": 12.3, "sessions": [session]}
-
-
-def test_the_recorded_command_is_quoted():
-    assert "'train[:10]'" in records.command_line(["--dataset_split", "train[:10]"])
 
 
 def test_without_nan_keeps_everything_else():
@@ -96,12 +90,6 @@ def test_secrets_of_the_environment_are_masked(monkeypatch):
     assert "hf_planted_1" not in Path("r/run.json").read_text() and read()["settings"]["run_name"] == "***"
 
 
-def test_a_half_written_first_line_is_removed():
-    Path("lines.jsonl").write_text('{"half')
-    records.append_line(Path("lines.jsonl"), {"step": 1})
-    assert Path("lines.jsonl").read_text() == '{"step": 1}\n'
-
-
 def test_the_resume_command_names_run_and_launcher(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     command = records.resume_command(Path("outputs/X"), ["--config", "recipes/demo.yaml"])
@@ -116,16 +104,6 @@ def test_the_resume_command_names_run_and_launcher(monkeypatch):
     assert records.resume_command(Path("mine"), argv) == command
 
 
-def test_what_left_nothing_is_started_again_without_resuming(monkeypatch):
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    for auto in (["--resume_from_checkpoint", "auto"], ["--resume_from_checkpoint=auto"]):
-        assert records.start_command(Path("out"), ["--seed", "7", *auto]) == "python train_grpo.py --seed 7"
-    other = ["--resume_from_checkpoint", "a/checkpoint-1", "--output_dir", "out"]
-    assert records.start_command(Path("out"), other).endswith(" a/checkpoint-1 --output_dir out")
-    make_checkpoint("out", 1, sealed=False)  # `auto` begins such a run anew
-    assert records.start_command(Path("out"), other) == records.resume_command(Path("out"), other)
-
-
 def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     argv = ["--config", "x.yaml", "--output-dir=mine", "--model_name_or_path", "base", "--seed", "7"]
@@ -133,21 +111,3 @@ def test_a_finished_run_is_measured_with_its_settings(monkeypatch):
     assert records.evaluate_command(Path("mine"), argv) == (
         "python train_grpo.py --config x.yaml --seed 7 --model_name_or_path mine --eval_only true --eval_num_samples 8"
     )
-
-
-def test_a_judge_of_ones_own_is_still_allowed_in_the_evaluation():
-    own = ["--judge", "my.right", "--reward_funcs", "judge_reward_func", "--allow_custom_rewards", "true"]
-    assert "--judge my.right --allow_custom_rewards true" in records.evaluate_command(Path("mine"), own)
-    assert "allow_custom" not in records.evaluate_command(Path("mine"), own[2:])
-
-
-def test_rows_from_python_are_passed_again_by_a_call():
-    argv = ["--seed", "7", "--output_dir", "mine", "--dataset_name", IN_MEMORY]
-    start, end = "train_grpo.main(", ", dataset=...)"
-    for command, words in (
-        (records.resume_command, ["--output_dir", "mine", "--resume_from_checkpoint", "auto"]),
-        (records.evaluate_command, ["--model_name_or_path", "mine", "--eval_only", "true", "--eval_num_samples", "8"]),
-    ):
-        call = command(Path("mine"), argv)
-        assert call.startswith(start) and call.endswith(end)
-        assert ast.literal_eval(call[len(start) : -len(end)]) == ["--seed", "7", *words]

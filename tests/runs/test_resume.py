@@ -1,15 +1,12 @@
 """grpo/runs/resume.py: what may change when a run is resumed, and what may not."""
 
 import json
-import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
 from helpers_checkpoints import make_checkpoint
 from helpers_runs import LEARNS
-from transformers.trainer_utils import compare_trainer_and_checkpoint_args
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -78,19 +75,6 @@ def test_data_is_identified_by_prompts_and_answers_in_order():
     assert of(rows) == of(rows) != of(rows[::-1])
     assert of(rows) != of([{**rows[0], "answer": "3"}, rows[1]])
     assert of(rows) == of([{**row, "question": "not looked at"} for row in rows])
-
-
-@pytest.mark.slow
-def test_transformers_does_not_warn_of_what_may_change(caplog, monkeypatch):
-    logger = logging.getLogger("transformers.trainer_utils")
-    monkeypatch.setattr(logger, "handlers", [caplog.handler])
-    monkeypatch.setattr(logger, "propagate", False)  # the root logger has this handler, too
-    compare_trainer_and_checkpoint_args(
-        SimpleNamespace(logging_steps=5, per_device_train_batch_size=8, n_gpu=1),
-        SimpleNamespace(logging_steps=1, train_batch_size=8),
-    )
-    logger.warning("another line")
-    assert caplog.messages == ["another line"]
 
 
 def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, write_jsonl):

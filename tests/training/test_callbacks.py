@@ -3,7 +3,6 @@
 import json
 import math
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,14 +10,11 @@ import pytest
 import torch
 from helpers_commands import command
 from helpers_runs import LEARNS, ROOT
-from helpers_watch import STEP, Spoil, alarms, is_long, is_text, trainer
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from helpers_watch import STEP, Spoil, alarms, is_long, trainer
+from transformers import TrainerCallback, TrainerState
 
 import train_grpo
-from grpo.core.settings import Stage
-from grpo.rewarding.weighting import RewardWeights
-from grpo.training import callbacks
-from grpo.training.callbacks import LiveReport, MetricsFile, SkipNonFiniteSteps, Watch
+from grpo.training.callbacks import MetricsFile, SkipNonFiniteSteps
 from grpo.training.trainer import LeanGRPOTrainer
 
 LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
@@ -34,86 +30,7 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
     assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
 
 
-# --- The report of a run that trains
-
-FIRST, OTHER = (SimpleNamespace(is_world_process_zero=first, max_steps=100) for first in (True, False))
-
-
-@pytest.mark.parametrize(("cost", "every"), [(0.1, 30), (4.0, 200)])
-def test_the_report_is_rewritten_rarely_and_in_little_time(monkeypatch, capsys, cost, every):
-    clock, begun = SimpleNamespace(now=1000.0), []
-
-    def refresh(directory, steps):
-        assert steps == 100
-        begun.append(clock.now)
-        clock.now += cost
-        return ""
-
-    for name in ("monotonic", "thread_time"):
-        monkeypatch.setattr(callbacks.time, name, lambda: clock.now)
-    monkeypatch.setattr(callbacks.report, "refresh", refresh)
-    callback = LiveReport(Path("outputs/demo-GRPO"))
-    callback.on_train_begin(None, FIRST, None)
-    assert capsys.readouterr().out == "Watch it: outputs/demo-GRPO/report.html\n"
-    while clock.now < 1000 + 3 * every:
-        callback.on_log(None, FIRST, None)
-        clock.now += 1  # a step
-    gaps = [later - earlier for earlier, later in pairwise(begun)]
-    assert len(gaps) == 2 and all(every <= gap < every + 6 for gap in gaps)
-    LiveReport(Path("x")).on_train_begin(None, OTHER, None)
-    assert len(begun) == 3 and capsys.readouterr().out == ""
-
-
-def test_a_report_that_fails_is_one_line_and_ends_nothing(monkeypatch, capsys):
-    callback = LiveReport(Path("there is no run"))
-    callback.on_train_begin(None, FIRST, None)
-    monkeypatch.setattr(callbacks.report, "refresh", None)  # it is not tried again
-    callback.on_log(None, FIRST, None)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown == (
-        "note: no report while it trains ('there is no run' holds no run (no run.json, metrics.jsonl or "
-        "eval_*.json)); it is written at the end"
-    )
-
-
 # --- What is observed
-
-
-def fake_trainer(prompt="2 + 2?", template="a template", scale_rewards="group"):
-    """The parts of a trainer that the callbacks read, with a model of one layer."""
-    return SimpleNamespace(
-        model=torch.nn.Linear(2, 1),
-        accelerator=SimpleNamespace(scaler=None, num_processes=1, device="cpu"),
-        losses_finite=torch.ones((), dtype=torch.bool),
-        weights_are_finite=lambda: True,
-        train_dataset=[{"prompt": prompt}],
-        processing_class=SimpleNamespace(chat_template=template),
-        scale_rewards=scale_rewards,
-        _metrics={"train": defaultdict(list), "eval": defaultdict(list)},
-    )
-
-
-@pytest.mark.parametrize(
-    ("prompt", "template", "unused"), [("2?", "t", True), ("2?", None, False), ([{"role": "user"}], "t", False)]
-)
-def test_prompts_that_bypass_the_chat_template_are_seen(prompt, template, unused, tmp_path):
-    made = fake_trainer(prompt, template, scale_rewards="none")
-    seen = Watch(made, tmp_path, SkipNonFiniteSteps(made)).seen
-    assert seen.chat_template_unused is unused and not seen.scaled_by_group
-
-
-def test_the_log_of_an_evaluation_leaves_training_metrics(tmp_path):
-    made = fake_trainer()
-    watch, noted = Watch(made, tmp_path, SkipNonFiniteSteps(made)), made._metrics["train"]
-    noted["kl"].append(9.0)
-    assert watch._new_metrics() == {"kl": 9.0}
-    for logs in ({"eval_kl": 2.0}, {"eval/accuracy_lenient": 0.5}):  # TRL's, and that of curve.py
-        watch.on_log(None, None, None, logs=logs)
-    noted["kl"].append(1.0)
-    assert watch._new_metrics() == {"kl": 1.0}  # not the mean of both
-    watch.on_log(None, None, None, logs={"loss": 0.0, "kl": 5.0})
-    noted["kl"] = [5.0]  # TRL has emptied them
-    assert watch._new_metrics() == {"kl": 5.0}
 
 
 def test_a_run_is_observed_at_each_step_and_alarmed_once(tmp_path, tiny_model, capsys):
@@ -139,39 +56,7 @@ def test_weights_that_no_step_moves_are_named(tmp_path, tiny_model):
     assert alarms(tmp_path / "run")["weights_unchanged"]["step"] == 5
 
 
-def test_rewards_of_another_stage_are_not_observed(tmp_path, tiny_model):
-    made, watch = trainer(tmp_path, tiny_model, reward_funcs=[is_text, is_long], max_steps=4, max_completion_length=6)
-    stages = [Stage("one", 1, 2, ["is_text"], [1.0]), Stage("two", 3, 4, ["is_long"], [2.0])]
-    script = SimpleNamespace(
-        reward_funcs=["is_text", "is_long"], adaptive_rewards=["is_long"], adaptive_threshold=0.0,
-        adaptive_bounds=[0.25, 4.0],
-    )  # fmt: skip
-    made.add_callback(RewardWeights(made, script, stages))  # after the watch: the order does not matter
-    seen = []
-    watch.seen.add, add = lambda rollout, **kwargs: (seen.append(rollout), add(rollout, **kwargs)), watch.seen.add
-    made.train()
-    assert [list(one.weights.items()) for one in seen] == [
-        [("is_text", 1.0)], [("is_text", 1.0)], [("is_long", 2.0)], [("is_long", pytest.approx(1.8))]
-    ]  # fmt: skip
-    assert [list(one.rewards) for one in seen] == [["is_text"], ["is_text"], ["is_long"], ["is_long"]]
-    assert watch.seen.rollouts_seen == {"is_text": 2, "is_long": 2}
-
-
 # --- Steps that are not finite
-
-
-@pytest.mark.parametrize("optim", ["stable_adamw", "adamw_torch_fused", "adamw_torch", "adafactor"])
-def test_optimizers_ignore_weights_without_a_gradient(optim):
-    weight = torch.nn.Parameter(torch.ones(4, 4))
-    kind, settings = Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(optim=optim, report_to="none"))
-    settings |= {"triton": False} if optim == "stable_adamw" else {}
-    optimizer = kind([weight], **settings)
-    weight.grad = torch.full((4, 4), 0.5)
-    optimizer.step()
-    before, kept = weight.clone(), {key: str(value) for key, value in optimizer.state[weight].items()}
-    weight.grad = None
-    optimizer.step()
-    assert torch.equal(weight, before) and kept == {key: str(value) for key, value in optimizer.state[weight].items()}
 
 
 @pytest.mark.parametrize(("what", "max_grad_norm"), [("gradient", 0.0), ("loss", 0.1)])
@@ -192,8 +77,19 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, tiny_model, what, m
     assert len(set(rates)) == 5  # the schedule goes on
 
 
+def fake_trainer():
+    """The parts of a trainer that the callback reads, with a model of one layer."""
+    return SimpleNamespace(
+        model=torch.nn.Linear(2, 1),
+        accelerator=SimpleNamespace(scaler=None, num_processes=1, device="cpu"),
+        losses_finite=torch.ones((), dtype=torch.bool),
+        weights_are_finite=lambda: True,
+        _metrics={"train": defaultdict(list)},
+    )
+
+
 @pytest.mark.parametrize(
-    ("steps", "stops"), [("..xx.xx.", []), ("xxx.", [3]), (".xxxxxx", [4, 7]), ("xx/x.", [3])]
+    ("steps", "stops"), [("..xx.xx.", []), ("xxx.", [3]), ("xx/x.", [3])]
 )  # x: not finite; /: resumed from a checkpoint
 def test_three_skipped_in_a_row_end_a_run_and_fewer_do_not(steps, stops):
     made, asked, state = fake_trainer(), [], TrainerState(stateful_callbacks={})

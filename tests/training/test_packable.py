@@ -1,13 +1,11 @@
 """What cannot be computed in packs is trained by TRL's own step, which one line says at construction."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from datasets import Dataset
 from helpers_attention import variable_length
 from helpers_trainer import largest_difference, no_group_lives, rewards_by_sum, trained
-from peft import LilyConfig, LoraConfig, PromptTuningConfig
+from peft import PromptTuningConfig
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -15,8 +13,6 @@ from transformers import (
     FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    GPTNeoConfig,
-    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen2Config,
@@ -24,7 +20,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo.training import attention, packable
+from grpo.training import attention
 from grpo.training.trainer import LeanGRPOTrainer
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -102,14 +98,10 @@ def test_learned_positions_begin_at_each_row_unlike_stocks(tiny_model, tmp_path)
     ("settings", "reason"),
     [
         ({"peft": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)}, "virtual tokens"),
-        ({"peft": LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5])}, "a token that it looks for"),
-        ({"peft": LilyConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])}, "averages its experts"),
         ({"torch_compile": True}, "torch_compile"),
-        ({"optim": "lomo"}, "in each backward"),
-        ({"optim": "galore_adamw_layerwise", "optim_target_modules": "all-linear"}, "in each backward"),
         ({"own": {"rollout_func": lambda prompts, trainer: {}}}, "rollout_func"),
     ],
-    ids=["prompt learning", "activated LoRA", "LILY", "torch_compile", "lomo", "layer-wise", "rollout_func"],
+    ids=["prompt learning", "torch_compile", "rollout_func"],
 )
 def test_settings_without_packs_are_named_at_construction(tiny_model, tmp_path, capsys, settings, reason):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
@@ -128,52 +120,6 @@ def test_settings_without_packs_are_named_at_construction(tiny_model, tmp_path, 
     )
     assert trainer.backend is None
     assert capsys.readouterr().out.count(reason) == 1
-
-
-class Known:
-    """What `why_not` looks at, of a trainer that could be computed in packs."""
-
-    def __init__(self, **changed):
-        self.model = Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_hidden_layers=1, **SMALL))
-        self.accelerator = SimpleNamespace(
-            unwrap_model=lambda model: model, parallelism_config=None, device=torch.device("cpu"), mixed_precision="no"
-        )
-        self.args = SimpleNamespace(torch_compile=False, optim="adamw_torch")
-        self._is_vlm = self.aux_loss_enabled = False
-        self.tools, self.environment_factories, self.rollout_func = [], None, None
-        for key, value in changed.items():
-            setattr(self, key, value)
-
-
-def test_what_only_other_models_have_is_known_beforehand():
-    assert packable.why_not(Known()) is None
-    assert "images" in packable.why_not(Known(_is_vlm=True))
-    assert "tools" in packable.why_not(Known(tools=[len]))
-    assert "load-balancing loss" in packable.why_not(Known(aux_loss_enabled=True))
-    divided, unknown = Known(), Known()
-    divided.accelerator.parallelism_config = SimpleNamespace(cp_enabled=True, sp_enabled=False)
-    assert "several devices" in packable.why_not(divided)
-    unknown.model.config._attn_implementation = "my_attention"
-    assert "my_attention" in packable.why_not(unknown)
-
-
-def gpt_neo(window):
-    torch.manual_seed(0)
-    config = GPTNeoConfig(
-        vocab_size=512, hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64, window_size=window,
-        attention_types=[[["global", "local"], 1]], initializer_range=0.3, resid_dropout=0.0, embed_dropout=0.0,
-        attention_dropout=0.0,
-    )  # fmt: skip
-    return GPTNeoForCausalLM(config)
-
-
-def test_a_window_longer_than_the_trials_rows_is_found(tiny_model, tmp_path, monkeypatch, capsys):
-    """Even where no name says so: the trial's pack is as long as a training step's."""
-    made = gpt_neo(window=40)
-    del made.config.attention_layers
-    made.tokenizer_of = tiny_model
-    _, _, trainer = trained(LeanGRPOTrainer, made, tmp_path)
-    assert trainer.backend is None and "packs" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -196,7 +142,6 @@ def wrong(*args, **kwargs):
 @pytest.mark.parametrize(
     ("kernel", "used", "said"),
     [
-        (variable_length, "variable-length attention", []),
         (broken, "sdpa with a block mask", ["note: variable-length attention is not used: ", "no kernel image"]),
         (wrong, "sdpa with a block mask", ["note: variable-length attention is not used: ", "log-probabilities"]),
     ],
@@ -219,13 +164,3 @@ def test_attention_that_fails_its_trial_becomes_a_block_mask(
     assert f"{used}\n" in lines and lines.count("note: variable-length") == bool(said)
     stock, _, _ = trained(GRPOTrainer, model(), tmp_path, reward=rewards_by_sum)
     assert largest_difference(stock, found) < 1e-4
-
-
-def test_why_packs_need_a_block_mask_is_said_once(tiny_model, tmp_path, capsys, monkeypatch):
-    made = AutoModelForCausalLM.from_pretrained(tiny_model, dtype="float32")
-    made.tokenizer_of = tiny_model
-    found = attention.candidates("sdpa", torch.device("cuda"), torch.float32)
-    monkeypatch.setattr(attention, "candidates", lambda *args: found)
-    _, _, trainer = trained(LeanGRPOTrainer, made, tmp_path)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "note: packs" in line]
-    assert "computes in 16 bits, and this run in float32" in line and trainer.pack_tokens == 2048

@@ -1,6 +1,5 @@
 """Chat templates that begin the completion: what the model writes is scored, evaluated and shown after it."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -46,10 +45,8 @@ def model(tmp_path):
     [
         (R1, {}, "<think>\n"),
         (QWEN3, {}, ""),
-        (QWEN3, {"enable_thinking": True}, ""),
         (QWEN3, {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
         (QWEN3_THINKING, {}, "<think>\n"),
-        (QWEN3_THINKING, {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
     ],
 )
 def test_what_a_rendered_prompt_begins_is_found(model, template, kwargs, prefill):
@@ -62,12 +59,6 @@ def test_what_a_rendered_prompt_begins_is_found(model, template, kwargs, prefill
         assert has_soft_format(prefill + "<answer>4</answer>", THINK.completion) == ("</" in prefill)
     xml = train_grpo.PROMPT_FORMATS["xml"]
     assert prompts.prefilled(prompt, xml.completion) == ""  # that format has no such tag
-
-
-def test_a_question_template_may_begin_the_completion():
-    plain = dataclasses.replace(THINK, chat=False, question="{question}\n<think>")
-    assert prompts.prefilled(plain.prompt("2 + 2?"), plain.completion) == "<think>\n"
-    assert prompts.prefilled(THINK.prompt("2 + 2?")[-1]["content"], THINK.completion) == ""
 
 
 def argv(model, **flags):
@@ -93,13 +84,6 @@ def test_a_run_scores_evaluates_and_shows_whole_completions(model, capsys):
     capsys.readouterr()
     assert train_grpo.main(["--model_name_or_path", "run", "--use_cpu", "true", "--ask", "What is 3 + 4?"]) == 0
     assert "answers:\n\n<think>\n" in capsys.readouterr().out
-
-
-def test_preflight_names_a_tag_that_the_format_does_not_have(model, capsys):
-    flags = {"prompt_format": "xml", "reward_funcs": "correctness_reward_func", "dry_run": "true"}
-    assert train_grpo.main(argv(model(R1), **flags)) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "which is no part of this format's completions" in shown and "--prompt_format think" in shown
 
 
 def test_preflight_warns_where_thinking_is_closed(model, capsys):

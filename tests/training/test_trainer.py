@@ -1,9 +1,5 @@
 """LeanGRPOTrainer beside stock GRPOTrainer: the same rollouts, gradients equal to rounding, the same metrics."""
 
-import subprocess
-import sys
-from types import SimpleNamespace
-
 import pytest
 import torch
 from helpers_commands import command
@@ -13,7 +9,6 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
-from grpo.training import trainer as module
 from grpo.training.trainer import LeanGRPOTrainer
 
 
@@ -127,40 +122,6 @@ def test_evaluation_during_training_is_stocks(tiny_model, tmp_path):
         assert losses[1][key] == pytest.approx(losses[0][key], rel=1e-4, abs=1e-6)
 
 
-def test_times_are_in_the_log(tiny_model, tmp_path):
-    _, logs, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path)
-    assert 0 < logs[0]["time/rewards"] < logs[0]["step_time"]
-    assert 0 < logs[0]["time/generation"] < logs[0]["step_time"]
-
-
-def test_step_time_includes_the_backward_that_a_gpu_is_at(tiny_model, tmp_path, monkeypatch):
-    _, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, learning_rate=0.0)
-    clock = [0.0]
-    monkeypatch.setattr(trainer.accelerator.state, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: clock.append(clock.pop() + 7))
-    monkeypatch.setattr("grpo.training.base_trainer.time.perf_counter", lambda: clock[0])
-    trainer.current_gradient_accumulation_steps, trainer._current_train_step_time = 2, 1.0
-    trainer._step = 3  # TRL has counted a step that is not the last
-    trainer._wait_for_backward()
-    assert trainer._current_train_step_time == 8.0
-    trainer._step, trainer._metrics["train"]["step_time"] = 4, [2.0, 3.0]  # the last one, which TRL has logged
-    trainer._wait_for_backward()
-    assert trainer._metrics["train"]["step_time"] == [2.0, 10.0]
-
-
-def test_the_peak_of_a_gpus_memory_is_in_the_log(tiny_model, tmp_path, monkeypatch):
-    _, logs, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, learning_rate=0.0)
-    assert "memory/peak_gb" not in logs[0]
-    held, resets = [5e9, 3e9], []
-    monkeypatch.setattr(trainer.accelerator.state, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: held[len(resets)])
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: resets.append(1))
-    for line in ({"loss": 0.0}, {"eval_loss": 0.0}, {"loss": 0.0}):
-        trainer.log(line)
-    seen = [line.get("memory/peak_gb") for line in trainer.state.log_history[-3:]]
-    assert seen == [5.0, None, 3.0]
-
-
 TWO_PROCESSES = """
 import os, sys
 from pathlib import Path
@@ -228,91 +189,3 @@ def test_under_autocast_the_gradients_are_stocks_to_its_rounding(tiny_model, tmp
 def test_a_budget_below_one_is_refused(tiny_model, tmp_path):
     with pytest.raises(ValueError, match="pack_tokens: 0 is out of range"):
         trained(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 0})
-
-
-# --- Memory on a CPU
-
-
-class Glibc:
-    """Notes what it is asked for."""
-
-    def __init__(self):
-        self.asked, self.trimmed = {}, 0
-
-    def mallopt(self, option, value):
-        self.asked[option] = value
-        return 1
-
-    def malloc_trim(self, pad):
-        self.trimmed += 1
-
-
-@pytest.fixture
-def glibc(monkeypatch):
-    library = Glibc()
-    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: library)
-    return library
-
-
-def test_glibc_is_asked_to_keep_freed_memory(glibc, monkeypatch):
-    """What that saves depends on the system: benchmarks/bench_train_step.py measures it."""
-    assert module.Heap().keeps
-    trim_threshold, mmap_threshold = -1, -3  # of glibc's malloc.h
-    assert glibc.asked == {mmap_threshold: 2**27, trim_threshold: 2**31 - 1}
-    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: SimpleNamespace())  # another C library
-    heap = module.Heap()
-    assert not heap.keeps and [heap.begin(step) for step in range(3)] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("sizes", "trims"),
-    [
-        ([9, 10, 12, 15, 14], [1, 1, 1, 1, 1]),  # at most half more than after the first step
-        ([9, 10, 16, 14, 20, 22], [1, 1, 2, 2, 3, 4]),
-    ],
-)
-def test_kept_memory_has_a_limit(glibc, monkeypatch, sizes, trims):
-    """By step, of a resumed run: the process' size, and how often all that was free has gone back."""
-    heap, found = module.Heap(), []
-    for step, size in enumerate(sizes, 30):
-        monkeypatch.setattr(module, "resident", lambda size=size: size)
-        heap.begin(step)
-        monkeypatch.setattr(module, "resident", lambda size=size: 100 * size)
-        heap.begin(step)  # another micro-batch of the same step
-        found.append(glibc.trimmed)
-    assert found == trims
-
-
-def test_each_step_of_a_run_looks_at_its_memory(tiny_model, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(module, "Heap", lambda: SimpleNamespace(begin=seen.append))
-    trained(LeanGRPOTrainer, tiny_model, tmp_path, max_steps=3)
-    assert sorted(set(seen)) == [0, 1, 2] == list(dict.fromkeys(seen))
-
-
-HOLES = """
-import sys
-sys.path.insert(0, {root!r})
-import torch
-from grpo.training.trainer import Heap, resident
-heap = Heap()
-heap.begin(0)
-heap.begin(1)
-blocks = [torch.ones(2_000_000) for _ in range(100)]  # 8 MB each
-full = resident()
-blocks = blocks[::2]
-print(heap.keeps, full - resident())
-heap.begin(2)
-print(full - resident())
-"""
-
-
-@pytest.mark.slow
-def test_holes_in_the_heap_go_back_to_the_system():
-    """Of 800 MB every other block is freed, which stays until the next step begins."""
-    run = [sys.executable, "-c", HOLES.format(root=str(ROOT))]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    keeps, kept, given_back = done.stdout.split()
-    if keeps == "False":
-        pytest.skip("not glibc")
-    assert int(kept) < 40e6 and int(given_back) > 360e6
