@@ -1,6 +1,6 @@
 """Any JSONL of completions → what each reward gives them, and the rows whose rewards deserve a second look.
 
-    python -m grpo xray FILE.jsonl [--all] [--json] [--reward_funcs NAME ...]        (- reads standard input)
+    python -m grpo xray FILE.jsonl [--reward_funcs NAME ...]
 
 Each line is an object with `completion` (text or a list of messages) and `answer` (the gold answer as text or number,
 or a GSM8K solution with `####`), like a run's `completions_before.jsonl`; other fields are ignored. By default the
@@ -26,7 +26,7 @@ from grpo.data.gold import gold_answers
 from grpo.rewarding import registry
 from rewards import REWARD_FUNCS, count_xml, extract_answer, has_soft_format, has_strict_format
 
-FEW = 5  # flagged rows of each kind that are listed without --all
+FEW = 5  # flagged rows of each kind that are listed
 Row = dict[str, Any]  # as read: line, completion (its text), answer (the gold one); as scored: see `score`
 
 
@@ -114,7 +114,7 @@ def select(
 
 
 def score(rows: Sequence[Row], functions: registry.Rewards, form: Form = USUAL) -> list[Row]:
-    """What `--json` prints of each row; a value that is None, NaN or infinite becomes None and adds 0 to the total."""
+    """The rows with what each reward gives; None, NaN and infinite values become None and add 0 to the total."""
     batch = {"completions": [row["completion"] for row in rows], "answer": [row["answer"] for row in rows]}
     columns = [reward(**batch) for reward in functions.values()]
     scored = []
@@ -184,8 +184,8 @@ def shown(text: str, room: int) -> str:
     return safe if len(safe) <= room else f"{safe[: room // 2]}…{safe[-((room - 1) // 2) :]}"
 
 
-def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]], every: bool) -> None:
-    """What each reward gave on average, then the flagged rows: `FEW` of each kind, or with `every` all rows."""
+def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) -> None:
+    """What each reward gave on average, then `FEW` flagged rows of each kind."""
 
     def number(value: float | None, style: str = ".3f") -> str:
         return "-" if value is None else format(value, style)
@@ -205,29 +205,22 @@ def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]],
         found = [row for row in rows if kind in row["suspicious"]]
         if found:
             print(f"\n{what} ({len(found)} of {len(rows)})")
-        for row in found if every else found[:FEW]:
+        for row in found[:FEW]:
             show(row)
-        if len(found) > FEW and not every:
-            print(f"  and {len(found) - FEW} more (--all)")
-    if every:
-        print("\nall rows")
-        for row in rows:
-            show(row)
+        if len(found) > FEW:
+            print(f"  and {len(found) - FEW} more")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = ArgumentParser(
         prog="python -m grpo xray", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", metavar="FILE.jsonl", help="the completions; - reads standard input")
-    parser.add_argument("--all", action="store_true", help=f"list every row, not only {FEW} flagged ones of each kind")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with everything instead")
+    parser.add_argument("file", metavar="FILE.jsonl", help="the completions")
     parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
     try:
         arguments = parser.parse_args(argv)
         settings, form = run_settings(Path(arguments.file))
-        data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
-        rows, bad = read(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))  # some editors write a byte-order mark
+        rows, bad = read(Path(arguments.file).read_bytes().split(b"\n"))
         if not rows:
             first = next((f" (line {line}: {reason})" for line, reason in bad.items()), "")
             raise UserError(f"{arguments.file!r} holds no row that can be scored{first}")
@@ -241,11 +234,5 @@ def main(argv: list[str] | None = None) -> int:
     for line, reason in bad.items():
         print(f"line {line}: {reason}", file=sys.stderr)
     rows = score(rows, functions, form)
-    if arguments.json:
-        found = {kind: [row["line"] for row in rows if kind in row["suspicious"]] for kind in KINDS}
-        bad_lines = [{"line": line, "reason": reason} for line, reason in bad.items()]
-        result = {"rows": rows, "totals": totals(rows), "suspicious": found, "bad_lines": bad_lines}
-        print(json.dumps(result, allow_nan=False))
-    else:
-        print_summary(rows, totals(rows), arguments.all)
+    print_summary(rows, totals(rows))
     return 1 if bad else 0
