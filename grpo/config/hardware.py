@@ -147,8 +147,8 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
-    emulating = None if torch.cuda.is_bf16_supported(including_emulation=False) else torch.cuda.get_device_name()
-    notes = fit_number_formats(settings, typed, quantized, emulating) + engines.fit_to_gpu(settings, typed)
+    check_number_formats(settings, typed, quantized)
+    notes = engines.fit_to_gpu(settings, typed)
     notes += _fit_flash_attention(settings, typed)
     if quantized and importlib.util.find_spec("bitsandbytes") is None:
         key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
@@ -167,38 +167,29 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     return notes
 
 
-def fit_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool, name: str | None) -> list[str]:
-    """Real bf16 or none, and for fp16 weights whose gradients its loss scaling can handle.
+def check_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool) -> None:
+    """UserError where this GPU has no bfloat16, or fp16's loss scaling would meet gradients of 16 bits."""
+    import torch
 
-    Args:
-        name: of a GPU that only emulates bfloat16; None: it has it.
-    """
-    notes: list[str] = []
-    if name and (settings["bf16"] or settings["dtype"] == "bfloat16"):
-        asks = {"bf16": settings["bf16"], "dtype": settings["dtype"] == "bfloat16", "fp16": not settings["fp16"]}
-        kept = [key for key in asks if key in typed and asks[key]]
-        if kept or quantized:  # TRL makes the adapter of quantized weights bfloat16, which fp16 cannot train
-            why = f"{', '.join(kept)} as given" if kept else "quantized weights need it"
-            notes.append(f"note: {name} only emulates bfloat16, which is slow ({why})")
-        else:
-            settings.update(bf16=False, fp16=True, dtype="float32")
-            notes.append(f"note: {name} has no bfloat16, so weights are float32 and computed in fp16")
-    trains = not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
-    if settings["fp16"] and trains and settings["dtype"] in ("bfloat16", "float16"):
-        if quantized:
-            raise UserError(
-                "fp16: the adapter of quantized weights is bfloat16, and fp16's loss scaling takes float32 gradients; "
-                "use --bf16 true --fp16 false"
-            )
-        if not settings["use_peft"]:  # an adapter is float32 whatever the weights are
-            if "dtype" in typed:
-                raise UserError(
-                    f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes "
-                    "float32 gradients; use --dtype float32, or --bf16 true --fp16 false"
-                )
-            notes.append(f"note: fp16 trains float32 weights, so dtype is float32 and not {settings['dtype']}")
-            settings["dtype"] = "float32"
-    return notes
+    if settings["ask"] or settings["merge_only"]:
+        return
+    if settings["bf16"] and "bf16" not in typed and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError(
+            f"bf16: {torch.cuda.get_device_name()} has no bfloat16; use --bf16 false --fp16 true --dtype float32 "
+            "(--bf16 true emulates it, slowly)"
+        )
+    if not settings["fp16"] or settings["eval_only"] or settings["dtype"] not in ("bfloat16", "float16"):
+        return
+    if quantized:
+        raise UserError(
+            "fp16: the adapter of quantized weights is bfloat16, and fp16's loss scaling takes float32 gradients; "
+            "use --bf16 true --fp16 false"
+        )
+    if not settings["use_peft"]:  # an adapter is float32 whatever the weights are
+        raise UserError(
+            f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes float32 "
+            "gradients; use --dtype float32, or --bf16 true --fp16 false"
+        )
 
 
 def _fit_flash_attention(settings: dict[str, Any], typed: set[str]) -> list[str]:

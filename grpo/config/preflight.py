@@ -1,7 +1,6 @@
 """Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
 
 import math
-import os
 import re
 import shutil
 from collections import Counter
@@ -234,21 +233,9 @@ def about_model(
         return
     backend = attention.of_settings(config.settings(), training.device, model_config)
     at_once = (config.script.pack_tokens or backend.pack_tokens) if backend else None
-    dense = bool(backend and backend.dense)
     per_device = config.geometry.rollout // config.geometry.world_size
     free, total, where = _free_memory(training.device)
 
-    def peak() -> dict[str, float]:
-        return memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total, dense=dense)
-
-    if shape.layers and can_choose_checkpointing(config):
-        from accelerate.utils import gather_object
-
-        # one choice for all processes: DDP's would not meet
-        without = memory.choose_checkpointing(training, peak, min(gather_object([free])))
-        chosen = "on" if training.gradient_checkpointing else "off"
-        finding = f"gradient_checkpointing {chosen}: about {in_words(without)} at the peak without it, "
-        yield Check("ok", "checkpointing", f"{finding}{in_words(free)} free on {where}")
     steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
     yield Check("ok", "this run", counted(steps, "optimizer step"))
     if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
@@ -257,7 +244,16 @@ def about_model(
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    parts = peak()
+    parts = memory.memory(
+        shape,
+        training,
+        model,
+        per_device,
+        longest,
+        at_once,
+        device_memory=total,
+        dense=bool(backend and backend.dense),
+    )
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
     finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
@@ -270,19 +266,6 @@ def count_steps(config: Config, data: Data) -> int:
     if config.training.max_steps > 0:
         return config.training.max_steps
     return math.ceil(config.geometry.steps_per_epoch(len(data.train)) * config.training.num_train_epochs)
-
-
-def can_choose_checkpointing(config: Config) -> bool:
-    """Whether gradient_checkpointing was left open, and the estimate knows what it would take without it.
-
-    Sharded weights are gathered by all processes at the same moment, so none may choose by itself, and Unsloth has
-    checkpointing of its own; eager attention's scores are not in the estimate.
-    """
-    training = config.training
-    launched = any(os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED"))
-    sharded = launched or training.fsdp or training.deepspeed
-    other = config.script.use_unsloth or config.model.attn_implementation == "eager"
-    return config.frees_checkpointing and not sharded and not other
 
 
 def about_disk(config: Config, shape: memory.Shape) -> Check:

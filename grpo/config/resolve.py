@@ -8,7 +8,6 @@ lets `hardware.claim_devices` do so in between.
 import os
 import sys
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,6 @@ class Merged:
     geometry: Geometry
     stages: list[Stage]
     notes: list[str]
-    frees_checkpointing: bool  # neither HYPERPARAMETERS, recipe nor command line says whether layers are checkpointed
 
 
 def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> Merged:
@@ -71,10 +69,6 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
     in_stages, notes = stages.read(settings, typed), fit_evaluation(settings, world_size, typed)
-    usual, note = _usual_rate(settings, below if "learning_rate" in recipe else hyperparameters)
-    if trains and not settings["eval_only"] and "learning_rate" not in typed:
-        settings["learning_rate"] = usual
-        notes += note
     settings.update(stages.whole_run(in_stages, settings["max_steps"]))
     validate.check_adaptive(settings)
     if settings["ask"] and "model_name_or_path" not in typed:
@@ -92,27 +86,9 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
             f"note: {owner} eval_dataset_name ({dropped}) is ignored, since your data replaces what it belongs to: "
             "held-out questions come from yours"
         )
-    named = {"gradient_checkpointing", "activation_checkpointing"} & {*typed, *below}
-    return Merged(settings, typed, chosen, geometry, in_stages, notes + validate.doubts(settings, usual), not named)
-
-
-def _usual_rate(settings: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[float, list[str]]:
-    """The learning rate without that of the command line, and a note where it is raised.
-
-    Args:
-        below: what sets it, the recipe over HYPERPARAMETERS or these alone. Where they train all weights and the run
-            trains an adapter, it is multiplied.
-    """
-    rate = float(below.get("learning_rate") or settings["learning_rate"])
-    if not validate.trains_adapter(settings) or validate.trains_adapter(below):
-        return rate, []
-    times, top = validate.ADAPTER_RATE, validate.ADAPTER_TOP
-    raised = max(rate, min(float(f"{times * rate:.12g}"), top))  # 2e-5 and not 0.000019999999999999998
-    note = (
-        f"note: an adapter learns at {times} times the learning_rate of all weights, up to {top:g}: {raised:g} "
-        f"instead of {rate:g}; --learning_rate sets another"
-    )
-    return raised, [note] * (raised != rate)
+    if trains and not settings["eval_only"]:
+        notes += validate.doubts(settings)
+    return Merged(settings, typed, chosen, geometry, in_stages, notes)
 
 
 def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:
@@ -162,7 +138,6 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
         argv=argv,
         stages=merged.stages,
         typed=merged.typed,
-        frees_checkpointing=merged.frees_checkpointing,
         claimed=run_directory.last_written(Path(claim.output_dir)),
     )
     if claim.checkpoint:

@@ -11,13 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformers.trainer_utils import SchedulerType
-from transformers.training_args import OptimizerNames
-
 from grpo.core import parsing, processes
 from grpo.core.errors import UserError
 from grpo.core.redaction import holds_key, is_secret_name
-from grpo.core.settings import as_list
 from rewards import PENALTIES, check_pattern
 
 MOST = 2**31 - 1  # no setting means more, and what counts to more overflows somewhere
@@ -190,96 +186,22 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
         )
 
 
-ADAPTER_RATE = 10  # an adapter's best learning rate is so many times that of all weights (docs/reading-curves.md)
-ADAPTER_TOP = 5e-4  # beyond it both models measured there learn less
-
-
-def trains_adapter(settings: Mapping[str, Any]) -> bool:
-    """Whether an adapter is asked for, or a saved one in a local directory is trained further."""
-    model = os.path.expanduser(str(settings.get("model_name_or_path")))
-    return bool(settings.get("use_peft")) or os.path.isfile(os.path.join(model, "adapter_config.json"))
-
-
-def doubts(settings: Mapping[str, Any], usual: float) -> list[str]:
-    """A note where the learning rate cannot be meant; `usual` is the one without the command line's."""
-    rate = settings["learning_rate"]
-    if trains_adapter(settings) and 0 < rate <= 1e-5:
-        return [f"note: learning_rate {rate:g} teaches an adapter next to nothing; try {ADAPTER_RATE * rate:g}"]
-    if 0 < 100 * usual <= rate:
-        return [f"note: learning_rate {rate:g} is {rate / usual:,.0f} times the default here; try about {usual:g}"]
-    if rate >= 1e-2 and not settings["use_peft"]:
-        return [f"note: learning_rate {rate:g} is far too high to train all weights; try 1e-6 to 1e-4"]
+def doubts(settings: Mapping[str, Any]) -> list[str]:
+    """A note where the learning rate is that of all weights, and an adapter is trained (docs/reading-curves.md)."""
+    rate, model = settings["learning_rate"], os.path.expanduser(str(settings["model_name_or_path"]))
+    adapter = settings["use_peft"] or os.path.isfile(os.path.join(model, "adapter_config.json"))
+    if adapter and 0 < rate <= 1e-5:
+        return [f"note: learning_rate {rate:g} teaches an adapter next to nothing; try {10 * rate:g}"]
     return []
 
 
-# Flags, as a regular expression, that do nothing unless one of these settings has one of these values (True: any)
-NEEDS: tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...] = (
-    ("save_steps", ("save_strategy",), ("steps",)),
-    ("save_total_limit|save_only_model|load_best_model_at_end", ("save_strategy",), ("steps", "epoch", "best")),
-    ("eval_steps", ("eval_strategy",), ("steps",)),
-    ("eval_delay|num_generations_eval|eval_accumulation_steps", ("eval_strategy",), ("steps", "epoch")),
-    ("metric_for_best_model|greater_is_better", ("save_strategy", "load_best_model_at_end"), ("best", True)),
-    ("logging_steps", ("logging_strategy",), ("steps",)),
-    ("num_train_epochs", ("max_steps",), (-1,)),
-    ("warmup_steps", ("lr_scheduler_type",), tuple(kind.value for kind in SchedulerType if kind.value != "constant")),
-    ("adam_.*", ("optim",), tuple(o.value for o in OptimizerNames if re.search("adam|lion|ademamix", o.value))),
-    ("lora_.*|use_rslora|use_dora", ("use_peft",), (True,)),
-    ("bnb_.*|use_bnb_nested_quant", ("load_in_4bit",), (True,)),
-    ("vllm_.*", ("use_vllm",), (True,)),
-    ("vllm_server_.*|vllm_group_port", ("vllm_mode",), ("server",)),
-    (
-        "vllm_gpu_memory_utilization|vllm_max_model_length|vllm_tensor_parallel_size|vllm_enable_sleep_mode",
-        ("vllm_mode",),
-        ("colocate",),
-    ),
-    ("vllm_importance_sampling_(cap|mode|clip_.*)", ("vllm_importance_sampling_correction",), (True,)),
-    ("transformers_continuous_batching_config", ("use_transformers_continuous_batching",), (True,)),
-    ("exemplars", ("num_shots",), (True,)),
-    ("adaptive_threshold|adaptive_bounds", ("adaptive_rewards",), (True,)),
-    ("ref_model_.*", ("sync_ref_model",), (True,)),
-    ("sync_ref_model", ("beta",), (True,)),
-    ("eval_on_start", ("eval_strategy",), ("steps", "epoch")),
-    ("sapo_.*", ("loss_type",), ("sapo",)),
-    ("vespo_.*", ("loss_type",), ("vespo",)),
-    ("pack_tokens", ("packed",), (True,)),
-    ("gradient_checkpointing_kwargs", ("gradient_checkpointing",), (True,)),
-    ("num_completions_to_print|log_completions_hub_repo|log_unique_prompts", ("log_completions",), (True,)),
-    ("entropy_target|entropy_coef_.*", ("use_adaptive_entropy",), (True,)),
-    ("liger_kernel_config", ("use_liger_kernel",), (True,)),
-    ("fsdp_config", ("fsdp",), (True,)),
-    ("dataloader_prefetch_factor|dataloader_persistent_workers", ("dataloader_num_workers",), (True,)),
-    ("hub_.*", ("push_to_hub",), (True,)),
-)
-
-
-WISHES = {"adaptive_rewards": "all", "beta": "0.04", "fsdp": "full_shard"}
-WISHES |= {"dataloader_num_workers": "2", "num_shots": "1"}
+# Flags, as a regular expression, that do nothing unless this setting is on
+NEEDS = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
 
 
 def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
-    """UserError for a flag that was typed and does nothing with the other settings.
-
-    A recipe or HYPERPARAMETERS may set it: another flag has switched off what it belongs to.
-    """
-    for flags, names, values in NEEDS:
-        if any(settings[name] in values or (values == (True,) and settings[name]) for name in names):
-            continue
-        for key in sorted(key for key in typed if re.fullmatch(flags, key)):
-            if settings[key] not in (None, False):  # 0 asks for nothing, either
-                states = " and ".join(f"{name} is {_shown(settings[name])}" for name in names)
-                wish = f"--{names[0]} {WISHES.get(names[0], _shown(values[0]))}"
-                raise UserError(f"{key}: it has no effect while {states}; drop it, or add {wish}")
-    held_out = as_list(settings["eval_dataset_name"])
-    files = [os.path.exists(os.path.expanduser(name)) for name in (*as_list(settings["dataset_name"]), *held_out)]
-    if "dataset_config" in typed and settings["dataset_config"] and all(files):
-        raise UserError("dataset_config: it has no effect on local data; drop it, or name a data set of the Hub")
-    split = settings["eval_split"].partition("[")[0]
-    for name in held_out if "eval_split" in typed and split not in ("train", "test") else ():
-        if os.path.isfile(name):
-            raise UserError(
-                f"eval_split: {name!r} is a file and has no split {split!r}; drop it, or slice: test[:100]"
-            )
-
-
-def _shown(value: Any) -> str:
-    return "unset" if value is None else str(value).lower()
+    """UserError for a flag that was typed and would be ignored in silence."""
+    for flags, switch in NEEDS.items():
+        ignored = sorted(key for key in typed if re.match(flags, key) and settings[key] not in (None, False))
+        if ignored and not settings[switch]:
+            raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")

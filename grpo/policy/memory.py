@@ -1,12 +1,11 @@
 """Estimates of the memory and disk that a run takes, from the model's shape alone: no weights are loaded.
 
-Within about a fifth of the tensors that are alive in a training step (benchmarks/bench_memory.py); not yet compared
-with a GPU. Not included: the CUDA context, what an allocator keeps unused, eager attention's scores.
+Within about a fifth of the tensors that are alive in a training step (benchmarks/RESULTS.md); not yet compared with a
+GPU. Not included: the CUDA context, what an allocator keeps unused, eager attention's scores.
 """
 
 import copy
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,18 +19,11 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
     from trl import GRPOConfig, ModelConfig
 
-    # A plan has the same settings without the GPU that a GRPOConfig may ask for
+    # engines.py estimates before there is a GRPOConfig
     Training: TypeAlias = GRPOConfig | SimpleNamespace
     Model: TypeAlias = ModelConfig | SimpleNamespace
 
 
-# Whether weights, gradients and optimizer are sharded
-SHARED = {
-    "none": (False, False, False),
-    "zero2": (False, True, True),
-    "zero3": (True, True, True),
-    "fsdp2": (True, True, True),
-}
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
 # Bytes of optimizer state for a trained weight that itself has `b` bytes; others keep two moments of as many
 STATE_BYTES = (
@@ -42,8 +34,6 @@ STATE_BYTES = (
     ("sgd", lambda b: 0.0),
     ("lion", lambda b: b),
 )
-# Share of the free memory that the estimate without checkpointing may take: its own error, fragments, longer prompts
-ROOM = 0.7
 # Bytes of activations, CUDA graphs and the sampler in vLLM: an assumption, not measured
 VLLM_ROOM = 2e9
 
@@ -122,22 +112,12 @@ def _optimizer(training: "Training") -> str:
     return str(getattr(training.optim, "value", training.optim))
 
 
-def weight_bytes(
-    shape: Shape, training: "Training", model: "Model", mixed: str = "none"
-) -> tuple[float, float, float]:
-    """Bytes of all weights, of the gradients, and of the optimizer's state.
-
-    `mixed` names the sharding of a run with bf16: FSDP2 makes weights float32, DeepSpeed keeps float32 copies.
-    """
+def weight_bytes(shape: Shape, training: "Training", model: "Model") -> tuple[float, float, float]:
+    """Bytes of all weights, of the gradients, and of the optimizer's state."""
     optim = _optimizer(training)
     held = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else BYTES.get(str(model.dtype), 4)
     trained = 4 if shape.adapter else BYTES.get(str(model.dtype), 4)  # an adapter is float32
-    if mixed == "fsdp2":
-        held, trained = held if shape.adapter else 4, 4
-    moments = 4 if mixed.startswith("zero") else trained
-    state = next((rule(moments) for name, rule in STATE_BYTES if name in optim), 2.0 * moments)
-    if mixed.startswith("zero"):
-        held, trained, state = min(held, 2), 2, state + 4
+    state = next((rule(trained) for name, rule in STATE_BYTES if name in optim), 2.0 * trained)
     adapter = shape.trained * trained if shape.adapter else 0
     return shape.parameters * held + adapter, float(shape.trained * trained), shape.trained * state
 
@@ -150,7 +130,6 @@ def memory(
     prompt_length: int,
     pack_tokens: int | None = None,
     devices: int = 1,
-    sharding: str = "none",
     device_memory: float = 0.0,
     dense: bool = False,
 ) -> dict[str, float]:
@@ -162,23 +141,14 @@ def memory(
         rollout_per_device: completions that one device generates at once.
         prompt_length: of the longest prompts, in tokens.
         pack_tokens: what a training step computes at once, at most; None: a padded micro-batch.
-        sharding: a key of SHARED.
         device_memory: bytes of the device, of which vLLM beside the trainer reserves its share.
         dense: whether packs are computed under a block mask (attention.Backend).
     """
-    half = training.bf16 or training.fp16
-    sharding = sharding if devices > 1 else "none"
-    weights, gradients, state = weight_bytes(shape, training, model, sharding if half else "none")
+    weights, gradients, state = weight_bytes(shape, training, model)
     length = prompt_length + (training.max_completion_length or 0)
     tokens = training.per_device_train_batch_size * length
     tokens = min(tokens, max(pack_tokens, length)) if pack_tokens else tokens
-    of_weights, of_gradients, of_state = (devices if shared else 1 for shared in SHARED[sharding])
-    gathered = whole = 0.0
-    if of_weights > 1:  # two layers and the head at once in training, all weights to sample and evaluate
-        number = _number(training, model)
-        layer = (shape.parameters - shape.heads * shape.embedding) / max(shape.layers, 1)
-        gathered, whole = (shape.embedding + 2 * layer) * number, float(shape.parameters * number)
-    beside = {"reference model": weights / of_weights if training.beta and not shape.adapter else 0.0}
+    beside = {"reference model": weights if training.beta and not shape.adapter else 0.0}
     sleeping = 0.0  # vLLM's share, where training has it back
     if training.use_vllm and training.vllm_mode == "colocate":
         share = training.vllm_gpu_memory_utilization * device_memory
@@ -186,39 +156,20 @@ def memory(
             share = float(os.environ.get(CPU_CACHE, 1)) * 2**30
         sleeping = share if training.vllm_enable_sleep_mode else 0.0
         beside["vLLM"] = share - sleeping
-    resident = {"weights": weights / of_weights, **beside, "optimizer": state / of_state}
-    buckets = gradients if devices > 1 and sharding == "none" else 0.0  # DDP reduces gradients in a copy
-    trained = {**resident, "gradients": gradients / of_gradients + buckets}
-    copied = 0.0 if training.use_vllm or of_weights > 1 else _copies(shape, training, model)
-    step = training_step(shape, training, model, tokens, bool(pack_tokens), dense) + gathered
+    resident = {"weights": weights, **beside, "optimizer": state}
+    buckets = gradients if devices > 1 else 0.0  # DDP reduces gradients in a copy
+    trained = {**resident, "gradients": gradients + buckets}
+    copied = 0.0 if training.use_vllm else _copies(shape, training, model)
+    step = training_step(shape, training, model, tokens, bool(pack_tokens), dense)
     in_place = any(name in _optimizer(training) for name in ("8bit", "4bit", "fused", "stable_adamw"))
-    update = 0.0 if in_place else gradients / of_state  # torch's foreach takes all square roots at once
+    update = 0.0 if in_place else gradients  # torch's foreach takes all square roots at once
     sampling = _generation(shape, training, model, rollout_per_device, prompt_length)
     moments: list[dict[str, float]] = [
-        {**beside, "weights before sharding": weights if of_weights > 1 else 0.0},
         {**trained, "training step": step},
         {**trained, "optimizer step": update},
-        {**resident, "weights gathered": whole, "generation": sampling + copied + sleeping},
+        {**resident, "generation": sampling + copied + sleeping},
     ]
     return max(moments, key=lambda parts: sum(parts.values()))
-
-
-def choose_checkpointing(training: "Training", peak: Callable[[], dict[str, float]], free: float) -> float:
-    """Set gradient_checkpointing: off where the peak is then well within the free memory, for a quarter of the time.
-
-    Args:
-        peak: what `memory` returns for `training` as it is by then.
-        free: bytes.
-
-    Returns:
-        Bytes of the peak without checkpointing.
-    """
-    training.gradient_checkpointing = False
-    without = sum(peak().values())
-    training.gradient_checkpointing = without > ROOM * free
-    if hasattr(training, "activation_checkpointing"):  # what transformers 5.23 calls it, and reads
-        training.activation_checkpointing = training.gradient_checkpointing
-    return without
 
 
 def training_step(

@@ -110,52 +110,31 @@ def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus):
 
 
 HALF = {"bf16": False, "fp16": True}
+T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float32"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "typed", "expected", "said"),
+    ("overrides", "typed", "bf16", "said"),
     [
-        ({**HALF}, {"bf16", "fp16"}, "float32", "note: fp16 trains float32 weights, so dtype is float32"),
-        ({**HALF, "dtype": "float16"}, {"dtype"}, None, "dtype: float16 weights cannot be trained with fp16"),
-        ({}, set(), "bfloat16", None),
+        ({}, set(), True, None),
+        ({}, set(), False, T4),
+        ({}, {"bf16"}, False, None),  # emulated, as asked for
+        ({**HALF, "dtype": "float32"}, set(HALF), False, None),
+        ({**HALF}, set(HALF), True, "dtype: bfloat16 weights cannot be trained with fp16"),
+        ({**HALF, "use_peft": True}, set(HALF), True, None),  # its adapter is float32
+        ({**HALF, "use_peft": True, "load_in_4bit": True}, set(HALF), True, "fp16: the adapter of quantized weights"),
     ],
 )
-def test_fp16_trains_float32_weights(gpus, overrides, typed, expected, said):
-    """On 16-bit gradients its loss scaling raises, after an evaluation and a rollout."""
-    gpus(1)
+def test_number_formats_that_cannot_train_here_are_one_line(gpus, overrides, typed, bf16, said):
+    gpus(1, bf16=bf16)
     values = settings(**overrides)
-    if expected is None:
+    before = {key: values[key] for key in ("bf16", "fp16", "dtype")}
+    if said:
         with pytest.raises(UserError, match=said):
             hardware.fit_to_machine(values, typed, chosen=typed)
-        return
-    notes = hardware.fit_to_machine(values, typed, chosen=typed)
-    assert values["dtype"] == expected and values["fp16"] is bool(overrides.get("fp16"))
-    assert len(notes) == bool(said) and all(said in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "typed", "expected", "said"),
-    [
-        (
-            {},
-            set(),
-            (False, True, "float32"),
-            "note: Tesla T4 has no bfloat16, so weights are float32 and computed in",
-        ),
-        ({}, {"bf16"}, (True, False, "bfloat16"), "note: Tesla T4 only emulates bfloat16, which is slow (bf16 as"),
-        ({**HALF}, {"bf16", "fp16"}, (False, True, "float32"), "note: Tesla T4 has no bfloat16"),
-        ({}, {"dtype"}, (True, False, "bfloat16"), "(dtype as given)"),
-        ({"use_peft": True, "load_in_4bit": True}, set(), (True, False, "bfloat16"), "quantized weights need it"),
-        ({**HALF, "dtype": "float32"}, set(), (False, True, "float32"), None),
-    ],
-)
-def test_a_gpu_that_emulates_bf16_is_named_and_computes_in_fp16(gpus, overrides, typed, expected, said):
-    gpus(1, bf16=False)
-    values = settings(**overrides)
-    notes = hardware.fit_to_machine(values, typed, chosen=typed)
-    assert (values["bf16"], values["fp16"], values["dtype"]) == expected
-    notes = [note for note in notes if "optim" not in note]
-    assert len(notes) == bool(said) and all(said in note for note in notes)
+    else:
+        hardware.fit_to_machine(values, typed, chosen=typed)
+    assert {key: values[key] for key in before} == before  # nothing is changed by itself
 
 
 def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):

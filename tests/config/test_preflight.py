@@ -5,7 +5,6 @@ import shutil
 from collections import namedtuple
 from types import SimpleNamespace
 
-import accelerate
 import psutil
 import pytest
 from helpers_runs import DEMO, ROWS
@@ -140,48 +139,6 @@ def test_a_warm_up_longer_than_the_run_is_a_warning(flags, warned, table):
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
     held_out = write_jsonl([{"question": " WHAT is 2 + 2? ", "answer": "#### 4"}], "held_out.jsonl")
     assert table(eval_dataset_name=held_out)["overlap"].status == "warning"
-
-
-@pytest.mark.parametrize(
-    ("flags", "available", "checkpointing"),
-    [
-        ({}, 10**10, False),
-        ({}, 10**8, True),
-        ({"gradient_checkpointing": "true"}, 10**10, None),
-        ({"gradient_checkpointing": "false"}, 10**8, None),
-        ({"attn_implementation": "eager"}, 10**10, None),  # whose scores the estimate lacks
-    ],
-)
-def test_layers_are_computed_again_where_the_memory_is_short(table, monkeypatch, flags, available, checkpointing):
-    """Unless the settings name it: then they have their way, and the table says nothing."""
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available, total=10**10))
-    configured = []
-    real = preflight.about_disk
-    monkeypatch.setattr(preflight, "about_disk", lambda *given: (configured.append(given[0]), real(*given))[1])
-    found = table(**flags).get("checkpointing")
-    config, named = configured[0], flags.get("gradient_checkpointing")
-    expected = checkpointing if checkpointing is not None else named != "false"
-    assert config.settings()["gradient_checkpointing"] is config.training.gradient_checkpointing is expected
-    assert getattr(config.training, "activation_checkpointing", expected) is expected  # what transformers 5.23 reads
-    assert (found is not None) == (checkpointing is not None)
-    if found:
-        assert f"gradient_checkpointing {'on' if expected else 'off'}: about" in found.finding and found.status == "ok"
-
-
-def test_the_process_with_least_memory_decides_on_checkpointing(table, monkeypatch):
-    seen = []
-    monkeypatch.setattr(accelerate.utils, "gather_object", lambda objects: [*objects, 1_000_000])
-    monkeypatch.setattr(
-        preflight.memory, "choose_checkpointing", lambda training, peak, free: seen.append(free) or 0.0
-    )
-    table()
-    assert seen == [1_000_000]
-
-
-def test_sharded_runs_keep_checkpointing(table, monkeypatch):
-    """Processes gather weights together, so none may compute layers another time than the others."""
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    assert "checkpointing" not in table()
 
 
 def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):

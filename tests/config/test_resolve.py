@@ -87,55 +87,6 @@ def test_several_data_sets_are_a_list_and_one_is_a_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ("--learning_rate 1", "200,000 times the default here; try about 5e-06"),
-        ("--learning_rate 5e-3 --use_peft true", "100 times the default here; try about 5e-05"),
-        ("--learning_rate 2e-4", ""),
-        ("--learning_rate 1e-5 --use_peft true", "1e-05 teaches an adapter next to nothing; try 0.0001"),
-    ],
-)
-def test_a_learning_rate_far_above_its_default_is_noted(flags, says):
-    notes = [note for note in resolve(INLINE, [*CPU, *flags.split()]).notes if "learning_rate" in note]
-    assert bool(notes) == bool(says) and all(says in note for note in notes)
-
-
-def test_an_adapter_at_the_rate_of_all_weights_is_noted():
-    config = resolve({**INLINE, "use_peft": True}, CPU)
-    assert "note: learning_rate 5e-06 teaches an adapter next to nothing; try 5e-05" in config.notes
-
-
-def test_an_adapter_learns_at_ten_times_the_rate_of_all_weights(tmp_path):
-    def found(flags, inline=INLINE):
-        config = resolve(inline, [*CPU, *flags.split()])
-        return config.training.learning_rate, any("10 times" in note for note in config.notes)
-
-    all_weights = recipe(tmp_path, "learning_rate: 2.0e-5\n", "all.yaml")
-    adapter = recipe(tmp_path, "use_peft: true\n", "adapter.yaml")
-    both = recipe(tmp_path, "learning_rate: 2.0e-5\nuse_peft: true\n", "both.yaml")
-    assert found("") == (5e-6, False)
-    assert found("--use_peft true") == (5e-5, True)
-    assert found("--config demo --use_peft true") == (5e-4, True)  # not 1.5e-3: beyond it an adapter learns less
-    assert found(f"--config {adapter}") == (5e-5, True)
-    assert found(f"--config {all_weights} --use_peft true") == (2e-4, True)
-    # a rate from where the adapter is asked for, or from above, is meant for it
-    assert found(f"--config {both} --use_peft true") == (2e-5, False)
-    assert found(f"--use_peft true --config {adapter}", {**INLINE, "use_peft": True}) == (5e-6, False)
-    assert found("--use_peft true --learning_rate 1e-5") == (1e-5, False)
-    assert found(f"--config {both}") == (2e-5, False)
-    assert found(f"--config {adapter} --learning_rate 1e-5") == (1e-5, False)
-    assert found("", {**INLINE, "use_peft": True}) == (5e-6, False)
-    assert found(f"--config {adapter} --use_peft false") == (5e-6, False)
-
-
-def test_a_saved_adapter_is_an_adapter(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    flags = [*CPU, "--model_name_or_path", str(tmp_path), "--output_dir", str(tmp_path / "next")]
-    assert resolve(INLINE, flags).training.learning_rate == 5e-5
-    assert resolve({**INLINE, "model_name_or_path": str(tmp_path)}, [*CPU, *flags[-2:]]).training.learning_rate == 5e-6
-
-
-@pytest.mark.parametrize(
     ("edit", "expected"),
     [({"learning_rate": "abc"}, "learning_rate"), ({"lerning_rate": 1}, "did you mean learning_rate")],
 )

@@ -79,41 +79,6 @@ def test_packs_bound_what_a_step_computes_at_once():
         assert step(given) == memory.training_step(shape, training, model, computed)
 
 
-def test_sharding_divides_what_is_shared():
-    training, model = on_a_gpu()
-    training.use_vllm, training.per_device_train_batch_size = True, 256  # so that training is the largest phase
-    shape = memory.shape(QWEN_15B)
-    weights, one = shape.parameters, memory.memory(shape, training, model, 64, 256, 2**17)
-    expected = {  # bytes of a weight: held, gradient, optimizer
-        "zero2": (2, 2 / 8, (4 + 4 + 4) / 8),
-        "zero3": (2 / 8, 2 / 8, (4 + 4 + 4) / 8),
-        "fsdp2": (4 / 8, 4 / 8, (4 + 4) / 8),
-    }
-    for sharding, (held, gradient, state) in expected.items():
-        eight = memory.memory(shape, training, model, 64, 256, 2**17, devices=8, sharding=sharding)
-        found = [eight[part] / weights for part in ("weights", "gradients", "optimizer")]
-        assert found == pytest.approx([held, gradient, state]), sharding
-    both = memory.memory(shape, training, model, 64, 256, 2**17, devices=2)
-    assert both["gradients"] == 2 * one["gradients"]  # and DDP's buckets
-
-
-def test_sharded_weights_are_gathered_to_sample():
-    training, model = on_a_gpu()
-    shape = memory.shape(QWEN_15B)
-    training.max_completion_length = 30_000  # so that generation is the largest phase
-    parts = memory.memory(shape, training, model, 64, 256, 8192, devices=8, sharding="zero3")
-    assert parts["weights gathered"] == 2 * shape.parameters and "gradients" not in parts
-
-
-def test_float32_weights_are_whole_before_fsdp_shards_them():
-    training, model = on_a_gpu()
-    shape, part = memory.shape(QWEN_15B), "weights before sharding"
-    training.max_completion_length, training.use_vllm = 16, True
-    parts = memory.memory(shape, training, model, 8, 16, 512, 8, "fsdp2")
-    assert parts == {"reference model": 0, "vLLM": 0, part: 4 * shape.parameters}  # and no optimizer state yet
-    assert part not in memory.memory(shape, training, model, 8, 16, 512, 8, "zero3")
-
-
 def test_a_run_writes_what_was_estimated(learned):
     checkpoint, final = memory.disk(memory.shape(AutoConfig.from_pretrained(DEMO / "model")), *settings())
     written = sum(path.stat().st_size for path in (learned.path / "checkpoint-1").iterdir())
