@@ -14,7 +14,6 @@ from typing import Any
 
 from grpo.config import arguments, hardware, validate
 from grpo.config.geometry import fit_evaluation, solve
-from grpo.core import processes
 from grpo.core.settings import Config, Geometry, Stage
 from grpo.policy import engines
 from grpo.rewarding import stages
@@ -118,8 +117,7 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
     claim = run_directory.claim(settings["output_dir"], output_dir, settings["resume_from_checkpoint"])
     settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
     notes += claim.notes
-    if not processes.is_other():  # `held` looks whether they have the same directory
-        run_directory.refuse_unwritable(Path(claim.output_dir))
+    run_directory.refuse_unwritable(Path(claim.output_dir))
     if claim.output_dir.startswith(f"{output_dir}-"):  # its number, so that no tracker makes one curve of two runs
         run_name += claim.output_dir.removeprefix(output_dir)
     settings["run_name"] = settings["run_name"] or run_name

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo.core import parsing, processes
+from grpo.core import parsing
 from grpo.core.errors import UserError
 from grpo.core.redaction import holds_key, is_secret_name
 from rewards import PENALTIES, check_pattern
@@ -180,10 +180,6 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
         raise UserError("lora_target_modules: TRL reads lm_head's weights itself, past an adapter on it; drop lm_head")
     if settings["fsdp"] and world_size == 1:
         raise UserError(f"fsdp: {settings['fsdp']} needs several processes; start it with torchrun, or drop it")
-    if settings["save_on_each_node"] and processes.count() > 1:
-        raise UserError(
-            "save_on_each_node: true would let every machine write the same run; drop it, and share output_dir"
-        )
 
 
 def doubts(settings: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from grpo.core.errors import MISTAKE, Gone, UserError, origins, readable
-from grpo.core.processes import end_process_group, is_first_process, speaker
+from grpo.core.processes import end_process_group, is_first_process
 
 HEAD_START = 10  # seconds for the first process to name a mistake: torchrun ends all processes when one does
 
@@ -39,7 +39,8 @@ def _status_of(run: Callable[[], int]) -> int:
     except UserError as error:
         if not is_first_process():
             time.sleep(HEAD_START)
-        print(speaker(), error, file=sys.stderr, flush=True)
+        process = "" if is_first_process() else f" [process {os.environ['RANK']}]"
+        print(f"error:{process} {error}", file=sys.stderr, flush=True)
         if isinstance(error, Gone):
             _leave_at_once(MISTAKE)  # gloo's threads might wait for the one that is gone
         return MISTAKE

@@ -1,23 +1,16 @@
-"""One process among several, on one machine or more: how they are started, meet, share a directory and end."""
+"""One process among several: how they are started, meet and end."""
 
-import contextlib
 import datetime
 import gc
 import importlib
 import itertools
 import os
-import platform
-import shlex
 import sys
-import time
-import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from grpo.core.errors import UserError, readable
+from grpo.core.errors import readable
 
-SHARED_DIR_TIMEOUT = 10.0  # seconds after which the first process' file does not appear: network file systems are late
 MEETINGS = itertools.count()
 BEFORE_THE_END: list[Callable[[], None]] = []  # what else has to be ended before torch.distributed is
 
@@ -42,56 +35,16 @@ def show(*what: Any, **how: Any) -> None:
         Console(highlight=False).print(*what, **how)
 
 
-def count() -> int:
-    """The machines that a launcher says it has started this run on."""
-    try:
-        groups = os.environ.get("GROUP_WORLD_SIZE")  # torchrun's launchers
-        return int(groups) if groups else int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"])
-    except (KeyError, ValueError, ZeroDivisionError):
-        return 1
-
-
 def launch() -> str:
-    """The words before `train_grpo.py` that start as many processes as there are, the same on every machine."""
+    """The words before `train_grpo.py` that start as many processes as there are."""
     if "ACCELERATE_DYNAMO_USE_FULLGRAPH" in os.environ:  # which its launcher sets, and nobody else
-        return f"accelerate launch {_options_of_accelerate() or '[its options as before]'}"
+        return "accelerate launch [its options as before]"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     if not processes:
         return "python"
-    if count() == 1:
-        return f"torchrun --nproc_per_node={processes}"
-    endpoint = f"{os.environ.get('MASTER_ADDR', 'localhost')}:{os.environ.get('MASTER_PORT', '29500')}"
-    rendezvous = f"--rdzv_backend=c10d --rdzv_endpoint={endpoint}"  # --node_rank would differ on each
-    return f"torchrun --nnodes={count()} --nproc_per_node={processes} {rendezvous}"
-
-
-def _options_of_accelerate() -> str:
-    """What precedes the script on the command line of the launcher, this process' parent; empty where it differs."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error, AttributeError, ValueError):  # no parent any longer, or another one
-        words = psutil.Process().parent().cmdline()
-        if count() == 1:  # --machine_rank is not the same everywhere
-            return shlex.join(words[words.index("launch") + 1 : words.index(sys.argv[0])])
-    return ""
-
-
-def on_each() -> str:
-    """What precedes a command that has to be started on every machine."""
-    return f", on each of the {count()} machines" if count() > 1 else ""
-
-
-def speaker() -> str:
-    """The prefix of an error's line: it names the process, unless it is the first."""
-    if is_first_process():
-        return "error:"
-    machine = f", machine {int(os.environ.get('GROUP_RANK', 0)) + 1} of {count()}" if count() > 1 else ""
-    return f"error: [process {os.environ['RANK']}{machine}]"
-
-
-def is_other() -> bool:
-    """Whether this is another machine than that of the first process."""
-    return count() > 1 and os.environ.get("GROUP_RANK", "0") != "0"
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # several machines
+        return "torchrun [its options as before]"
+    return f"torchrun --nproc_per_node={processes}"
 
 
 def meet_on_cpu(settings: dict[str, Any]) -> None:
@@ -116,56 +69,6 @@ def meet_on_cpu(settings: dict[str, Any]) -> None:
     dist.init_process_group(
         settings["ddp_backend"] or "gloo", store=store, rank=rank, world_size=world_size, timeout=timeout
     )
-
-
-# --- What they share ----------------------------------------------------------------------------------------------
-
-
-def check_shared(directory: Path) -> None:
-    """Check on all processes that they have the same directory, once the first one has made it.
-
-    Checkpoints hold a part of each process, and all machines resume from them.
-
-    Raises:
-        UserError: on all processes alike, where one of them does not see this directory.
-    """
-    if "torch" not in sys.modules:  # it has answered at once
-        return
-    import torch.distributed
-
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    from accelerate.utils import broadcast_object_list, gather_object
-
-    first, name = is_first_process(), [f".shared-{uuid.uuid4().hex}"]
-    if first:
-        (directory / name[0]).touch()
-    try:
-        broadcast_object_list(name)
-        own = f"{directory.resolve()} on {platform.node()}"
-        seen = gather_object([(own, _appears(directory / name[0]))])
-    finally:
-        if first:
-            (directory / name[0]).unlink(missing_ok=True)
-    for process, (place, found) in enumerate(seen):
-        if not found:
-            raise UserError(
-                f"output_dir: {seen[0][0]} is not the directory that process {process} has ({place}); all machines "
-                "write one run and resume from its checkpoints: use an output_dir on a file system that they share, "
-                "as an absolute path"
-            )
-
-
-def _appears(path: Path) -> bool:
-    deadline = time.monotonic() + SHARED_DIR_TIMEOUT
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        for parent in path.parents:
-            with contextlib.suppress(OSError):
-                os.listdir(parent)  # which makes NFS ask its server, instead of what it has found before
-        time.sleep(0.2)
-    return True
 
 
 # --- The end ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from grpo.core import processes
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process
 from grpo.core.settings import as_list, data_label
@@ -88,15 +87,10 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim
         resume: None, `auto` (the run's newest complete checkpoint) or a checkpoint's directory.
 
     Raises:
-        UserError: there is nothing to resume from, or a run would be overwritten. Only on the first process' machine:
-            it would wait for the others in vain, and `held` fails on all of them.
+        UserError: there is nothing to resume from, or a run would be overwritten.
     """
     try:
         return _claim(output_dir, default_dir, resume)
-    except UserError:
-        if not processes.is_other():
-            raise
-        return Claim(output_dir or default_dir)
     except OSError as error:  # a name that is too long
         name = error.filename or output_dir
         raise UserError(f"output_dir: {str(name)!r} cannot be used ({error.strerror}); use another one") from None
@@ -198,7 +192,6 @@ def held(directory: Path, claimed: int | None) -> Iterator[None]:
         UserError: another process holds it, or has written it meanwhile.
     """
     if not is_first_process():
-        processes.check_shared(directory)
         yield
         return
     new = not directory.exists()
@@ -209,7 +202,6 @@ def held(directory: Path, claimed: int | None) -> Iterator[None]:
                 raise UserError(
                     f"output_dir: {str(directory)!r} was written by another run since this one started; {WAYS_OUT}"
                 )
-            processes.check_shared(directory)
             yield
     finally:
         if new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:  # TRL makes completions

@@ -52,7 +52,7 @@ def command_line(argv: list[str]) -> str:
 
 
 def resume_command(output: Path, argv: list[str]) -> str:
-    """The command that resumes the run in `output` from its newest checkpoint, on each of its machines."""
+    """The command that resumes the run in `output` from its newest checkpoint."""
     words = [*_without(argv, "resume_from_checkpoint"), "--resume_from_checkpoint", "auto"]
     return _to_start(words if _names_output(argv) else [*words, "--output_dir", str(output)])
 

@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.core import processes
 from grpo.core.errors import UserError
 from grpo.core.redaction import mask
 from grpo.core.settings import Config
@@ -60,10 +59,9 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
     """
     sealed = checkpoints.read_seal(checkpoint)
     if (before := sealed.get("world_size", world_size)) != world_size:
-        times = "--nnodes times " if processes.count() > 1 else ""
         raise UserError(
             f"resume_from_checkpoint: {checkpoint} was written by {before} processes, and this run has {world_size}: "
-            f"each has its own random numbers and its own part of a rollout; use {times}--nproc_per_node={before}, "
+            f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before}, "
             f"{_or_new_run(checkpoint)}"
         )
     then, now = sealed.get("settings") or {}, as_json(settings)

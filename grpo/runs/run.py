@@ -11,22 +11,17 @@ import re
 import shlex
 import shutil
 import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo.core import processes
 from grpo.core.errors import STOPPED, Interrupted, readable, reason_of
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.runs import advice, checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ECHO = 3.0  # seconds in which torchrun passes on a signal that its processes have got, too, as Slurm sends it
-AT_ONCE = 3.0  # seconds that a second signal waits for a slow disk
 EXAMPLE = "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"  # the demo learns to
 
 
@@ -49,8 +44,7 @@ class Run:
         self.signal = 0
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
-        self._process, self._first = os.getpid(), 0.0  # when the first one came
-        self._second = 0  # where a second one is written to, once the first has come
+        self._process, self._signalled = os.getpid(), False
 
     @property
     def stopped(self) -> bool:
@@ -123,18 +117,15 @@ class Run:
         """What can be done with what there is of the run."""
         if self.config.script.eval_only:
             return "Nothing was measured or written"
-        return self._continue_from(checkpoints.newest(self.output)[0])
-
-    def _continue_from(self, newest: Path | None) -> str:
         argv = self.config.argv
-        if newest:
-            return f"To resume{processes.on_each()}: {record.resume_command(self.output, argv)}"
+        if checkpoints.newest(self.output)[0]:
+            return f"To resume: {record.resume_command(self.output, argv)}"
         if not self.reason and any(self.output.glob("*.safetensors")):
             return f"Training had ended, and its weights are in {self.output} (--eval_only true measures them)"
         if self.reason and self.status == STOPPED:
             return "There is no checkpoint to resume from: start a new run"
         lost = "No checkpoint was complete" if self._trained else "Nothing was trained yet"
-        return f"{lost}. To start again{processes.on_each()}: {record.start_command(self.output, argv)}"
+        return f"{lost}. To start again: {record.start_command(self.output, argv)}"
 
     # Signals
 
@@ -142,8 +133,8 @@ class Run:
     def _signals(self) -> Iterator[None]:
         """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
 
-        A second one ends the process at once, with a line on what is left. What was ignored (nohup) stays so. Only a
-        process' main thread can take signals; elsewhere this does nothing.
+        A second one acts as if nobody had taken the first. What was ignored (nohup) stays so. Only a process' main
+        thread can take signals; elsewhere this does nothing.
         """
         with contextlib.suppress(ValueError):  # not the main thread
             for number in SIGNALS:
@@ -154,66 +145,26 @@ class Run:
         finally:
             for taken, handler in self._taken.items():
                 signal.signal(taken, handler or signal.SIG_DFL)
-            if self._second:
-                signal.set_wakeup_fd(-1)
-                os.close(self._second)
 
     def _take(self, signum: int, frame: Any) -> None:
-        launched = "TORCHELASTIC_RUN_ID" in os.environ
         if os.getpid() != self._process:  # a data loader's worker, forked from it
             if signum != signal.SIGINT:  # the terminal's is for its parent, which finishes the step with its help
-                _as_usual(signum)
+                signal.signal(signum, signal.SIG_DFL)
+                signal.raise_signal(signum)
             return
-        if self._first:
-            if launched and time.monotonic() - self._first > ECHO:
-                _as_usual(signum)
+        launched = "TORCHELASTIC_RUN_ID" in os.environ
+        if launched and self._signalled:  # torchrun passes on what its processes have got, too
             return
-        self._first = time.monotonic()
+        self._signalled = True
+        for number, handler in self._taken.items() if not launched else ():
+            signal.signal(number, handler or signal.SIG_DFL)  # a second one acts as ever
         if not self.training:
-            for number in self._taken if not launched else ():
-                signal.signal(number, signal.SIG_DFL)
             raise Interrupted(name_of(signum), 128 + signum)
         self.signal = signum
-        if not launched:
-            self._end_at_the_second()
         if is_first_process():  # print may be in the middle of a line of its own: write at once
-            text = f"\n{name_of(signum)}: finishing this rollout's steps, then saving; a second one stops at once\n"
-            if launched:
-                text += "note: after 30 seconds torchrun kills it (--shutdown-timeout); its checkpoints remain\n"
-            os.write(2, text.encode())
-
-    def _end_at_the_second(self) -> None:
-        """Let the next signal end this process at once, with a line on what is left.
-
-        A thread waits for it: Python runs handlers in the main one, where a backward pass may take long.
-        """
-        read, self._second = os.pipe()
-        os.set_blocking(self._second, False)
-        signal.set_wakeup_fd(self._second)
-        if sys.platform != "win32":
-            os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are its own
-
-        def wait() -> None:
-            while caught := os.read(read, 1):
-                if caught[0] in self._taken:
-                    self._end_at_once(caught[0])
-            os.close(read)
-
-        threading.Thread(target=wait, daemon=True).start()
-
-    def _end_at_once(self, signum: int) -> None:
-        """End the process: say how to resume, then let run.json and the page say so if that takes no time."""
-        reason, status = f"interrupted by {name_of(signum)}", 128 + signum
-        # known by its seal alone: checking files takes long
-        sealed = next(filter(checkpoints.is_sealed, checkpoints.all_of(self.output)), None)
-        os.write(2, f"\nI{reason[1:]}. {self._continue_from(sealed)}\n".encode())
-        limit = threading.Timer(AT_ONCE, os._exit, [status])
-        limit.daemon = True
-        limit.start()
-        with contextlib.suppress(OSError, ValueError):  # as in `_noted`
-            self._note(reason)
-            report.refresh(self.output)
-        os._exit(status)
+            text = f"\n{name_of(signum)}: finishing this rollout's steps, then saving"
+            text += "; torchrun kills it after 30 seconds (--shutdown-timeout)" if launched else ""
+            os.write(2, f"{text}\n".encode())
 
     # Errors
 
@@ -222,14 +173,15 @@ class Run:
         """Write down how the run broke off, if there is a record of it and room on the disk."""
         try:
             yield
-        except (Exception, Interrupted) as error:
-            by_signal = isinstance(error, Interrupted)
+        except (Exception, KeyboardInterrupt) as error:
+            by_signal = isinstance(error, KeyboardInterrupt)
+            name = str(error) or "Ctrl-C"
             with contextlib.suppress(OSError, ValueError):
-                self._note(f"interrupted by {error}" if by_signal else f"failed: {reason_of(error)}")
+                self._note(f"interrupted by {name}" if by_signal else f"failed: {reason_of(error)}")
             if self._trained and is_first_process():
                 report.refresh(self.output)  # the page says so, and no longer reloads itself
-            if isinstance(error, Interrupted):
-                raise Interrupted(f" by {error}. {self.way_on()}", error.status) from None
+            if by_signal:
+                raise Interrupted(f" by {name}. {self.way_on()}", getattr(error, "status", 130)) from None
             raise
 
 
@@ -266,8 +218,3 @@ def _row(name: str, command: str) -> str:
 
 def name_of(signum: int) -> str:
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
-
-
-def _as_usual(signum: int) -> None:
-    signal.signal(signum, signal.SIG_DFL)
-    signal.raise_signal(signum)
