@@ -33,9 +33,6 @@ from grpo.training.alarms import ALARMS
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
     "python -m pytest": "is what runs this",
-    "python -m grpo check": "takes minutes; tests/config/test_check.py runs it",
-    "python -m grpo compare --seeds 1 2 3 -- --config recipes/demo.yaml": "trains; as test_compare.py does",
-    "python -m grpo compare outputs/demo-GRPO outputs/demo-GRPO-2": "needs a second run",
 }
 FOREIGN = {"nodes", "no-build-isolation", "warmup_ratio"}  # Slurm's, pip's, and transformers' of 2025
 NEED_CUDA = ("use_vllm", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped

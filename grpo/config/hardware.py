@@ -148,8 +148,8 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
     check_number_formats(settings, typed, quantized)
-    notes = engines.fit_to_gpu(settings, typed)
-    notes += _fit_flash_attention(settings, typed)
+    engines.fit_to_gpu(settings)
+    notes = _fit_flash_attention(settings, typed)
     if quantized and importlib.util.find_spec("bitsandbytes") is None:
         key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
         raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")

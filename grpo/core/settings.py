@@ -207,12 +207,6 @@ class Geometry:
         """Completions per optimizer step, on all devices together."""
         return self.per_device_train_batch_size * self.world_size * self.gradient_accumulation_steps
 
-    @property
-    def steps_per_rollout(self) -> int:
-        """Optimizer steps after which a step begins with a rollout again: 1 where every step does."""
-        steps = math.lcm(self.steps_per_generation * self.num_iterations, self.gradient_accumulation_steps)
-        return steps // self.gradient_accumulation_steps
-
     def steps_per_epoch(self, num_rows: int) -> int:
         """Optimizer steps that one pass over `num_rows` prompts takes; prompts that fill no rollout are dropped."""
         micro_steps = num_rows // self.rollout_prompts * self.steps_per_generation * self.num_iterations

@@ -48,22 +48,20 @@ def settle(settings: dict[str, Any], given: set[str]) -> None:
         settings[SWITCH_OF[asked]] = True
 
 
-def fit_to_gpu(settings: dict[str, Any], given: set[str]) -> list[str]:
-    """Hold the engine against the other settings of a run on a GPU, adjust these in place, and say what was adjusted.
+def fit_to_gpu(settings: dict[str, Any]) -> None:
+    """Hold the engine against the other settings of a run on a GPU, and let vLLM fit them, in place.
 
     Raises:
         UserError: the engine cannot work with them, or vLLM is not there.
     """
     engine: str = settings["generation"]
-    notes: list[str] = []
     if settings["eval_only"] or settings["ask"] or settings["merge_only"]:
-        return notes  # there are no rollouts
+        return  # there are no rollouts
     if settings["use_unsloth"] and engine not in ("auto", "hf", "vllm"):
-        raise UserError(f"generation: Unsloth's models decode in a way of their own, not {engine}; give auto or vllm")
+        raise UserError(f"generation: Unsloth's models decode in a way of their own, not {engine}; use auto or vllm")
     if engine == "vllm":
         vllm.check_installed(on_cpu=False)
         fit_vllm(settings)
-    return notes
 
 
 def fit_vllm(settings: dict[str, Any]) -> None:

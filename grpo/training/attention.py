@@ -56,7 +56,6 @@ def candidates(
     device: torch.device,
     dtype: torch.dtype,
     config: PretrainedConfig | None = None,
-    capability: tuple[int, int] | None = None,
 ) -> list[Backend]:
     """The ways of computing packs with what a model runs with, the best first; none where none is known.
 
@@ -64,10 +63,9 @@ def candidates(
         implementation: `config._attn_implementation`.
         dtype: of the queries and keys: autocast's, or the weights' without autocast.
         config: the model's; None: nothing is known of it.
-        capability: of a GPU that is not this machine's.
     """
     if implementation == "sdpa" and device.type == "cuda":
-        why = why_no_varlen(device, dtype, config, capability)
+        why = why_no_varlen(device, dtype, config)
         note = f"packs are computed under a block mask: {why}" if why else None
         # lengths are rounded up, as each new shape costs a GPU a plan, and odd ones have slower kernels
         mask = Backend("sdpa with a block mask", "sdpa", block_mask, 2048, multiple=256, dense=True, note=note)
@@ -88,7 +86,6 @@ def why_no_varlen(
     device: torch.device,
     dtype: torch.dtype,
     config: PretrainedConfig | None = None,
-    capability: tuple[int, int] | None = None,
 ) -> str | None:
     """Why torch's variable-length attention cannot compute this model's packs on this GPU; see `candidates`.
 
@@ -98,8 +95,8 @@ def why_no_varlen(
     """
     if torch.version.hip:
         return "torch's variable-length attention is only known on NVIDIA GPUs"
-    here = capability is None and torch.cuda.is_available()  # otherwise a plan for another machine
-    if (torch.cuda.get_device_capability(device) if here else capability or (8, 0)) < (8, 0):
+    here = torch.cuda.is_available()
+    if here and torch.cuda.get_device_capability(device) < (8, 0):
         return "torch's variable-length attention needs a GPU of the Ampere generation or newer"
     if here and not torch.backends.cuda.is_flash_attention_available():
         return "this torch was built without FlashAttention, and so without variable-length attention"
@@ -130,7 +127,6 @@ def of_settings(
     settings: Mapping[str, Any],
     device: torch.device,
     config: PretrainedConfig | None = None,
-    capability: tuple[int, int] | None = None,
 ) -> Backend | None:
     """The backend that a run with all these settings begins with, as far as they say; None: its steps are not packed.
 
@@ -142,7 +138,7 @@ def of_settings(
     mixed = "bf16" if settings["bf16"] else "fp16" if settings["fp16"] else "no"
     dtype = computing_dtype(mixed, getattr(torch, str(settings["dtype"]), torch.float32))  # auto: what the files hold
     implementation = settings["attn_implementation"] or "sdpa"
-    return next(iter(candidates(implementation, device, dtype, config, capability)), None)
+    return next(iter(candidates(implementation, device, dtype, config)), None)
 
 
 def score(

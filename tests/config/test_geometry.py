@@ -1,7 +1,5 @@
 """grpo/config/geometry.py: what TRL will do with a batch, said before."""
 
-import itertools
-
 import pytest
 from helpers_runs import examples
 from hypothesis import given
@@ -114,7 +112,6 @@ def test_what_is_solved_is_what_trl_does_with_any_settings(case, rows):
     assert geometry.rollout_prompts * geometry.num_generations == geometry.rollout
     assert geometry.per_step == geometry.per_device_train_batch_size * world * geometry.gradient_accumulation_steps
     accumulation, reuse = geometry.gradient_accumulation_steps, geometry.steps_per_generation * geometry.num_iterations
-    assert geometry.steps_per_rollout == next(n for n in itertools.count(1) if n * accumulation % reuse == 0)
     sampler = RepeatSampler(
         range(rows),
         mini_repeat_count=geometry.num_generations,

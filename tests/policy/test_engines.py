@@ -57,7 +57,7 @@ def test_vllm_reserves_only_the_longest_sequence(monkeypatch):
         lengths = {"max_prompt_length": 256, "max_completion_length": 786, "vllm_max_model_length": None}
         base = merge(train_grpo.HYPERPARAMETERS, ["--report_to", "none"], 1).settings
         found = {**base, **settings(generation="vllm"), **lengths, "eval_strategy": "no", **overrides}
-        engines.fit_to_gpu(found, set())
+        engines.fit_to_gpu(found)
         assert found["vllm_max_model_length"] == expected
 
 
