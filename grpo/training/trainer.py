@@ -15,14 +15,12 @@ docs/training-step.md lists what differs and what falls back to TRL's own step.
 """
 
 import contextlib
-import ctypes
 import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
@@ -81,7 +79,6 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
         self._generation = generation
         self._engine = None if generation is None else rollouts.choose(self, generation)
         self._sync_check = SyncCheck()
-        self._heap = Heap() if self.accelerator.device.type == "cpu" else None
         if not packed:
             return
         backend, reason = self._choose_backend(pack_tokens)
@@ -120,8 +117,6 @@ class LeanGRPOTrainer(BaseGRPOTrainer):
     # One batch on its way
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self._heap is not None:
-            self._heap.begin(self.state.global_step)
         self._in_training_step = True
         try:
             return super().training_step(*args, **kwargs)
@@ -264,44 +259,6 @@ def trainer_class(script: ScriptArguments) -> Callable[..., BaseGRPOTrainer]:
         return functools.partial(BaseGRPOTrainer, max_faulty_rewards=script.max_faulty_rewards)
     own = {key: getattr(script, key) for key in ("generation", "packed", "pack_tokens", "max_faulty_rewards")}
     return functools.partial(LeanGRPOTrainer, **own)
-
-
-class Heap:
-    """The C library's memory of this process (glibc's; of another one nothing changes): freed blocks are kept.
-
-    glibc hands blocks above some 32 MB, and whatever is free at the heap's end, back to the system, which zeroes every
-    page that is asked for again: a tenth of the processor time of a training step on a CPU. See mallopt(3).
-
-    Large tensors of many sizes leave holes, though: with all of them kept SmolLM2-135M grew to 12 GB in 17 steps, the
-    first of which needs 6. So those above 128 MB do go back at once; and all that is free does at the start of the
-    first step, and of each that finds the process half as large again as the first one left it.
-    """
-
-    def __init__(self) -> None:
-        trim, mmap, most = -1, -3, 2**31 - 1
-        try:
-            self._library = ctypes.CDLL(None)
-            self.keeps = bool(self._library.mallopt(mmap, 2**27) and self._library.mallopt(trim, most))
-        except (AttributeError, OSError, TypeError):  # another C library
-            self.keeps = False
-        self._step: int | None = None  # the last one that was looked at
-        self._limit: float | None = None  # bytes, once a whole step has passed
-
-    def begin(self, step: int) -> None:
-        """Look at the process' size before the work of this optimizer step, once for each step."""
-        if not self.keeps or step == self._step:
-            return
-        first, self._step = self._step is None, step
-        size = resident()
-        if first or (self._limit is not None and size > self._limit):
-            self._library.malloc_trim(0)
-        elif self._limit is None:
-            self._limit = 1.5 * size
-
-
-def resident() -> int:
-    """Bytes of memory that this process has."""
-    return int(psutil.Process().memory_info().rss)
 
 
 class _Alone:

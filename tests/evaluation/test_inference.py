@@ -70,6 +70,22 @@ def test_merge_only_merges_or_names_what_is_missing(adapter_run, capfd):
         inference.merge(settings(), str(DEMO / "model"))
 
 
+def test_an_interrupted_merge_leaves_nothing_like_a_model(adapter_run, monkeypatch):
+    from transformers import PreTrainedTokenizerFast
+
+    (adapter_run / "merged").rename("first")
+
+    def full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
+        with pytest.raises(OSError, match="No space"):
+            inference.merge(settings(), "run")
+    assert not (adapter_run / "merged").exists()
+    assert inference.merge(settings(), "run").is_dir() and not (adapter_run / "merged.partial").exists()
+
+
 def test_a_question_is_asked_and_its_answer_read(capfd):
     assert train_grpo.main(["--ask", QUESTION, "--model_name_or_path", str(DEMO / "model")]) == 0
     shown = capfd.readouterr().out
