@@ -254,6 +254,19 @@ def train(argv, capfd, processes=1):
 # --- Tables
 
 
+WRITE_UPS = [
+    pytest.param(command, id=f"{number}-{command[:40]}")
+    for number, row in enumerate(tables(TEXTS[ROOT / "docs/write-ups.md"], "what | from"), 1)
+    for command in re.findall(r"`((?:--|python |torchrun )[^`]+)`", row[2])
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", WRITE_UPS)
+def test_what_the_write_ups_teach_runs(command, reader, monkeypatch, capfd):
+    run(command if not command.startswith("--") else f"python train_grpo.py {command}", monkeypatch, capfd)
+
+
 def test_the_table_of_recipes_is_the_folder():
     rows = tables(TEXTS[ROOT / "README.md"], "recipe")
     assert sorted(code(row[0])[0] for row in rows) == sorted(path.stem for path in (ROOT / "recipes").iterdir())

@@ -1,4 +1,4 @@
-"""notebooks/grpo.ipynb: its cells run in their order, and what they train on a T4 fits one."""
+"""notebooks/grpo.ipynb: its cells run in their order."""
 
 import ast
 import json

@@ -173,7 +173,9 @@ def check_number_formats(settings: dict[str, Any], typed: set[str], quantized: b
 
     if settings["ask"] or settings["merge_only"]:
         return
-    if settings["bf16"] and "bf16" not in typed and not torch.cuda.is_bf16_supported(including_emulation=False):
+    used = settings["bf16"] or settings["dtype"] == "bfloat16"
+    asked = (settings["bf16"] and "bf16" in typed) or "dtype" in typed
+    if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(
             f"bf16: {torch.cuda.get_device_name()} has no bfloat16; use --bf16 false --fp16 true --dtype float32 "
             "(--bf16 true emulates it, slowly)"

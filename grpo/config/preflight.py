@@ -304,7 +304,8 @@ def about_surroundings(config: Config) -> Iterator[Check]:
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         for stage in config.stages:
-            yield Check("ok", "stage", stage.describe())
+            never, limit = 0 < config.training.max_steps < stage.first_step, config.training.max_steps
+            yield check_if(never, "stage", stage.describe(), f"it never begins: max_steps ends the run after {limit}")
         if adaptive := config.script.adaptive_rewards:
             names, (low, high) = ", ".join(map(short_name, adaptive)), config.script.adaptive_bounds
             yield Check(

@@ -207,8 +207,6 @@ def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]])
             print(f"\n{what} ({len(found)} of {len(rows)})")
         for row in found[:FEW]:
             show(row)
-        if len(found) > FEW:
-            print(f"  and {len(found) - FEW} more")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -79,14 +79,15 @@ def choose(
     for name in names:
         if name in TRLS:
             reward = _of_trl(name, unused.pop(name, {}), run_parameters)
-            chosen[_logged_name(reward)] = reward
-            continue
-        reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
-        logged = name if name in REWARD_FUNCS else _logged_name(reward)
+            logged = _logged_name(reward)
+        else:
+            reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
+            logged = name if name in REWARD_FUNCS else _logged_name(reward)
+            given = unused.pop(name, None) or unused.pop(logged, None) or {}
+            reward = _with_parameters(logged, reward, given, run_parameters, check=name in REWARD_FUNCS)
         if logged in chosen:
             raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")
-        given = unused.pop(name, None) or unused.pop(logged, None) or {}
-        chosen[logged] = _with_parameters(logged, reward, given, run_parameters, check=name in REWARD_FUNCS)
+        chosen[logged] = reward
     for name in unused:
         raise UserError(f"reward_args: {name!r} is not among reward_funcs ({', '.join(names)}); add or drop it")
     return chosen
@@ -103,7 +104,7 @@ def _of_trl(name: str, given: Mapping[str, Any], run_parameters: Mapping[str, An
     try:
         made: RewardFunc = getattr(trl.rewards, name)(**{**usual, **given})
         made(completion_ids=[[1, 2, 3]])  # has the parameters looked at
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise UserError(f"reward_args: {name}: {error}") from None
     return made
 

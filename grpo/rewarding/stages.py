@@ -5,6 +5,7 @@ starts from the weights and the optimizer state that the last one left, one lear
 a resumed run finds its stage by its step.
 """
 
+import math
 from typing import Any
 
 from grpo.core.errors import UserError
@@ -64,10 +65,16 @@ def _checked(number: int, stage: Any) -> tuple[list[str], list[float], int]:
         raise UserError(f"stages: stage {number} is {stage!r}; write a mapping of {', '.join(KEYS)}, like {EXAMPLE}")
     names, weights, steps = stage["reward_funcs"], stage.get("reward_weights"), stage["max_steps"]
     where = f"stages: stage {number} ({stage['name']})"
-    if not isinstance(names, list) or not names:
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise UserError(f"{where}: reward_funcs: {names!r} is not a list of one or more rewards")
-    if weights is not None and (not isinstance(weights, list) or len(weights) != len(names)):
+    if len(set(names)) < len(names):
+        raise UserError(f"{where}: reward_funcs: {names} has a reward twice; set its weight instead")
+    if weights is None:
+        weights = [1.0] * len(names)
+    if not isinstance(weights, list) or len(weights) != len(names):
         raise UserError(f"{where}: reward_weights: {weights!r} is not a list of {len(names)}, one a reward")
+    if not all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights) or not any(weights):
+        raise UserError(f"{where}: reward_weights: {weights} are not finite numbers, or all 0")
     if type(steps) is not int or steps < 1:
         raise UserError(f"{where}: max_steps: {steps!r} is not a number of optimizer steps; use at least 1")
-    return list(names), [float(weight) for weight in weights or [1.0] * len(names)], steps
+    return names, [float(weight) for weight in weights], steps

@@ -55,12 +55,12 @@ def in_a_new_run(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ..
     lora = model.use_peft or (Path(config.model_name) / "adapter_config.json").exists()
     gpu, optim = not training.use_cpu, getattr(training.optim, "value", training.optim)
     shorter, limit = f"max_completion_length {config.completion_limit // 2}", config.completion_limit > 1
-    four_bit = "load_in_4bit true" + ("" if lora else " with use_peft true")
+    four_bit = "load_in_4bit true" + ("" if lora else " with use_peft true and learning_rate 5e-5")
     return [
         ((SCORING, TRAINING), error.pack_tokens is None, "a smaller per_device_train_batch_size"),
         ((GENERATION, REWARDS), not training.use_vllm, "fewer completions at once (steps_per_generation)"),
         ((GENERATION, EVALUATION, TRAINING), limit, shorter),
-        ((OPTIMIZER, TRAINING, CHECKPOINT), not lora, "use_peft true"),
+        ((OPTIMIZER, TRAINING, CHECKPOINT), not lora, "use_peft true with learning_rate 5e-5"),
         ((OPTIMIZER,), gpu and "8bit" not in optim, "optim adamw_bnb_8bit"),
         ((OPTIMIZER,), gpu and "8bit" in optim and "paged" not in optim, "optim paged_adamw_8bit"),
         ((START, OPTIMIZER), gpu and str(model.dtype) not in ("bfloat16", "float16"), "dtype bfloat16"),

@@ -137,8 +137,9 @@ def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
 def _resume_newest(run: Path) -> Claim:
     """Resume from a run's newest complete checkpoint.
 
-    A run that was killed before it had one starts again: nothing in it is worth keeping. So does a run that torchrun
-    restarts (--max_restarts) before there is anything. Whatever else has no complete checkpoint is left as it is.
+    A run that was killed before it had one starts again, from another run's checkpoint if it had: nothing in it is
+    worth keeping. So does a run that torchrun restarts (--max_restarts) before there is anything. Whatever else has no
+    complete checkpoint is left as it is.
     """
     found, skipped = checkpoints.newest(run)
     if found is not None:
@@ -147,15 +148,23 @@ def _resume_newest(run: Path) -> Claim:
         raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
     weights = any(run.glob("*.safetensors"))
     broken_off = str(recorded(run, "status")).startswith(("running", "interrupted", "failed"))
-    from_its_start = not recorded(run, "settings", "resume_from_checkpoint")  # not from another run's
     sealed = any(map(checkpoints.is_sealed, checkpoints.all_of(run)))
-    if not holds_run(run) or (broken_off and from_its_start and not weights and not sealed):
-        return Claim(str(run), None, (f"note: {run} has no checkpoint yet; starting from the beginning",))
+    origin = recorded(run, "settings", "resume_from_checkpoint")
+    if not holds_run(run) or (broken_off and not weights and not sealed and _elsewhere(origin, run)):
+        start = origin or "the beginning"
+        return Claim(str(run), origin, (f"note: {run} has no checkpoint yet; starting from {start}",))
     detail = f" ({'; '.join(skipped)})" if skipped else ""
     detail += ", but trained weights (--eval_only true evaluates them)" if weights else ""
     raise UserError(
         f"resume_from_checkpoint: {str(run)!r} holds no complete checkpoint{detail}; use another output_dir, or "
         "delete the run"
+    )
+
+
+def _elsewhere(origin: str | None, run: Path) -> bool:
+    """Whether a run began at the beginning, or at a checkpoint of another run, which is still whole."""
+    return origin is None or (
+        Path(origin).resolve().parent != run.resolve() and not checkpoints.problem_with(Path(origin))
     )
 
 

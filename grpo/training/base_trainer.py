@@ -124,8 +124,21 @@ class BaseGRPOTrainer(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with phase(out_of_memory.TRAINING, self):
             loss = super().training_step(*args, **kwargs)
+            self._wait_for_backward()
         self.losses_finite &= loss.isfinite().all()
         return loss
+
+    def _wait_for_backward(self) -> None:
+        """Count it in `step_time`, where a GPU is still at it: TRL's clock stops once it is launched."""
+        if self.accelerator.device.type != "cuda":
+            return
+        start = time.perf_counter()
+        torch.cuda.synchronize()  # transformers would be next to wait, for the loss
+        waited = time.perf_counter() - start
+        if self._step % self.current_gradient_accumulation_steps:
+            self._current_train_step_time += waited
+        else:
+            self._metrics["train"]["step_time"][-1] += waited
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         training = self.model.training

@@ -119,6 +119,7 @@ T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float
         ({}, set(), True, None),
         ({}, set(), False, T4),
         ({}, {"bf16"}, False, None),  # emulated, as asked for
+        ({"bf16": False}, {"bf16"}, False, T4),  # the weights still are
         ({**HALF, "dtype": "float32"}, set(HALF), False, None),
         ({**HALF}, set(HALF), True, "dtype: bfloat16 weights cannot be trained with fp16"),
         ({**HALF, "use_peft": True}, set(HALF), True, None),  # its adapter is float32

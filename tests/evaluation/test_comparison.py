@@ -148,10 +148,9 @@ def test_intervals_of_means_are_students(count):
     assert comparison.mean_interval(values)[1:] == pytest.approx(reference, rel=1e-9)
 
 
-def paid(*values, source=None):
-    of = {} if source is None else {"source": source}
+def paid(*values):
     return [
-        {"question": str(at), "format_strict": True, "rewards": {"f": value}, "reward": value, **of}
+        {"question": str(at), "format_strict": True, "rewards": {"f": value}, "reward": value}
         for at, value in enumerate(values)
     ]
 

@@ -45,7 +45,7 @@ def test_the_summary_comes_first_then_five_flagged_rows(write_jsonl, capsys):
     path = write_jsonl([{"completion": GOOD, "answer": "7"}, {"completion": GOOD[:-1], "answer": "8"}] * 8)
     assert xray.main([path]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("16 rows, 8 of them flagged\n") and out.count("  line ") == 5 and "and 3 more" in out
+    assert out.startswith("16 rows, 8 of them flagged\n") and out.count("  line ") == 5
     assert "line 2: gold '8', extracted '7', total 1.446 (0.446 0.5 0 0.5 0)" in out
 
 

@@ -129,6 +129,11 @@ MISTAKES = {
         dict(names=["get_repetition_penalty_reward"], args={"get_repetition_penalty_reward": {"max_penalty": 1.0}}),
         "reward_args: get_repetition_penalty_reward: max_penalty 1.0 should not be positive",
     ),
+    "no n-grams": (
+        dict(names=["get_repetition_penalty_reward"], args={"get_repetition_penalty_reward": {"ngram_size": 0}}),
+        "reward_args: get_repetition_penalty_reward: ",
+    ),
+    "TRL's twice": (dict(names=["get_repetition_penalty_reward"] * 2), "two rewards are called 'repetition_pen"),
 }
 
 

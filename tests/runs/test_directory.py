@@ -97,6 +97,13 @@ def test_auto_restarts_a_run_killed_before_its_first_one():
     assert found[:2] == ("run", None) and "starting from the beginning" in found.notes[0]
 
 
+def test_auto_restarts_a_branch_killed_before_its_first_one():
+    """From the other run's checkpoint, which it had been told to start from."""
+    make_run("first", [5])
+    make_run("branch", status="running", settings={"resume_from_checkpoint": "first/checkpoint-5"})
+    assert claim("branch", "unused", "auto")[:2] == ("branch", "first/checkpoint-5")
+
+
 def test_auto_restarts_what_torchrun_restarts(monkeypatch):
     with pytest.raises(UserError, match="'run' holds no checkpoint; drop the flag"):
         claim("run", "unused", "auto")
@@ -108,7 +115,7 @@ def test_auto_restarts_what_torchrun_restarts(monkeypatch):
     "record", [{"status": "finished"}, {}, {"status": "running", "settings": {"resume_from_checkpoint": "x"}}]
 )
 def test_auto_never_restarts_a_finished_or_foreign_run(record):
-    """Nor one that had resumed from another's checkpoint."""
+    """Nor one that had resumed from another's checkpoint, which is gone."""
     make_run("run", **record)
     make_checkpoint("run", 3, sealed=False)
     with pytest.raises(UserError, match=r"no complete checkpoint \(run/checkpoint-3: .*delete the run"):
