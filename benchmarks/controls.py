@@ -124,13 +124,13 @@ def print_results(arms: Mapping[str, Mapping[int, Path]]) -> None:
     for arm, some in runs.items():
         found = [compare.read(run) for run in some.values()]
         for measure in ("lenient", "strict") if found else ():
-            ends = (fmean(run.before[measure] for run in found), fmean(run.after[measure] for run in found))
+            ends = map(fmean, zip(*(run.ends[measure] for run in found), strict=True))
             gain = found[0].gains[measure] if len(found) == 1 else compare.mean_gain(found, measure)
-            cells = [*(f"{end:.1f}" for end in ends), compare.signed(gain, measure) if gain else "-"]
+            cells = [*(f"{end:.1f}" for end in ends), gain.in_words() if gain else "-"]
             rows.append([f"{arm} ({', '.join(map(str, some))}), {measure}", *cells])
     print_table("Accuracy in per cent, gains in points (95 % interval)", ["", "before", "after", "gain"], rows)
     lessons = {arm: advantage(runs["real"], runs[arm]) for arm in runs if arm != "real"}
-    rows = [[f"real less {arm}", compare.signed(less, "lenient") if less else "-"] for arm, less in lessons.items()]
+    rows = [[f"real less {arm}", less.in_words() if less else "-"] for arm, less in lessons.items()]
     print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
 
 

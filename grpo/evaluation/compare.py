@@ -22,7 +22,6 @@ from grpo.runs import report
 
 # The key in eval_*.json, and what its numbers are multiplied by; rewards are there where gold answers are not
 MEASURES = {"lenient": ("accuracy_lenient", 100), "strict": ("accuracy_strict", 100), "reward": ("reward", 1)}
-SEEDS = {"seed", "data_seed"}
 # They name a run, or change what is seen and kept of it: not what is trained
 NOT_TRAINED = {*report.NOT_ON_THE_CARD, "logging_dir", "resume_from_checkpoint", "hub_model_id", "project"}
 NOT_TRAINED |= {"eval_every", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "logging_steps"}
@@ -35,44 +34,34 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def in_words(self, places: int = 1) -> str:
+        return f"{self.value:+.{places}f} ({self.low:+.{places}f} to {self.high:+.{places}f})"
+
 
 class Run(NamedTuple):
     """What a run directory says of what was learned: accuracies in per cent (or rewards) and gains, by MEASURES."""
 
-    name: str
+    name: str  # the directory, as it was named
     status: str
-    steps: int | None  # optimizer steps
     facts: dict[str, Any]  # settings, commit and versions; empty where they are not known
-    before: dict[str, float]
-    after: dict[str, float]  # the final ones, also of a run that was only evaluated
+    ends: dict[str, list[float | None]]  # before and after
     gains: dict[str, Estimate]
 
 
 def read(path: Path) -> Run:
     """The run in this directory; UserError where it holds no evaluation."""
     found = report.read_facts(path)
-    record, evaluations, compared = found["record"], found["evaluations"], found["comparison"]
-    before, after = evaluations.get("before", {}), evaluations.get("after", evaluations.get("only", {}))
-    measured = [_measured(before), _measured(after)]
-    if not any(measured):
+    record, evaluations = found["record"], found["evaluations"]
+    summaries = [evaluations.get("before", {}), evaluations.get("after", evaluations.get("only", {}))]
+    ends = {}
+    for measure, (key, times) in MEASURES.items():
+        if any(key in summary for summary in summaries):
+            ends[measure] = [times * summary[key] if key in summary else None for summary in summaries]
+    if not ends:
         raise UserError(f"{str(path)!r} holds no evaluation (eval_*.json); train or evaluate it first")
     code = {"commit": (record.get("commit") or "")[:7], **(record.get("versions") or {})}
-    steps = [line["step"] for line in report.read_metrics(path, "step")]
-    return Run(
-        name=path.resolve().name,
-        status=found["status"],
-        steps=steps[-1] if steps else None,
-        facts={**found["settings"], **code} if found["settings"] else {},
-        before=measured[0],
-        after=measured[1],
-        gains=gains(compared) if "after" in evaluations else {},
-    )
-
-
-def _measured(summary: dict[str, Any]) -> dict[str, float]:
-    return {
-        measure: times * summary[key] for measure, (key, times) in MEASURES.items() if summary.get(key) is not None
-    }
+    facts = {**found["settings"], **code} if found["settings"] else {}
+    return Run(str(path), found["status"], facts, ends, gains(found["comparison"]) if "after" in evaluations else {})
 
 
 def gains(compared: dict[str, Any]) -> dict[str, Estimate]:
@@ -102,67 +91,49 @@ def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 def notes(runs: Sequence[Run], differ: dict[str, list[Any]]) -> list[str]:
     """A line for each reason not to take the mean at face value."""
-    found = [
-        f"{run.name} is not finished ({run.status})" for run in runs if run.status not in ("finished", "evaluated")
-    ]
-    if unknown := [run.name for run in runs if not run.facts]:
-        found.append(f"the settings of {unknown[0]} are not known")
-    elif other := [key for key in differ if key not in SEEDS]:
-        found.append(f"the mean is over different experiments: the runs differ in {', '.join(other)}")
+    found = [f"{run.name}: {run.status}" for run in runs if run.status not in ("finished", "evaluated")]
+    found += [f"{run.name}: its settings are not known" for run in runs if not run.facts]
+    if other := differ.keys() - {"seed", "data_seed"}:
+        found.append(f"the mean is over different experiments: the runs differ in {', '.join(sorted(other))}")
     elif not differ:
         found.append("the runs have the same settings and the same seed: they are one experiment, counted again")
     return found
 
 
-# --- Showing ------------------------------------------------------------------------------------------------------
-
-
-def signed(gain: Estimate, measure: str) -> str:
-    """A gain with its interval: +48.5 (+41.0 to +56.0)."""
-    places = 2 if measure == "reward" else 1
-    return f"{gain.value:+.{places}f} ({gain.low:+.{places}f} to {gain.high:+.{places}f})"
-
-
 def print_runs(runs: Sequence[Run]) -> None:
     """The table, what differs, and what to beware of."""
-    measures = [measure for measure in MEASURES if any(measure in run.before | run.after for run in runs)]
+    measures = [measure for measure in MEASURES if any(measure in run.ends for run in runs)]
     title = "Mean reward" if measures == ["reward"] else "Accuracy in per cent, before -> after; gains in points"
-    table = Table(title=f"{title} (95 % interval)", box=SIMPLE_HEAD, title_justify="left")
-    for heading in ("run", "seed", "steps", *measures):
-        table.add_column(heading, justify="left" if heading == "run" else "right", overflow="fold")
+    show(f"{title} (95 % interval)", soft_wrap=True)  # a table's own title wraps at its width
+    table = Table("run", box=SIMPLE_HEAD)
+    for measure in measures:
+        table.add_column(measure, justify="right", overflow="fold")
     for run in runs:
-        seed, steps = ("-" if value is None else str(value) for value in (run.facts.get("seed"), run.steps))
-        table.add_row(for_rich(run.name), seed, steps, *(_cell(run, measure) for measure in measures))
-    means = [mean_gain(runs, measure) for measure in measures]
-    if any(means):
+        table.add_row(for_rich(run.name), *(_cell(run, measure) for measure in measures))
+    means = {measure: mean_gain(runs, measure) for measure in measures}
+    if any(means.values()):
         table.add_section()
-        cells = [_in_two(signed(mean, each)) if mean else "-" for mean, each in zip(means, measures, strict=True)]
-        table.add_row("mean gain", "", "", *cells)
+        table.add_row("mean gain", *(_in_two(mean, each) if mean else "-" for each, mean in means.items()))
     show(table)
-    differ = differing(runs) if all(run.facts for run in runs) else {}
+    differ = differing(runs)
     if differ:
         show("What differs, run by run:")
     for key, values in differ.items():
-        show(f"  {for_rich(key)}: {for_rich(' | '.join(map(_short, values)))}", soft_wrap=True)
+        texts = (" ".join(str("-" if value is None else value).split()) for value in values)
+        show(f"  {for_rich(key)}: {for_rich(' | '.join(texts))}", soft_wrap=True)
     for line in notes(runs, differ):
         show(f"[yellow]note:[/yellow] {for_rich(line)}", soft_wrap=True)
 
 
 def _cell(run: Run, measure: str) -> str:
     places = 2 if measure == "reward" else 1
-    ends = (run.before.get(measure), run.after.get(measure))
-    text = " -> ".join("-" if end is None else f"{end:.{places}f}" for end in ends)
-    return f"{text}\n{_in_two(signed(run.gains[measure], measure))}" if measure in run.gains else text
+    ends = ("-" if end is None else f"{end:.{places}f}" for end in run.ends.get(measure, (None, None)))
+    return "\n".join([" -> ".join(ends), *([_in_two(run.gains[measure], measure)] if measure in run.gains else [])])
 
 
-def _in_two(gain: str) -> str:
+def _in_two(gain: Estimate, measure: str) -> str:
     """The interval below its gain, so that three measures fit in 80 columns."""
-    return gain.replace(" (", "\n(")
-
-
-def _short(value: Any, room: int = 200) -> str:
-    text = " ".join(str("-" if value is None else value).split())
-    return text if len(text) <= room else f"{text[: room - 1]}…"
+    return gain.in_words(2 if measure == "reward" else 1).replace(" (", "\n(")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -175,11 +146,8 @@ def main(argv: list[str] | None = None) -> int:
         paths = parser.parse_args(argv).runs
         if len({path.resolve() for path in paths}) < max(2, len(paths)):
             raise UserError("compare: name at least two runs, each once")
-        runs = [read(path) for path in paths]
+        print_runs([read(path) for path in paths])
     except (UserError, OSError) as error:  # OSError: a run that may not be read
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return MISTAKE
-    if len({run.name for run in runs}) < len(runs):  # told apart by their paths
-        runs = [run._replace(name=str(path)) for run, path in zip(runs, paths, strict=True)]
-    print_runs(runs)
     return 0
