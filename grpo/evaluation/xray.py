@@ -12,7 +12,6 @@ import argparse
 import inspect
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from grpo.core.errors import UserError
 from grpo.core.parsing import ArgumentParser
 from grpo.data.gold import gold_answers
 from grpo.rewarding import registry
-from rewards import REWARD_FUNCS, count_xml, extract_answer, has_soft_format, has_strict_format
+from rewards import REWARD_FUNCS, count_xml, extract_answer, has_soft_format
 
 FEW = 5  # flagged rows of each kind that are listed
 Row = dict[str, Any]  # as read: line, completion (its text), answer (the gold one); as scored: see `score`
@@ -143,7 +142,6 @@ def _unpaid(text: str, got: str, gold: str, form: Form) -> bool:
     return got != gold is not None and (rewards.is_right(text, gold, form.pattern) or rewards.is_right(after, gold))
 
 
-_EMPTY = re.compile(r"<(reasoning|think)>[\s.…]*</\1>")  # or the prompt's own `...`, copied
 # name: (what is suspicious, whether a completion is, by its text, the answer got from it, the gold one, the form)
 KINDS: dict[str, tuple[str, Callable[[str, str, Any, Form], bool]]] = {
     "unpaid": ("right by the lenient rule but correctness is 0", _unpaid),
@@ -151,24 +149,12 @@ KINDS: dict[str, tuple[str, Callable[[str, str, Any, Form], bool]]] = {
         "format right, answer empty",
         lambda text, got, gold, form: not got and has_soft_format(text, form.template),
     ),
-    "untagged": (
-        "correctness without the tags: the whole text is the answer",
-        lambda text, got, gold, _: got == gold == text.strip(),
-    ),
     "several_answers": ("several <answer> tags: the last one counts", lambda text, *_: text.count("<answer>") > 1),
-    "empty_reasoning": ("reasoning empty, or only dots", lambda text, *_: bool(_EMPTY.search(text))),
     "cut_off": (
         "an opened tag is never closed (cut off?)",
         lambda text, *_: any(text.rfind(f"<{t}>") > text.rfind(f"</{t}>") for t in ("reasoning", "think", "answer")),
     ),
-    "other_digits": ("int reward on digits like ² or ٣", lambda text, got, *_: got.isdigit() and not got.isascii()),
     "costly_tail": ("xmlcount below 0: the tail costs more than the tags earn", lambda text, *_: count_xml(text) < 0),
-    "no_newline": (
-        "strict except for its last newline: xmlcount penalizes all its text",
-        lambda text, got, gold, form: (
-            has_strict_format(text + "\n", form.template) and not has_strict_format(text, form.template)
-        ),
-    ),
 }
 
 

@@ -16,7 +16,7 @@ ENTROPY_WINDOW = 5  # optimizer steps over which entropies are averaged
 IN_A_ROW = 3  # rollouts or optimizer steps that must look alike before an alarm: one may be chance
 DEAD_AFTER = 20  # rollouts after warm-up (before, the policy hardly moves) without any value above 0
 MIN_UPDATES = 5  # optimizer steps with a learning rate above 0 after which some weight must differ
-WARN_ONLY = ("dead_reward", "tiny_variance")  # the run still learns from its other rewards: no reason to stop it
+WARN_ONLY = ("dead_reward",)  # the run still learns from its other rewards: no reason to stop it
 
 
 # --- What a run has shown so far
@@ -57,11 +57,6 @@ class Rollout:
         difference = max(totals) - min(totals)
         return difference if difference > 1e-8 else 0.0
 
-    def spread(self, name: str, group: slice) -> float:
-        """The largest difference between two values of one reward."""
-        values = [value for value in self.rewards[name][group] if value is not None]
-        return max(values) - min(values) if values else 0.0
-
     def correct(self, group: slice) -> list[bool] | None:
         """Which completions of a group are right; None where no reward judges that."""
         known = self.rewards | self.others  # a reward of another stage judges it, too
@@ -74,8 +69,6 @@ class Rollout:
 class Observed:
     """What a run has shown so far. Every checkpoint holds it, so that a resumed run raises what the whole would."""
 
-    scaled_by_group: bool = True  # advantages are divided by the group's standard deviation
-    chat_template_unused: bool = False  # the tokenizer has a chat template, but the prompts are plain text
     metrics: dict[str, list[float]] = field(default_factory=dict)  # TRL's: means of the first and the last steps
     rollouts: list[Rollout] = field(default_factory=list)  # the last IN_A_ROW
     rollouts_seen: dict[str, int] = field(default_factory=dict)  # by reward: those in which its weight was not 0
@@ -88,11 +81,11 @@ class Observed:
     weights_moved: bool | None = None  # None until it is known
 
     @classmethod
-    def restored(cls, found: dict[str, Any], **facts: bool) -> "Observed":
-        """From a checkpoint (`dataclasses.asdict`, through JSON); `facts` follow from the resumed run's settings."""
+    def restored(cls, found: dict[str, Any]) -> "Observed":
+        """From a checkpoint (`dataclasses.asdict`, through JSON)."""
         rollouts = [Rollout(**rollout) for rollout in found["rollouts"]]
         known = {field.name for field in fields(cls)} & found.keys()  # a checkpoint of another version has others
-        return cls(**{**{key: found[key] for key in known}, "rollouts": rollouts, **facts})
+        return cls(**{**{key: found[key] for key in known}, "rollouts": rollouts})
 
     def note(self, key: str, value: float) -> None:
         """The mean of a metric in an optimizer step; of many steps the first and last ENTROPY_WINDOW are kept."""
@@ -156,13 +149,6 @@ def all_truncated(seen: Observed) -> str | None:
     return None
 
 
-@alarm("pass the prompts as chat messages, so that the chat template is applied")
-def no_chat_template(seen: Observed) -> str | None:
-    if seen.chat_template_unused and all_truncated(seen):
-        return "all_truncated fired, and the prompts bypass the model's chat template"
-    return None
-
-
 def _kind(verdict: list[bool] | None) -> str:
     """Why the completions of a group earned the same."""
     if verdict is None or (any(verdict) and not all(verdict)):  # where rewards cancel out, some are right
@@ -200,34 +186,6 @@ def dead_reward(seen: Observed) -> str | None:
         and math.isclose(high, seen.lowest[name], rel_tol=1e-6)
     ]
     return "; ".join(dead) or None
-
-
-def _size(values: list[float | None]) -> float:
-    """How large a reward usually is: nine in ten values are not larger."""
-    sizes = sorted(abs(value) for value in values if value is not None)
-    return sizes[int(0.9 * (len(sizes) - 1))] if sizes else 0.0
-
-
-@alarm(
-    "lower that reward's weight (reward_weights), or set scale_rewards to none or batch, so that the size of a "
-    "difference counts"
-)
-def tiny_variance(seen: Observed) -> str | None:
-    """Dividing by the group's standard deviation turns a difference of a thousandth into a full advantage."""
-    if not seen.has_enough_rollouts or not seen.scaled_by_group:
-        return None
-    scale = max(_size(values) for rollout in seen.rollouts for values in rollout.rewards.values())
-    deciders: set[str] = set()
-    for rollout in seen.rollouts:
-        live = [group for group in rollout.groups() if rollout.differs(group)]
-        tiny = [group for group in live if rollout.differs(group) < 0.02 * scale]
-        if not live or 2 * len(tiny) < len(live):
-            return None
-        deciders |= {name for name in rollout.rewards for group in tiny if rollout.spread(name, group) > 0}
-    return (
-        f"for {IN_A_ROW} rollouts, in at least half of the groups with any variance, differences below 2 % of the "
-        f"rewards' size ({scale:g}) decided the advantage alone; they came from {', '.join(sorted(deciders))}"
-    )
 
 
 @alarm(

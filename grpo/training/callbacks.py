@@ -160,13 +160,7 @@ class Watch(TrainerCallback):
         stop: Callable[..., None] | None = None,
     ) -> None:
         self.trainer, self.path, self.skip, self.stop = trainer, directory / "alarms.jsonl", skip, stop
-        prompt = trainer.train_dataset[0]["prompt"]  # type: ignore[index]  # a Dataset
-        template = getattr(trainer.processing_class, "chat_template", None)
-        self._facts: dict[str, Any] = {
-            "scaled_by_group": trainer.scale_rewards == "group",
-            "chat_template_unused": isinstance(prompt, str) and bool(template),
-        }
-        self.seen = Observed(**self._facts)
+        self.seen = Observed()
         self.raised: dict[str, str] = {}  # messages by the alarm's name
         self._raised_before: set[str] = set()  # alarms of the run that is resumed
         self._read: dict[str, int] = {}  # how many values of each of TRL's metrics were read since its last log
@@ -175,7 +169,7 @@ class Watch(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if kept := _kept(state).get("watch"):  # of the checkpoint that is resumed
-            self.seen = Observed.restored(kept["seen"], **self._facts)
+            self.seen = Observed.restored(kept["seen"])
             self.raised, self._read = kept["raised"], kept["read"]
             self._raised_before = set(self.raised)  # and yet it was resumed
         # part of every checkpoint from here on

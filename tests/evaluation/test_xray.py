@@ -42,11 +42,11 @@ def test_golden_values_come_out():
 
 
 def test_the_summary_comes_first_then_five_flagged_rows(write_jsonl, capsys):
-    path = write_jsonl([{"completion": GOOD, "answer": "7"}, {"completion": GOOD[:-1], "answer": "8"}] * 8)
+    path = write_jsonl([{"completion": GOOD, "answer": "7"}, {"completion": GOOD.replace("7", "7 apples"), "answer": "7"}] * 8)
     assert xray.main([path]) == 0
     out = capsys.readouterr().out
     assert out.startswith("16 rows, 8 of them flagged\n") and out.count("  line ") == 5
-    assert "line 2: gold '8', extracted '7', total 1.446 (0.446 0.5 0 0.5 0)" in out
+    assert "line 2: gold '7', extracted '7 apples', total 1.500 (0.5 0.5 0.5 0 0)" in out
 
 
 def test_values_that_are_not_finite_have_no_part_in_the_sums(monkeypatch):
@@ -99,7 +99,6 @@ def test_suspicions_follow_the_format_of_the_run(tmp_path):
     empty = THINK_FORMAT.format(reasoning="3 + 4", answer="")
     assert in_a_run(tmp_path, empty)["suspicious"] == []
     assert in_a_run(tmp_path, empty, template=THINK_FORMAT)["suspicious"] == ["empty_answer"]
-    assert in_a_run(tmp_path, THINK[:-1], template=THINK_FORMAT)["suspicious"] == ["no_newline"]
 
 
 def test_answers_are_read_by_the_runs_pattern(tmp_path):
@@ -172,14 +171,10 @@ CASES = [  # kind, a completion that is one, a completion that is none; gold is 
     ("unpaid", "3 + 4 = 7.0", "3 + 4 = 8"),
     ("unpaid", "<answer>8</answer> or rather 7", "<answer>8</answer> or rather 9"),
     ("empty_answer", R + "<answer>\n\n</answer>\n", R + "<answer>\n7\n</answer>\n"),
-    ("untagged", " 7\n", "<answer>7"),
     ("several_answers", "<answer>6</answer><answer>7</answer>", "<answer>7</answer></answer>"),
-    ("empty_reasoning", "<reasoning>\n\n</reasoning>\n<answer>\n7\n</answer>\n", GOOD),
     ("cut_off", "<reasoning>\n3 + 4", "3 + 4"),
     ("cut_off", R + "<answer>\n7", R + "<answer>\n7\n</answer>"),
-    ("other_digits", "<answer>²</answer>", "<answer>2</answer>"),
     ("costly_tail", R + "<answer>\n7\n</answer>\n" + "!" * 260, R + "<answer>\n7\n</answer>\n" + "!" * 240),
-    ("no_newline", GOOD[:-1], GOOD),
 ]
 
 

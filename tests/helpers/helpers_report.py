@@ -72,7 +72,7 @@ def write_run(run, text="plain", count=12):
         line |= {"entropy": 0.75, "learning_rate": 2.5e-6, "num_tokens": 500 * step, "step_time": 0.25}
         lines.append(line)
     lines.append({"step": 2 * count, "train_runtime": 9.0, "train_loss": 0.0})
-    alarm = {"step": 4, "name": "tiny_variance", "message": f"It fell: {text}", "remedy": f"Do: {text}"}
+    alarm = {"step": 4, "name": "zero_variance", "message": f"It fell: {text}", "remedy": f"Do: {text}"}
     records = {"before": [], "after": []}
     for index, (before, after) in enumerate([(False, True)] * 5 + [(True, False)] * 2 + [(True, True)]):
         for when, right in (("before", before), ("after", after)):

@@ -80,7 +80,7 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
         "finished 24 of 24 optimizer steps",
         "Too small to tell: plain.",
         "Lenient accuracy 50.0 → 62.5 %",
-        "tiny_variance at step 4 It fell: plain Do: plain",
+        "zero_variance at step 4 It fell: plain Do: plain",
         "Reward 0.2 → 2.4",
         "Loss −1e-5 → −1e-5",
         "Duration 1 h 2 min",
