@@ -171,7 +171,7 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
     if hasattr(head, "log_odds"):
         head.log_odds.fill_(log_odds)
         return
-    # a buffer: it goes where the model goes, and CUDA graphs read it anew
+    # a buffer: it goes where the model goes
     head.register_buffer("log_odds", torch.full((), log_odds, device=head.weight.device), persistent=False)
 
     def hook(module: Any, inputs: tuple, logits: torch.Tensor) -> torch.Tensor:

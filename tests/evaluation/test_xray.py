@@ -42,7 +42,9 @@ def test_golden_values_come_out():
 
 
 def test_the_summary_comes_first_then_five_flagged_rows(write_jsonl, capsys):
-    path = write_jsonl([{"completion": GOOD, "answer": "7"}, {"completion": GOOD.replace("7", "7 apples"), "answer": "7"}] * 8)
+    path = write_jsonl(
+        [{"completion": GOOD, "answer": "7"}, {"completion": GOOD.replace("7", "7 apples"), "answer": "7"}] * 8
+    )
     assert xray.main([path]) == 0
     out = capsys.readouterr().out
     assert out.startswith("16 rows, 8 of them flagged\n") and out.count("  line ") == 5
