@@ -173,21 +173,20 @@ def check_number_formats(settings: dict[str, Any], typed: set[str], quantized: b
 
     if settings["ask"] or settings["merge_only"]:
         return
-    used = settings["bf16"] or settings["dtype"] == "bfloat16"
-    asked = (settings["bf16"] and "bf16" in typed) or "dtype" in typed
+    asked = settings["bf16"] and "bf16" in typed
+    used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise UserError(
-            f"bf16: {torch.cuda.get_device_name()} has no bfloat16; use --bf16 false --fp16 true --dtype float32 "
-            "(--bf16 true emulates it, slowly)"
-        )
-    if not settings["fp16"] or settings["eval_only"] or settings["dtype"] not in ("bfloat16", "float16"):
+        emulated = "--bf16 true emulates it, slowly"
+        way = emulated if quantized else f"use --bf16 false --fp16 true --dtype float32 ({emulated})"
+        raise UserError(f"bf16: {torch.cuda.get_device_name()} has no bfloat16; {way}")
+    if not settings["fp16"] or settings["eval_only"]:
         return
     if quantized:
         raise UserError(
             "fp16: the adapter of quantized weights is bfloat16, and fp16's loss scaling takes float32 gradients; "
             "use --bf16 true --fp16 false"
         )
-    if not settings["use_peft"]:  # an adapter is float32 whatever the weights are
+    if settings["dtype"] in ("bfloat16", "float16") and not settings["use_peft"]:  # an adapter is float32 anyway
         raise UserError(
             f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes float32 "
             "gradients; use --dtype float32, or --bf16 true --fp16 false"

@@ -95,7 +95,7 @@ def notes(runs: Sequence[Run], differ: dict[str, list[Any]]) -> list[str]:
     found += [f"{run.name}: its settings are not known" for run in runs if not run.facts]
     if other := differ.keys() - {"seed", "data_seed"}:
         found.append(f"the mean is over different experiments: the runs differ in {', '.join(sorted(other))}")
-    elif not differ:
+    elif not differ and all(run.facts for run in runs):
         found.append("the runs have the same settings and the same seed: they are one experiment, counted again")
     return found
 
@@ -105,7 +105,8 @@ def print_runs(runs: Sequence[Run]) -> None:
     measures = [measure for measure in MEASURES if any(measure in run.ends for run in runs)]
     title = "Mean reward" if measures == ["reward"] else "Accuracy in per cent, before -> after; gains in points"
     show(f"{title} (95 % interval)", soft_wrap=True)  # a table's own title wraps at its width
-    table = Table("run", box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("run", overflow="fold")
     for measure in measures:
         table.add_column(measure, justify="right", overflow="fold")
     for run in runs:
@@ -115,7 +116,7 @@ def print_runs(runs: Sequence[Run]) -> None:
         table.add_section()
         table.add_row("mean gain", *(_in_two(mean, each) if mean else "-" for each, mean in means.items()))
     show(table)
-    differ = differing(runs)
+    differ = differing(runs) if all(run.facts for run in runs) else {}
     if differ:
         show("What differs, run by run:")
     for key, values in differ.items():

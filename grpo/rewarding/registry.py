@@ -78,7 +78,7 @@ def choose(
     unused = dict(args or {})
     for name in names:
         if name in TRLS:
-            reward = _of_trl(name, unused.pop(name, {}), run_parameters)
+            reward = _of_trl(name, unused.pop(name, {}) or {}, run_parameters)
             logged = _logged_name(reward)
         else:
             reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
@@ -97,12 +97,14 @@ def _of_trl(name: str, given: Mapping[str, Any], run_parameters: Mapping[str, An
     """A reward that TRL makes of parameters; the overlong punishment follows the run's longest completion."""
     import trl.rewards  # here: the X-ray does without TRL
 
-    usual: dict[str, Any] = {}
+    maker = getattr(trl.rewards, name)
+    usual = {key: each.default for key, each in inspect.signature(maker).parameters.items()}
     if name == "get_soft_overlong_punishment":
         limit = int(run_parameters["max_completion_length"])
         usual = {"max_completion_len": limit, "soft_punish_cache": max(1, limit // 5)}
+    _refuse_unfit(name, given, usual)
     try:
-        made: RewardFunc = getattr(trl.rewards, name)(**{**usual, **given})
+        made: RewardFunc = maker(**{**usual, **given})
         made(completion_ids=[[1, 2, 3]])  # has the parameters looked at
     except (TypeError, ValueError, ArithmeticError) as error:
         raise UserError(f"reward_args: {name}: {error}") from None
@@ -231,13 +233,7 @@ def _with_parameters(
 ) -> RewardFunc:
     """The reward with what is given and what follows the run; it keeps its name and can be pickled."""
     known = parameters(reward)
-    if not isinstance(given, Mapping):
-        raise UserError(f"reward_args: {name}: {given!r} is not a dictionary; write {{parameter: value}}")
-    for key, value in given.items():
-        if key not in known or key == "judge":
-            raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(known) or 'none'}")
-        if not _fits(value, default := known[key].default):
-            raise UserError(f"reward_args: {name}: {key} is {value!r}; use a value such as {default!r}")
+    _refuse_unfit(name, given, {key: each.default for key, each in known.items() if key != "judge"})
     follows = {key: value for key, value in run_parameters.items() if key in known and value != known[key].default}
     values = follows | dict(given)
     for key, parameter in known.items():
@@ -260,6 +256,17 @@ def _with_parameters(
     from trl.trainer.utils import is_async_callable  # here: the X-ray does without TRL
 
     return AsyncByName(name, reward) if is_async_callable(reward) else ByName(name, reward)
+
+
+def _refuse_unfit(name: str, given: Any, defaults: Mapping[str, Any]) -> None:
+    """UserError for the first of a reward's `reward_args` that it does not have or cannot take."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"reward_args: {name}: {given!r} is not a dictionary; write {{parameter: value}}")
+    for key, value in given.items():
+        if key not in defaults:
+            raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(defaults) or 'none'}")
+        if not _fits(value, defaults[key]):
+            raise UserError(f"reward_args: {name}: {key} is {value!r}; use a value such as {defaults[key]!r}")
 
 
 def _fits(value: Any, default: Any) -> bool:

@@ -174,6 +174,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
 def _keep_until(step: int, source: Path, target: Path) -> None:
     """Copy a run's lines up to this step, without a session's summary, which is right only at its end."""
     if not source.exists():
+        target.unlink(missing_ok=True)  # of an attempt that was killed before its first checkpoint
         return
     kept = []
     for line in source.read_bytes().split(b"\n"):

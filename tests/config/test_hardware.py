@@ -110,6 +110,7 @@ def test_flash_attention_gives_way_to_sdpa_with_a_line(gpus):
 
 
 HALF = {"bf16": False, "fp16": True}
+QUANTIZED = "fp16: the adapter of quantized weights"
 T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float32"
 
 
@@ -120,10 +121,14 @@ T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float
         ({}, set(), False, T4),
         ({}, {"bf16"}, False, None),  # emulated, as asked for
         ({"bf16": False}, {"bf16"}, False, T4),  # the weights still are
+        ({"dtype": "float32"}, {"dtype"}, False, T4),
         ({**HALF, "dtype": "float32"}, set(HALF), False, None),
         ({**HALF}, set(HALF), True, "dtype: bfloat16 weights cannot be trained with fp16"),
         ({**HALF, "use_peft": True}, set(HALF), True, None),  # its adapter is float32
-        ({**HALF, "use_peft": True, "load_in_4bit": True}, set(HALF), True, "fp16: the adapter of quantized weights"),
+        *(
+            ({**HALF, "dtype": dtype, "use_peft": True, "load_in_4bit": True}, {*HALF, "dtype"}, False, QUANTIZED)
+            for dtype in ("bfloat16", "float32")
+        ),
     ],
 )
 def test_number_formats_that_cannot_train_here_are_one_line(gpus, overrides, typed, bf16, said):

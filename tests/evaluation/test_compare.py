@@ -51,6 +51,12 @@ def test_other_experiments_are_named_beside_their_mean(runs, capsys):
     assert "note: the runs have the same settings and the same seed" in shown(capsys, runs[0], again)
 
 
+def test_a_run_without_its_record_says_so_and_nothing_else(runs, capsys):
+    (runs[1] / "run.json").unlink()
+    text = shown(capsys, *runs)
+    assert "note: seed2: its settings are not known" in text and "differ" not in text and "one experiment" not in text
+
+
 def test_an_unfinished_run_is_shown_without_a_gain(runs, capsys):
     for name in ("eval_after.json", "completions_after.jsonl", "comparison.json"):
         (runs[2] / name).unlink()

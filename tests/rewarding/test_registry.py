@@ -1,5 +1,6 @@
 """grpo/rewarding/registry.py: names and parameters become functions, or one sentence that says what is wrong."""
 
+import math
 import pickle
 import sys
 from pathlib import Path
@@ -132,6 +133,13 @@ MISTAKES = {
     "no n-grams": (
         dict(names=["get_repetition_penalty_reward"], args={"get_repetition_penalty_reward": {"ngram_size": 0}}),
         "reward_args: get_repetition_penalty_reward: ",
+    ),
+    "NaN": (
+        dict(
+            names=["get_repetition_penalty_reward"],
+            args={"get_repetition_penalty_reward": {"max_penalty": math.nan}},
+        ),
+        "reward_args: get_repetition_penalty_reward: max_penalty is nan; use a value such as -1.0",
     ),
     "TRL's twice": (dict(names=["get_repetition_penalty_reward"] * 2), "two rewards are called 'repetition_pen"),
 }

@@ -73,7 +73,10 @@ def test_a_run_that_begins_anew_keeps_no_lines():
 def test_resuming_elsewhere_copies_the_curve():
     make_checkpoint("r", 4)
     Path("r/metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
+    Path("new").mkdir()
+    Path("new/alarms.jsonl").write_text('{"step": 5}\n')  # of an attempt that was killed before its first checkpoint
     records.start_record(Path("new"), config("--output_dir", "new", "--resume_from_checkpoint", "r/checkpoint-4"))
+    assert not Path("new/alarms.jsonl").exists()
     assert Path("new/metrics.jsonl").read_text() == '{"step": 4}\n'
     assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
 
