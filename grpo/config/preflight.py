@@ -244,16 +244,8 @@ def about_model(
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    parts = memory.memory(
-        shape,
-        training,
-        model,
-        per_device,
-        longest,
-        at_once,
-        device_memory=total,
-        dense=bool(backend and backend.dense),
-    )
+    dense = bool(backend and backend.dense)
+    parts = memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total, dense=dense)
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
     finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"

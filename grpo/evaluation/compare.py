@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a run directory says of what was learned: accuracies in per cent (or rewards) and gains, by MEASURES."""
+    """A run directory's record of what was learned: accuracies in per cent (or rewards) and gains, by MEASURES."""
 
     name: str  # the directory, as it was named
     status: str
@@ -83,7 +83,7 @@ def mean_gain(runs: Sequence[Run], measure: str) -> Estimate | None:
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """What is not the same in all runs, but for names: the values by run."""
+    """Settings, commit and versions that are not the same in all runs, names aside: the values by run."""
     keys = dict.fromkeys(key for run in runs for key in run.facts if key not in NOT_TRAINED)
     values = {key: [run.facts.get(key) for run in runs] for key in keys}
     return {key: found for key, found in values.items() if any(value != found[0] for value in found)}

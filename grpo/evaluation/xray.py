@@ -171,7 +171,7 @@ def shown(text: str, room: int) -> str:
 
 
 def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]]) -> None:
-    """What each reward gave on average, then `FEW` flagged rows of each kind."""
+    """Print each reward's mean, then `FEW` flagged rows of each kind."""
 
     def number(value: float | None, style: str = ".3f") -> str:
         return "-" if value is None else format(value, style)

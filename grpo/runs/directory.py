@@ -150,7 +150,7 @@ def _resume_newest(run: Path) -> Claim:
     broken_off = str(recorded(run, "status")).startswith(("running", "interrupted", "failed"))
     sealed = any(map(checkpoints.is_sealed, checkpoints.all_of(run)))
     origin = recorded(run, "settings", "resume_from_checkpoint")
-    if not holds_run(run) or (broken_off and not weights and not sealed and _elsewhere(origin, run)):
+    if not holds_run(run) or (broken_off and not weights and not sealed and _can_begin_again(origin, run)):
         start = origin or "the beginning"
         return Claim(str(run), origin, (f"note: {run} has no checkpoint yet; starting from {start}",))
     detail = f" ({'; '.join(skipped)})" if skipped else ""
@@ -161,8 +161,8 @@ def _resume_newest(run: Path) -> Claim:
     )
 
 
-def _elsewhere(origin: str | None, run: Path) -> bool:
-    """Whether a run began at the beginning, or at a checkpoint of another run, which is still whole."""
+def _can_begin_again(origin: str | None, run: Path) -> bool:
+    """True for a run that began at the beginning, or at a checkpoint of another run that is still whole."""
     return origin is None or (
         Path(origin).resolve().parent != run.resolve() and not checkpoints.problem_with(Path(origin))
     )

@@ -1,4 +1,4 @@
-"""How the completions of a rollout are sampled: TRL's own ways, or in a batch that rows leave when they end."""
+"""Sampling the completions of a rollout: TRL's own ways, or a batch that rows leave when they end."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
