@@ -22,7 +22,7 @@ from grpo.core.errors import UserError, did_you_mean
 from grpo.core.parsing import ArgumentParser, from_yaml, in_our_words, json_word
 from grpo.core.settings import ScriptArguments
 from grpo.data import prompts
-from grpo.rewarding import stages
+from grpo.rewarding import registry, stages
 
 # What belongs to one data set: other data by a flag or a recipe never meets it
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
@@ -110,6 +110,8 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     if {"--help", "-h", "--help_all"} & set(argv):
         _print_and_exit(hyperparameters, argv)
     parser = _parser()
+    if functions := hyperparameters.get("reward_funcs"):
+        hyperparameters = {**hyperparameters, "reward_funcs": registry.names_of(functions)}
     if argv and not argv[0].startswith("-") and argv[0].endswith((".yaml", ".yml")):
         argv = ["--config", *argv]
     recipes = ArgumentParser(prog="python train_grpo.py", add_help=False)
@@ -128,7 +130,8 @@ def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     # A command line cannot say None or the empty list
     unset = {key: value for key, value in merged.items() if value is None or value == []}
     for key in unset:
-        if parser.keys[key].default is not None or key in ("model_name_or_path", "dataset_name"):
+        needed = parser.keys[key].default is not None and key != "use_vllm"  # None: where it is installed
+        if needed or key in ("model_name_or_path", "dataset_name"):
             raise UserError(f"{key}: a value is needed")
     words = [word for key, value in merged.items() if key not in unset for word in parser.words(key, value)]
     namespace, unknown = parser.parse_known_args(words + argv, argparse.Namespace(**unset))

@@ -3,16 +3,17 @@
 import contextlib
 import importlib.util
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
+from trl import GRPOConfig
+from trl.import_utils import is_vllm_available
 
 from grpo.core import gpu, processes
 from grpo.core.errors import UserError
-from grpo.policy import engines, vllm
+from grpo.policy import unsloth
 from grpo.runs import trackers
 from grpo.runs.record import command_line
-
-if TYPE_CHECKING:
-    from trl import GRPOConfig
 
 NO_GPU = """\
 no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
@@ -29,6 +30,7 @@ ON_CPU: dict[str, Any] = {
     "load_in_8bit": False,
 }
 
+NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt, or use --use_vllm false"
 NO_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16"
 
 
@@ -71,7 +73,6 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
             adjusted.
         chosen: the names of those that the command line or the recipe gives.
     """
-    _check_attention(settings["attn_implementation"])
     if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
         import torch
 
@@ -83,6 +84,7 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
     if settings["merge_only"]:  # nothing is computed in it
         typed = typed - {"dtype"}
     notes = fit_to_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
+    settings["use_vllm"] = bool(settings["use_vllm"])
     if settings["merge_only"]:
         settings["dtype"] = dtype
     return notes + trackers.check(settings, asked="report_to" in typed)
@@ -93,17 +95,11 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> l
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    if settings["use_vllm"] and not (settings["eval_only"] or settings["ask"] or settings["merge_only"]):
-        vllm.check_installed(on_cpu=True)
-        engines.fit_vllm(settings)
-        if settings["vllm_mode"] == "server":
-            raise UserError("vllm_mode: a server gets the weights by NCCL, from a GPU; use --vllm_mode colocate")
-        for key in {"vllm_gpu_memory_utilization", "vllm_enable_sleep_mode"} & typed:
-            raise UserError(f"{key}: is for GPUs; drop it (the cache: export {vllm.CPU_CACHE}=2, in GiB)")
-        settings["vllm_enable_sleep_mode"] = False
+    if settings["use_vllm"] and not importlib.util.find_spec("vllm"):
+        raise UserError(NO_VLLM)
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
-    notes = _fit_optimizer_to_cpu(settings, typed) + _about_rounding(settings)
+    notes = _fit_optimizer_to_cpu(settings, typed)
     if settings["bf16"] and not cpu_has_bf16():
         settings["bf16"] = "bf16" in typed
         notes.append(f"{NO_BF16}; {'use --bf16 false' if settings['bf16'] else 'the recipe has it on, it is off'}")
@@ -118,18 +114,6 @@ def cpu_has_bf16() -> bool:
     return any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is of ARM
 
 
-def _about_rounding(settings: dict[str, Any]) -> list[str]:
-    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
-    quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
-    bf16_weights = settings["dtype"] == "bfloat16" and (quantized or not settings["use_peft"])
-    if not bf16_weights or settings["optim"] == "stable_adamw":
-        return []
-    return [
-        f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights; "
-        "stable_adamw does not, nor does dtype float32"
-    ]
-
-
 def _fit_optimizer_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
         if "optim" in typed:
@@ -142,14 +126,12 @@ def _fit_optimizer_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str
 
 def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     import torch
-    from transformers.utils import is_torch_tf32_available
 
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
     check_number_formats(settings, typed, quantized)
-    engines.fit_to_gpu(settings)
-    notes = _fit_flash_attention(settings, typed)
+    notes = _choose_attention(settings, typed) + _choose_vllm(settings, typed)
     if quantized and importlib.util.find_spec("bitsandbytes") is None:
         key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
         raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
@@ -158,12 +140,6 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     elif settings["tf32"] and not is_torch_tf32_available():
         settings["tf32"] = None
         notes.append("note: this GPU has no TF32 (Ampere and later have); tf32 is left unset")
-    notes += _about_rounding(settings)
-    from grpo.training import attention
-
-    backend = attention.of_settings(settings, torch.device("cuda"))
-    at_once = (settings["pack_tokens"] or backend.pack_tokens) if backend else None
-    notes += engines.take_vllm(settings, at_once, typed)
     return notes
 
 
@@ -193,22 +169,33 @@ def check_number_formats(settings: dict[str, Any], typed: set[str], quantized: b
         )
 
 
-def _fit_flash_attention(settings: dict[str, Any], typed: set[str]) -> list[str]:
-    """sdpa where the package flash-attn is missing, or weights have no 16 bits."""
-    from transformers.utils import is_flash_attn_2_available
-
-    if settings["attn_implementation"] != "flash_attention_2":
+def _choose_attention(settings: dict[str, Any], typed: set[str]) -> list[str]:
+    """sdpa where transformers' own flash_attention_2 would have to run and the package is missing."""
+    if settings["packed"] or settings["attn_implementation"] != "flash_attention_2":
+        return []  # packs have torch's own FlashAttention 2
+    if "attn_implementation" in typed or is_flash_attn_2_available():
         return []
-    reason = "is not installed" if not is_flash_attn_2_available() else ""
-    reason = "needs 16-bit weights" if settings["dtype"] == "float32" else reason
-    if reason and "attn_implementation" in typed:
-        raise UserError(
-            f"attn_implementation: flash-attn {reason}; use sdpa, which has torch's own FlashAttention for packs"
-        )
-    if reason:
-        settings["attn_implementation"] = "sdpa"
-        return [f"note: flash-attn {reason}, so attention runs on sdpa, with torch's own FlashAttention for packs"]
-    return []
+    settings["attn_implementation"] = "sdpa"
+    return ["note: flash-attn is not installed, so attention runs on sdpa (packed false)"]
+
+
+def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[str]:
+    """Let vLLM sample where `use_vllm` is unset and it is installed; one line says so."""
+    trains = not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
+    found = is_vllm_available()
+    if not found and (settings["use_vllm"] or any(key.startswith("vllm_") for key in typed)):
+        raise UserError(NO_VLLM)
+    notes = []
+    if settings["use_vllm"] is None and found and trains and not settings["use_unsloth"]:
+        settings["use_vllm"] = True
+        share = f"{settings['vllm_gpu_memory_utilization']:.0%} of the GPU's memory"
+        back = ", which training gets back in between" if settings["vllm_enable_sleep_mode"] else ""
+        notes = [f"note: vLLM samples, in {share}{back} (use_vllm)"]
+    known = settings["max_prompt_length"] and settings["eval_strategy"] == "no" and not settings["use_unsloth"]
+    if settings["use_vllm"] and known and settings["vllm_max_model_length"] is None:
+        # its cache need not hold the longest sequence that the model can take
+        settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
+    return notes
 
 
 def _check_unsloth(settings: dict[str, Any]) -> None:
@@ -218,20 +205,11 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
         raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
     if settings["max_prompt_length"] is None:
         raise UserError("use_unsloth: it must know the longest sequence; set max_prompt_length")
+    unsloth.check_imported()
+    settings["packed"] = False  # it has replaced TRL's class by one with a training step of its own
 
 
-def _check_attention(name: str | None) -> None:
-    from transformers import AttentionInterface
-
-    known = ["eager", *AttentionInterface().valid_keys()]
-    if name is not None and name not in known and "/" not in name:
-        raise UserError(
-            f"attn_implementation: {name!r} is unknown; use sdpa, eager, flash_attention_2, flex_attention, or the "
-            "Hub id of a kernel (kernels-community/flash-attn2)"
-        )
-
-
-def check_optimizer(training: "GRPOConfig") -> None:
+def check_optimizer(training: GRPOConfig) -> None:
     """UserError where the optimizer or its schedule cannot be made, which train() would say after an evaluation."""
     import torch
     from transformers import SchedulerType, Trainer, get_scheduler

@@ -58,7 +58,7 @@ MAIN = {
         "max_completion_length": "tokens; longer completions are cut off",
         "temperature": "of sampling",
         "beta": "weight of the KL penalty; 0: no reference model",
-        "generation": "what samples: lean, hf, vllm, auto",
+        "use_vllm": "unset: vLLM samples where it is installed, on a GPU",
     },
     "Optimization": {
         "per_device_train_batch_size": "completions computed at once per device",

@@ -21,13 +21,12 @@ from grpo.core.settings import Config, as_list
 from grpo.data import prompts
 from grpo.data.dataset import Data, canonical
 from grpo.evaluation import inference
-from grpo.policy import memory, vllm
+from grpo.policy import loading, memory
 from grpo.rewarding import probe
 from grpo.rewarding.answers import kind_of
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, refuse_collisions, refuse_missing, weights_of
 from grpo.runs import hub, trackers
-from grpo.training import attention
 from rewards import XML_COT_FORMAT, short_name, template_parts
 
 if TYPE_CHECKING:
@@ -63,7 +62,9 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     if len(data.held_out) < data.available:
         remedy = "raise eval_samples"
     remedy = f"so few held-out questions show only huge changes; {remedy}"
-    yield check_if(len(data.held_out) < 30, "dataset", finding, remedy)
+    if script.eval_samples == 0:
+        finding += "; eval_samples 0: nothing is evaluated before and after"
+    yield check_if(len(data.held_out) < 30 and script.eval_samples != 0, "dataset", finding, remedy)
     if script.eval_only:
         return
     if rows < config.geometry.rollout_prompts:
@@ -231,8 +232,8 @@ def about_model(
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
     if config.script.eval_only:
         return
-    backend = attention.of_settings(config.settings(), training.device, model_config)
-    at_once = (config.script.pack_tokens or backend.pack_tokens) if backend else None
+    flash = training.device.type == "cuda" and model.attn_implementation in ("flash_attention_2", "sdpa")
+    at_once = (config.script.pack_tokens or (8192 if flash else 2048)) if config.script.packed else None
     per_device = config.geometry.rollout // config.geometry.world_size
     free, total, where = _free_memory(training.device)
 
@@ -244,8 +245,7 @@ def about_model(
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    dense = bool(backend and backend.dense)
-    parts = memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total, dense=dense)
+    parts = memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total)
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
     finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
@@ -304,8 +304,6 @@ def about_surroundings(config: Config) -> Iterator[Check]:
                 "ok", "adaptive", f"{names}: weights follow their success, {low:g} to {high:g} times their own"
             )
         yield Check("ok", "tracker", trackers.describe(config.training))
-        if config.training.use_vllm and config.training.vllm_mode == "server" and is_first_process():
-            yield vllm.about_server(config.training, config.model_name, wait=not config.script.dry_run)
         if config.training.push_to_hub:
             yield hub.check(config.training)
     resume = config.training.resume_from_checkpoint
@@ -319,19 +317,16 @@ def about_surroundings(config: Config) -> Iterator[Check]:
 def run(
     config: Config,
     tokenizer: "PreTrainedTokenizerBase",
-    architecture: "tuple[PretrainedConfig, PeftConfig | None]",
     data: Data,
     rewards: Rewards,
     judge: Judge,
 ) -> None:
     """Print every check of the table, what the rewards give, and a prompt as the model gets it.
 
-    Args:
-        architecture: the configurations of the model and of its adapter, as loading.read_configs gives them.
-
     Raises:
-        UserError: for the first check that failed.
+        UserError: for the first check that failed, and where the model's files cannot be used.
     """
+    architecture = loading.read_configs(config)
     tried, weights = try_out(config, tokenizer, data, rewards)
     checks = check(config, tokenizer, *architecture, data, tried, weights, judge)
     if is_first_process():

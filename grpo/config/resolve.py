@@ -8,14 +8,15 @@ lets `hardware.claim_devices` do so in between.
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo.config import arguments, hardware, validate
+from grpo.config import arguments, hardware, help, validate
 from grpo.config.geometry import fit_evaluation, solve
-from grpo.core.settings import Config, Geometry, Stage
-from grpo.policy import engines
+from grpo.core.errors import UserError
+from grpo.core.settings import IN_MEMORY, Config, Geometry, Stage
 from grpo.rewarding import stages
 from grpo.runs import directory as run_directory
 from grpo.runs import resume
@@ -32,7 +33,6 @@ WITHOUT_TRAINING: dict[str, Any] = {
     "num_generations": 2,
     "num_iterations": 1,
     "optim": "adamw_torch",
-    "generation": "auto",
     "use_vllm": False,
     "stages": None,
     "adaptive_rewards": None,
@@ -75,7 +75,6 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     if settings["merge_only"] and "dtype" not in typed:  # as it was trained
         settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
     validate.check_together(settings, world_size)
-    engines.settle(settings, typed)
     if trains:
         validate.check_effect(settings, typed)
     dropped = below.get("eval_dataset_name")
@@ -90,11 +89,24 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     return Merged(settings, typed, chosen, geometry, in_stages, notes)
 
 
-def configure(hyperparameters: dict[str, Any], argv: list[str]) -> Config:
-    """`resolve`, and this process made ready for what it says: its GPU chosen, its group of processes joined."""
-    merged = merge(hyperparameters, argv, hardware.world_size())
-    hardware.claim_devices(merged.settings, argv)
-    return resolve(hyperparameters, argv, merged)
+def configure(hyperparameters: dict[str, Any], argv: Sequence[str], dataset: Any = None) -> Config:
+    """`resolve`, and this process made ready for what it says: its GPU chosen, its group of processes joined.
+
+    Args:
+        dataset: rows in memory, which replace `dataset_name`.
+    """
+    words = list(argv)
+    if help.answer_at_once(words):
+        sys.exit(0)
+    if dataset is not None:
+        if any(word.partition("=")[0] == "--dataset_name" for word in words):
+            raise UserError(
+                "dataset_name: it would not be read beside `dataset`, the rows in memory; drop one of them"
+            )
+        words += ["--dataset_name", IN_MEMORY]
+    merged = merge(hyperparameters, words, hardware.world_size())
+    hardware.claim_devices(merged.settings, words)
+    return resolve(hyperparameters, words, merged)
 
 
 def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merged: Merged | None = None) -> Config:
@@ -147,5 +159,7 @@ def _changed(hyperparameters: dict[str, Any], settings: dict[str, Any]) -> dict[
     """The settings that differ from the defaults, except names that follow from the model."""
     inline = {**arguments.read(hyperparameters, []).settings, "output_dir": None, "run_name": None}
     validate.read_dictionaries(inline)
+    if inline["use_vllm"] is None:
+        inline["use_vllm"] = settings["use_vllm"]
     inline["report_to"] = (inline["report_to"] or "none").split(",")
     return {key: {"inline": inline[key], "run": value} for key, value in settings.items() if value != inline[key]}

@@ -22,7 +22,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         "at least 1",
         lambda number: number >= 1,
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
-        "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples eval_samples "
+        "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples "
         "eval_num_samples eval_every pack_tokens save_total_limit num_completions_to_print lora_r lora_alpha "
         "ref_model_sync_steps ddp_timeout",
     ),
@@ -30,7 +30,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
         "at least 0",
         lambda number: number >= 0,
-        "num_shots top_k beta epsilon epsilon_high delta weight_decay max_grad_norm warmup_steps entropy_coef "
+        "num_shots eval_samples top_k beta epsilon epsilon_high delta weight_decay max_grad_norm warmup_steps entropy_coef "
         "eval_delay neftune_noise_alpha dataloader_num_workers seed data_seed",
     ),
     (
@@ -51,7 +51,6 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 
 # Where TRL takes any text and complains in the middle of a run
 CHOICES: dict[str, tuple[str, ...]] = {
-    "generation": ("auto", "lean", "hf", "vllm"),
     "vllm_mode": ("colocate", "server"),
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -174,6 +173,13 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
     for key, package in {"use_liger_kernel": "liger_kernel", "deepspeed": "deepspeed"}.items():
         if settings[key] and importlib.util.find_spec(package) is None:
             raise UserError(f"{key}: {package} is not installed; pip install {package.replace('_', '-')}, or drop it")
+    if settings["eval_samples"] == 0 and (settings["eval_every"] or settings["eval_only"]):
+        key = "eval_only" if settings["eval_only"] else "eval_every"
+        raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop {key}")
+    if settings["use_transformers_continuous_batching"]:
+        raise UserError(
+            "use_transformers_continuous_batching: it turns float32 weights into 16-bit ones for good; drop it"
+        )
     if settings["remove_unused_columns"]:
         raise UserError("remove_unused_columns: true would keep the answers from the rewards; drop it")
     if settings["use_peft"] and "lm_head" in (settings["lora_target_modules"] or []):
@@ -199,5 +205,6 @@ def check_effect(settings: dict[str, Any], typed: set[str]) -> None:
     """UserError for a flag that was typed and would be ignored in silence."""
     for flags, switch in NEEDS.items():
         ignored = sorted(key for key in typed if re.match(flags, key) and settings[key] not in (None, False))
-        if ignored and not settings[switch]:
+        by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
+        if ignored and not settings[switch] and not by_itself:
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")

@@ -33,7 +33,7 @@ def _status_of(run: Callable[[], int]) -> int:
         return status
     except KeyboardInterrupt as error:
         print(f"Interrupted{error}", file=sys.stderr, flush=True)
-        if "LOCAL_RANK" in os.environ:
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # a launcher's; vLLM's start sets LOCAL_RANK
             _leave_at_once(143)  # its partners may wait for it in vain
         return getattr(error, "status", 130)
     except UserError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from grpo.core import out_of_memory
 from grpo.core.redaction import mask, printable
 
 # Exit statuses; 128 + n says that signal n ended the run, and 1 that something here is wrong
@@ -27,26 +28,8 @@ class UserError(Exception):
         super().__init__(printable(mask(lines)))
 
 
-class OutOfMemory(UserError):
-    """A device is full.
-
-    Attributes:
-        phase: what it was doing, one of the names in out_of_memory.py.
-        pack_tokens: tokens that a training step computes at once, where it computes packs.
-    """
-
-    def __init__(self, phase: str, reason: str, pack_tokens: int | None) -> None:
-        found = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", reason)
-        super().__init__(f"out of memory in {phase}" + (f" (it asked for {found[1]} more)" if found else ""))
-        self.phase, self.pack_tokens = phase, pack_tokens
-
-
 class Gone(UserError):
     """Another process of this run has ended, or does not answer; no bug of this one, and waiting would not help."""
-
-
-class EngineFailed(RuntimeError):
-    """What samples the completions has failed, in a library of its own: vLLM, or its server."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -86,7 +69,7 @@ DISK_FULL = re.compile(
 # What requirements.txt installs and cannot be done without, as it is imported
 REQUIRED = {
     *("accelerate", "datasets", "filelock", "huggingface_hub", "jinja2", "markupsafe", "math_verify", "matplotlib"),
-    *("numpy", "optimi", "pandas", "peft", "psutil", "rich", "safetensors", "torch", "tqdm", "transformers", "trl"),
+    *("numpy", "pandas", "peft", "psutil", "rich", "safetensors", "torch", "tqdm", "transformers", "trl"),
     "yaml",
 }
 
@@ -158,8 +141,9 @@ TRANSLATIONS = (
     ),
     Translation(
         "the run",
-        lambda error: isinstance(error, EngineFailed),
-        "generation: vLLM failed ({reason}); {left}; repair it, or use --generation auto --use_vllm false. {way_on}",
+        lambda error: _named(error, "UnpicklingError"),  # torch's words advise to run it
+        "resume_from_checkpoint: the checkpoint contains a pickle with code, or a broken one (none of it was run); use "
+        "an earlier one",
     ),
     Translation(
         "loading",
@@ -216,20 +200,25 @@ def reason_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def readable(doing: str = "", advice: Callable[[OutOfMemory], str] | None = None, **facts: Any) -> Iterator[None]:
+def readable(doing: str = "", advice: Callable[[str], str] | None = None, **facts: Any) -> Iterator[None]:
     """Libraries' exceptions in here that a user can act on are UserErrors, by TRANSLATIONS; others pass.
 
     Args:
         doing: the activity, as TRANSLATIONS name it.
-        advice: what to change where a device is full, and how to continue; None leaves that to an outer caller.
+        advice: what to change where a device is full, and how to continue, by what the run was doing; None: only a
+            caller without `doing` says that it is full.
         facts: what the lines need.
     """
     try:
         yield
     except Exception as error:
-        full = error if isinstance(error, OutOfMemory) else error.__cause__  # another's wrapping, with its text
-        if advice is not None and isinstance(full, OutOfMemory):
-            raise UserError(f"{full}; {advice(full)}") from full
-        if isinstance(error, UserError) or (line := translate(error, doing, facts)) is None:
+        if isinstance(error, UserError):
+            raise
+        if full := next((each for each in origins(error) if out_of_memory.is_one(each)), None):
+            if advice is None and doing:
+                raise
+            remedy = f"; {advice(out_of_memory.phase_of(full))}" if advice else ""
+            raise UserError(out_of_memory.in_words(full) + remedy) from error
+        if (line := translate(error, doing, facts)) is None:
             raise
         raise line from error

@@ -1,46 +1,39 @@
-"""A device that is full, and what it was doing: `phase` marks what a piece of code is for."""
+"""A device that is full: how an exception says so, and what the run was doing, from its traceback."""
 
-import contextlib
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from grpo.core.errors import OutOfMemory
-
-if TYPE_CHECKING:
-    from transformers import Trainer
+import traceback
 
 SAYS_SO = re.compile(
     r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED"
-    r"|Free memory on device"  # vLLM's, where it starts
+    r"|Free memory on device|No available memory for the cache blocks"  # vLLM's, where it starts
 )
 START, EVALUATION, GENERATION = "loading", "the evaluation", "generation"
 REWARDS, SCORING, TRAINING = "the rewards", "scoring the rollout", "the training step"
 OPTIMIZER, CHECKPOINT = "the optimizer step", "saving the checkpoint"
+PHASES = {  # functions of the project, TRL and transformers
+    "measure": EVALUATION,
+    "_generate_single_turn": GENERATION,
+    "_calculate_rewards": REWARDS,
+    "_generate_and_score_completions": SCORING,
+    "training_step": TRAINING,
+    "_save_checkpoint": CHECKPOINT,
+    "_inner_training_loop": OPTIMIZER,  # all else in it is above
+}
 
 
 def is_one(error: BaseException) -> bool:
     """Whether an exception says that a device has no memory left."""
-    if isinstance(error, OutOfMemory):
-        return True
     # torch.OutOfMemoryError is a RuntimeError, the CPU allocator raises one, and so do cuBLAS and NCCL
     return isinstance(error, RuntimeError | ValueError) and SAYS_SO.search(str(error)) is not None
 
 
-@contextlib.contextmanager
-def phase(name: str, trainer: "Trainer | None" = None) -> Iterator[None]:
-    """Whatever finds no memory in here does so in this phase; the innermost one counts.
+def phase_of(error: BaseException) -> str:
+    """What was being done, by the innermost known function of the traceback."""
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return next((PHASES[name] for name in reversed(names) if name in PHASES), START)
 
-    What a trainer does for a rollout is part of an evaluation while its model is in evaluation mode.
-    """
-    model = getattr(trainer, "model", None)
-    if name in (GENERATION, REWARDS, SCORING) and model is not None and not model.training:
-        name = EVALUATION
-    try:
-        yield
-    except OutOfMemory:
-        raise
-    except (RuntimeError, ValueError) as error:
-        if not is_one(error):
-            raise
-        raise OutOfMemory(name, str(error), getattr(trainer, "pack_tokens", None)) from error
+
+def in_words(error: BaseException) -> str:
+    """In one line, without a remedy."""
+    found = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", str(error))
+    return f"out of memory in {phase_of(error)}" + (f" (it asked for {found[1]} more)" if found else "")

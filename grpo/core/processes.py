@@ -6,13 +6,11 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from grpo.core.errors import readable
 
 MEETINGS = itertools.count()
-BEFORE_THE_END: list[Callable[[], None]] = []  # what else has to be ended before torch.distributed is
 
 
 def is_first_process() -> bool:
@@ -100,8 +98,6 @@ def end_process_group() -> None:
     gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
     with readable(left="The run had ended here, and all that it saved is complete"):
         PartialState().wait_for_everyone()
-    while BEFORE_THE_END:
-        BEFORE_THE_END.pop()()
     if torch.distributed.is_initialized():
         group = torch.distributed.group.WORLD
         torch.distributed.destroy_process_group()

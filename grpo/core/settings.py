@@ -57,16 +57,13 @@ class ScriptArguments:
     num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3, or of `exemplars`)."})
     prompt_format: str = field(metadata={"help": "How questions are asked and answered: xml or think."})
     reward_funcs: list[str] = field(
-        metadata={"help": "Names from rewards.REWARD_FUNCS, or my_file.my_function with allow_custom_rewards."}
+        metadata={
+            "help": "Names from rewards.REWARD_FUNCS, functions in HYPERPARAMETERS, or my_file.my_function with "
+            "allow_custom_rewards."
+        }
     )
     packed: bool = field(
         metadata={"help": "The training step without padding: the same gradient in less time; false: TRL's own step."}
-    )
-    generation: str = field(
-        metadata={
-            "help": "How completions are sampled: lean (a batch that shrinks as they end), hf (TRL's model.generate), "
-            "vllm; auto: on CUDA vLLM where it is installed and fits in memory, otherwise lean."
-        },
     )
     dataset_config: str | None = field(
         default=None, metadata={"help": "Configuration of a Hub dataset; or write it after the id: openai/gsm8k:main."}
@@ -75,7 +72,7 @@ class ScriptArguments:
         default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
     )
     max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
-    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions."})
+    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions; 0: no evaluation."})
     eval_num_samples: int = field(
         default=1, metadata={"help": "Above 1: also sample each held-out question this often, for maj@k and pass@k."}
     )
@@ -154,7 +151,7 @@ class ScriptArguments:
     pack_tokens: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens a training step computes at once, at most; unset: 2048 on a CPU, mostly 8192 on a GPU"
+            "help": "Tokens a training step computes at once, at most; unset: 8192 with FlashAttention 2, else 2048"
         },
     )
     # The run
@@ -281,6 +278,12 @@ class Config:
         """Arguments of the chat template."""
         found = self.training.chat_template_kwargs
         return found if isinstance(found, dict) else {}
+
+    @property
+    def step_options(self) -> dict[str, Any]:
+        """LeanGRPOTrainer's own arguments."""
+        own = {key: getattr(self.script, key) for key in ("packed", "pack_tokens", "max_faulty_rewards")}
+        return {**own, "attn_implementation": self.model.attn_implementation}
 
     def settings(self) -> dict[str, Any]:
         """All of them, flat; TRL masks its tokens."""

@@ -59,7 +59,7 @@ class Data:
         return {"prompt": prompt, "shots": list(self.shots), "data": rows, "perfect": self.perfect}
 
 
-def build(
+def load_data(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
     prompt_format: PromptFormat,

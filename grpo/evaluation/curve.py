@@ -1,11 +1,9 @@
 """Accuracy on held-out questions while a run trains: a curve over its optimizer steps."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from grpo.core.processes import show
 from grpo.core.settings import Config
@@ -13,11 +11,16 @@ from grpo.data.dataset import Data
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import sharding
-
-if TYPE_CHECKING:
-    from grpo.runs.run import Run
+from grpo.runs.run import Run
 
 MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged, with intervals
+
+
+def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
+    """Evaluate a LeanGRPOTrainer's policy on the held-out questions."""
+    rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
+    with sharding.whole(trainer) as policy:
+        return evaluate.measure(config, policy, trainer.processing_class, data, trainer.judge, rewards)
 
 
 class AccuracyCurve(TrainerCallback):
@@ -26,25 +29,16 @@ class AccuracyCurve(TrainerCallback):
     Nothing of it is random, so that the weights are those of a run without it.
 
     Args:
-        trainer: a BaseGRPOTrainer.
+        trainer: a LeanGRPOTrainer.
         before: the evaluation before training.
 
     Attributes:
         after: the evaluation after the last step; None while that has not been made.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        run: Run,
-        trainer: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        data: Data,
-        before: Evaluation,
-    ) -> None:
-        self.every = config.script.eval_every or 0
-        self.config, self.run, self.trainer = config, run, trainer
-        self.tokenizer, self.data, self.before = tokenizer, data, before
+    def __init__(self, run: Run, trainer: Any, data: Data, before: Evaluation) -> None:
+        self.every = run.config.script.eval_every or 0
+        self.run, self.trainer, self.data, self.before = run, trainer, data, before
         self.after: Evaluation | None = None
         self._measured = {"step": -1}  # the last one; part of every checkpoint
 
@@ -64,13 +58,11 @@ class AccuracyCurve(TrainerCallback):
         return state.global_step % self.every == 0 or state.global_step >= state.max_steps
 
     def _measure(self) -> None:
-        trainer, config, script = self.trainer, self.config, self.config.script
+        trainer, config = self.trainer, self.run.config
         ends = trainer.state.global_step >= trainer.state.max_steps
         if not ends:  # greedy answers alone
-            config = dataclasses.replace(config, script=dataclasses.replace(script, eval_num_samples=1))
-        with sharding.whole(trainer) as policy:
-            rewards = evaluate.rewards_in(trainer)
-            evaluation = evaluate.measure(config, policy, self.tokenizer, self.data, trainer.judge, rewards)
+            config = dataclasses.replace(config, script=dataclasses.replace(config.script, eval_num_samples=1))
+        evaluation = measure(config, trainer, self.data)
         self.after = evaluation if ends else None
         self._log(evaluation[0])
 
@@ -94,13 +86,3 @@ class AccuracyCurve(TrainerCallback):
             parts.insert(0, f"reward {summary['reward']:.2f}")
         if trainer.is_world_process_zero():
             show(f"step {step}, held-out questions: {', '.join(parts[:2])}")
-
-
-def follow(
-    config: Config, run: Run, trainer: Any, tokenizer: PreTrainedTokenizerBase, data: Data, before: Evaluation
-) -> AccuracyCurve:
-    """Add the curve to a trainer where `eval_every` asks for one."""
-    curve = AccuracyCurve(config, run, trainer, tokenizer, data, before)
-    if curve.every:
-        trainer.add_callback(curve)
-    return curve

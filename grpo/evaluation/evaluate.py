@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 from rich.panel import Panel
 from rich.table import Table
 
-from grpo.core.out_of_memory import EVALUATION, phase
 from grpo.core.processes import show
 from grpo.core.redaction import for_rich
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.evaluation.comparison import mean_interval, rewards_of
-from grpo.policy.generation import Sampling, generate, training_autocast
+from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
 from grpo.rewarding import registry, scoring
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
@@ -93,12 +92,12 @@ def measure(
     prefill, chat = data.prompt_format.prefill, data.prompt_format.chat
     prompts = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs)
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
-    drawn: list[tuple[list[int], bool]] = []
-    with phase(EVALUATION), training_autocast(training, model):
-        greedy = generate(model, tokenizer, prompts, limit, batch_size)
+    drawn: list[Completion] = []
+    with training_autocast(training, model):
+        greedy = answer(model, tokenizer, prompts, limit, batch_size)
         if k > 1:
             many = [prompt for prompt in prompts for _ in range(k)]
-            drawn = generate(model, tokenizer, many, limit, batch_size, Sampling.like(training))
+            drawn = answer(model, tokenizer, many, limit, batch_size, Sampling.of(training), training.seed)
     records = []
     rows = data.held_out.to_list()
     for row, (ids, cut) in zip(rows, greedy, strict=True):
@@ -172,11 +171,6 @@ def save(directory: Path, when: str, summary: dict[str, Any], records: Sequence[
     (directory / f"eval_{when}.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     (directory / f"completions_{when}.jsonl").write_text(lines, encoding="utf-8")
-
-
-def rewards_in(trainer: Any) -> Rewards:
-    """A trainer's rewards by the names that TRL logs."""
-    return dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
 
 
 def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:

@@ -11,8 +11,8 @@ from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import printable
 from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat, Shot, tokenize
-from grpo.policy.generation import generate, training_autocast
-from grpo.policy.loading import load, load_tokenizer, read_adapter, read_model_config
+from grpo.policy import sampling
+from grpo.policy.loading import load_model, load_tokenizer, read_adapter, read_model_config
 from grpo.runs import hub
 from rewards import extract_answer
 
@@ -48,8 +48,8 @@ def answer(
     """The greedy completion of the question that `--ask` gives, and the answer read out of it."""
     training = config.training
     prompts = tokenize([prompt_format.prompt(config.script.ask or "", shots)], tokenizer, config.template_kwargs)
-    with training_autocast(training, model):
-        ((ids, cut),) = generate(model, tokenizer, prompts, config.completion_limit, batch_size=1)
+    with sampling.training_autocast(training, model):
+        ((ids, cut),) = sampling.answer(model, tokenizer, prompts, config.completion_limit, batch_size=1)
     text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
     end = f" (cut off at {config.completion_limit} tokens)" if cut else ""
     read = extract_answer(text, prompt_format.pattern)
@@ -78,7 +78,9 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
     base_name = adapter.base_model_name_or_path or ""  # read_adapter has seen that it is there
     read_model_config(base_name, **source)
     with readable("loading", name=str(directory)):
-        base = AutoModelForCausalLM.from_pretrained(base_name, dtype="auto", **source)
+        base = AutoModelForCausalLM.from_pretrained(
+            base_name, dtype="auto", attn_implementation="eager", **source
+        )
         dtype = config.model.dtype
         number = base.dtype if dtype in (None, "auto") else getattr(torch, dtype)
         model = PeftModel.from_pretrained(base.float(), directory).merge_and_unload()
@@ -107,5 +109,5 @@ def use_saved(config: Config, prompt_format: PromptFormat, exemplars: Sequence[S
     prompt_format, shots = trained or (prompt_format, exemplars[: config.script.num_shots])
     tokenizer, prompt_format = load_tokenizer(config, prompt_format)
     print(f"{config.model_name} answers:\n")
-    print(answer(config, load(config), tokenizer, prompt_format, shots))
+    print(answer(config, load_model(config)[0], tokenizer, prompt_format, shots))
     return 0

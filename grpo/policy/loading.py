@@ -1,25 +1,25 @@
 """The model, its configuration and its tokenizer, from a directory or the Hub; files that cannot be used are one line.
 
-Configurations are read before preflight, weights after it, and all of them before a run writes anything.
+Configurations are read for preflight, weights after it, and all of them before a run writes anything.
 """
 
-import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
+
+from peft import PeftConfig, PeftModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.utils import logging
+from transformers.utils.peft_utils import find_adapter_config_file
+from trl import get_peft_config, get_quantization_config
 
 from grpo.core.errors import UserError, readable
-from grpo.core.out_of_memory import START, phase
 from grpo.core.settings import Config
 from grpo.data import prompts
 from grpo.data.prompts import PromptFormat
 from grpo.policy import sharding, unsloth
-
-if TYPE_CHECKING:
-    from peft import PeftConfig
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
 def _check_path(name: str) -> None:
@@ -30,11 +30,8 @@ def _check_path(name: str) -> None:
         raise UserError(f"model_name_or_path: the directory {name!r} does not exist; use another one or a Hub id")
 
 
-def read_adapter(name: str, revision: str | None) -> "PeftConfig | None":
+def read_adapter(name: str, revision: str | None) -> PeftConfig | None:
     """The adapter's configuration; None where `name` is a whole model."""
-    from peft import PeftConfig
-    from transformers.utils.peft_utils import find_adapter_config_file
-
     _check_path(name)
     with readable("loading", name=name):
         found = find_adapter_config_file(name, revision=revision)
@@ -49,35 +46,25 @@ def read_adapter(name: str, revision: str | None) -> "PeftConfig | None":
     return adapter
 
 
-def read_model_config(name: str, attn_implementation: str | None = None, **source: Any) -> "PretrainedConfig":
+def read_model_config(name: str, **source: Any) -> PretrainedConfig:
     """The configuration of a causal language model, without its weights.
 
     Args:
         name: a local directory or a Hub id.
-        attn_implementation: the one that the settings ask for.
         source: `revision` and `trust_remote_code`.
 
     Raises:
-        UserError: there is none, it is a masked LM's, or it asks for an attention kernel that the settings do not.
+        UserError: there is none, or it is a masked LM's.
     """
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
     _check_path(name)
     with readable("loading", name=name):
         config = AutoConfig.from_pretrained(name, **source)
-    kernel = str(getattr(config, "_attn_implementation", None))
-    if "/" in kernel and kernel != attn_implementation:  # transformers would download and run it
-        raise UserError(
-            f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {kernel!r}, a binary to "
-            f"be downloaded; take _attn_implementation out of it, or trust it (--attn_implementation {kernel})"
-        )
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         raise UserError(f"model_name_or_path: {name!r} is a masked LM ({config.model_type}); GRPO needs a causal LM")
     return config
 
 
-def _read(config: Config) -> tuple["PeftConfig | None", str, dict[str, Any], "PretrainedConfig"]:
+def _read(config: Config) -> tuple[PeftConfig | None, str, dict[str, Any], PretrainedConfig]:
     """The saved adapter, if there is one; the model's name, where it comes from, and its configuration."""
     name = str(config.model.model_name_or_path)
     revision: str | None = config.model.model_revision
@@ -85,29 +72,21 @@ def _read(config: Config) -> tuple["PeftConfig | None", str, dict[str, Any], "Pr
     if adapter:
         name, revision = str(adapter.base_model_name_or_path), adapter.revision
     source = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
-    return adapter, name, source, read_model_config(name, config.model.attn_implementation, **source)
+    return adapter, name, source, read_model_config(name, **source)
 
 
-def read_configs(config: Config) -> tuple["PretrainedConfig", "PeftConfig | None"]:
+def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
     """The configurations of the model (an adapter's base model) and of the adapter: a saved one, a new one, or None.
 
     Raises:
         UserError: the files cannot be used, or settings do not fit this kind of model.
     """
-    from trl import get_peft_config
-
-    script, model, training = config.script, config.model, config.training
+    script, model = config.script, config.model
     adapter, name, _, model_config = _read(config)
     try:
         peft_config = adapter or get_peft_config(model)
     except ValueError as error:
         raise UserError(f"use_peft: PEFT refuses the settings of the adapter ({error}); see lora_*") from None
-    experts = hasattr(model_config.get_text_config(), "output_router_logits")
-    if training.router_aux_loss_coef and not experts:
-        raise UserError(
-            f"router_aux_loss_coef: {training.router_aux_loss_coef} is for mixtures of experts, which {name} is not; "
-            "drop it"
-        )
     if script.merge_lora and peft_config is None:
         raise UserError("merge_lora: there is no adapter to merge; add --use_peft true, or drop it")
     if (model.load_in_4bit or model.load_in_8bit) and peft_config is None and not script.eval_only:
@@ -118,76 +97,60 @@ def read_configs(config: Config) -> tuple["PretrainedConfig", "PeftConfig | None
     return model_config, peft_config
 
 
-def load(config: Config) -> Any:
-    """The policy, a PreTrainedModel or PeftModel on this process' device; a saved adapter on its base, to train on.
+def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
+    """The policy, on this process' device, and the adapter that the trainer is to make on it, if any.
+
+    A PreTrainedModel, or a PeftModel where a saved adapter is trained further.
 
     Raises:
-        UserError: weights are missing, do not fit config.json, or are not finite.
+        UserError: weights are missing, or do not fit config.json.
     """
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-    from trl import get_quantization_config
-
-    name, training = str(config.model.model_name_or_path), config.training
+    name, training, model = str(config.model.model_name_or_path), config.training, config.model
     if config.script.use_unsloth:
-        with readable("loading", name=name), phase(START):
-            return unsloth.load(config)
+        with readable("loading", name=name):
+            return unsloth.load(config), None
     adapter, base, source, _ = _read(config)
     options: dict[str, Any] = {
-        "dtype": config.model.dtype,
-        "attn_implementation": config.model.attn_implementation,
-        "quantization_config": get_quantization_config(config.model),
-        **cast(dict[str, Any], training.model_init_kwargs or {}),
+        "dtype": model.dtype,
+        "attn_implementation": runs_on(config),
+        "quantization_config": get_quantization_config(model),
+        **(training.model_init_kwargs if isinstance(training.model_init_kwargs, dict) else {}),
     }
-    quiet = _without_bar() if os.path.isdir(base) else contextlib.nullcontext()  # with it a download shows its own
-    with readable("loading", name=name), phase(START), sharding.loaded_whole(), warnings.catch_warnings(), quiet:
+    if os.path.isdir(base):  # of a download the bar is worth its line
+        logging.disable_progress_bar()
+    with readable("loading", name=name), sharding.loaded_whole(), warnings.catch_warnings():
         loaded: Any = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
-        model, found = loaded
+        policy, found = loaded
         if options["quantization_config"] is None:
-            model = model.to(training.device)
+            policy = policy.to(training.device)
         if adapter:
             trainable = not config.script.eval_only  # by default an adapter is loaded frozen
             # PEFT only warns of weights that it does not find, and leaves them as a new adapter's
             warnings.filterwarnings("error", message="Found missing adapter keys", category=UserWarning)
-            model = PeftModel.from_pretrained(
-                model, name, revision=config.model.model_revision, is_trainable=trainable
-            )
+            policy = PeftModel.from_pretrained(policy, name, revision=model.model_revision, is_trainable=trainable)
     if missing := sorted(found["missing_keys"]):  # transformers draws them, and training would start from noise
         raise UserError(
             f"model_name_or_path: {base!r} lacks {len(missing)} of the weights that its config.json asks for "
             f"({', '.join(missing[:2])}{', …' if len(missing) > 2 else ''}); download it again"
         )
-    for key, weight in model.named_parameters():
-        number = weight.is_floating_point() and weight.element_size() > 1 and not weight.is_meta  # not quantized
-        if number and not weight.isfinite().all():
-            raise UserError(
-                f"model_name_or_path: weights of {name!r} are not finite ({key}); use an earlier checkpoint"
-            )
-    return model
+    return policy, None if adapter or config.script.eval_only else get_peft_config(model)
 
 
-@contextlib.contextmanager
-def _without_bar() -> Iterator[None]:
-    """Without transformers' bar of what is read from a disk in seconds."""
-    from transformers.utils import logging
+def runs_on(config: Config) -> str:
+    """The attention of the model itself: sdpa where packs are what FlashAttention 2 computes (training/attention.py).
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+    While it samples, transformers' FlashAttention would unpad the whole cache in every layer for every token.
+    """
+    asked = config.model.attn_implementation or "sdpa"
+    return "sdpa" if asked == "flash_attention_2" and config.script.packed else asked
 
 
-def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple["PreTrainedTokenizerBase", PromptFormat]:
+def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple[PreTrainedTokenizerBase, PromptFormat]:
     """The model's tokenizer, padding on the left, with a pad token; and the prompt format that it can render.
 
     Raises:
         UserError: there is none, it has no end token, or its chat template cannot render a question.
     """
-    from transformers import AutoTokenizer
-
     name, training = str(config.model.model_name_or_path), config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     _check_path(name)
@@ -208,7 +171,7 @@ def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple["PreTra
             )
         prompt_format = dataclasses.replace(prompt_format, chat=False)
     if prompt_format.chat:
-        _check_template(tokenizer, prompt_format, name, cast(dict[str, Any], training.chat_template_kwargs or {}))
+        _check_template(tokenizer, prompt_format, name, config.template_kwargs)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     prompt = prompts.rendered(prompt_format.prompt("2 + 2?"), tokenizer, config.template_kwargs)
@@ -216,7 +179,7 @@ def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple["PreTra
 
 
 def _check_template(
-    tokenizer: "PreTrainedTokenizerBase", prompt_format: PromptFormat, name: str, kwargs: dict[str, Any]
+    tokenizer: PreTrainedTokenizerBase, prompt_format: PromptFormat, name: str, kwargs: dict[str, Any]
 ) -> None:
     where = f"model_name_or_path: the chat template of {name!r}"
     where += f" with chat_template_kwargs {kwargs}" if kwargs else ""

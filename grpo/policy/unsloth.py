@@ -1,8 +1,8 @@
 """Unsloth replaces Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
 
-import contextlib
-import importlib.util
 import os
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,46 +10,35 @@ from typing import Any
 from grpo.core.errors import UserError
 from grpo.core.settings import Config
 
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
-def import_if_asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> None:
-    """Import Unsloth where the settings say `use_unsloth`, before anything imports the libraries that it patches.
 
-    The settings are parsed with what it patches (trl, transformers, peft), so this looks for one of them by itself;
-    `resolve` then checks them all.
-
-    Raises:
-        UserError: Unsloth is not installed, or there is not one GPU for it.
-    """
-    if not _asked(hyperparameters, argv):
+def import_if_asked(argv: Sequence[str]) -> None:
+    """Import Unsloth where a flag or a recipe asks for it, before the libraries that it patches; UserError without it."""
+    words = " ".join(argv)
+    asked, recipe = (re.search(rf"--{flag}[= ]?(\S*)", words) for flag in ("use_unsloth", "config"))
+    paths = [Path(recipe[1]), RECIPES / f"{recipe[1]}.yaml"] if recipe else []
+    text = next((path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()), "")
+    if asked[1].lower() in ("false", "no", "0") if asked else not re.search(r"(?mi)^use_unsloth: *true", text):
         return
-    if importlib.util.find_spec("unsloth") is None:
-        raise UserError(
-            "use_unsloth: Unsloth is not installed; pip install -r requirements-unsloth.txt in an environment of its "
-            "own, or use --use_unsloth false"
-        )
-    import torch
-
-    if not torch.cuda.device_count():
-        raise UserError("use_unsloth: Unsloth needs a CUDA GPU, and none is visible; use --use_unsloth false")
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
-    # Importing it starts CUDA, which reads this variable once and for all
+    # It uses one GPU, and importing it starts CUDA, which reads this variable once and for all
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    import unsloth  # noqa: F401
+    try:
+        import unsloth  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"use_unsloth: Unsloth is not installed ({error}); pip install -r requirements-unsloth.txt in an "
+            "environment of its own, or use --use_unsloth false"
+        ) from None
 
 
-def _asked(hyperparameters: dict[str, Any], argv: Sequence[str]) -> bool:
-    from grpo.core import parsing  # here: it needs a library, and main reports what is missing
-
-    parser = parsing.ArgumentParser(add_help=False)
-    parser.add_argument("--config", nargs="?")
-    parser.add_argument("--use_unsloth", nargs="?", const="true")
-    given, _ = parser.parse_known_args(argv)
-    asked = hyperparameters.get("use_unsloth", False)
-    if given.config and Path(given.config).is_file():
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # `resolve` reports what is wrong with it
-            asked = parsing.from_yaml(Path(given.config).read_text(encoding="utf-8-sig")).get("use_unsloth", asked)
-    return str(given.use_unsloth or asked).lower() not in ("false", "f", "no", "n", "0")
+def check_imported() -> None:
+    """UserError where the settings ask for Unsloth too late: in HYPERPARAMETERS, or where other code calls `main`."""
+    if "unsloth" not in sys.modules:
+        raise UserError(
+            "use_unsloth: Unsloth has to be imported before the libraries that it patches; use --use_unsloth true, or "
+            "`import unsloth` first"
+        )
 
 
 def load(config: Config) -> Any:
@@ -62,7 +51,7 @@ def load(config: Config) -> Any:
     loaded, _ = FastLanguageModel.from_pretrained(  # the tokenizer is the one that was checked
         model_name=model.model_name_or_path,
         revision=None if model.model_revision == "main" else model.model_revision,
-        max_seq_length=(script.max_prompt_length or 0) + (training.max_completion_length or 0),
+        max_seq_length=(script.max_prompt_length or 0) + config.completion_limit,
         dtype=None if model.dtype in (None, "auto") else getattr(torch, model.dtype),
         load_in_4bit=model.load_in_4bit,
         load_in_8bit=model.load_in_8bit,

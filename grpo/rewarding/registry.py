@@ -28,7 +28,23 @@ NOT_PASSED = {"prompt", "completion", "completion_ids"}  # the columns that TRL 
 # What rewards get by keyword besides the data's columns, and two columns that all data has by then
 PASSED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 ALWAYS = (*PASSED, "question", "answer")
+OF_THE_SCRIPT: Rewards = {}  # functions that HYPERPARAMETERS lists, by name
 TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
+
+
+def names_of(reward_funcs: Sequence[str | RewardFunc]) -> list[str]:
+    """The names of rewards that are given by name or, in HYPERPARAMETERS, as functions; these are then known by them.
+
+    >>> names_of(["correctness_reward_func", REWARD_FUNCS["int_reward_func"]])
+    ['correctness_reward_func', 'int_reward_func']
+    """
+    names = []
+    for reward in reward_funcs:
+        name = reward if isinstance(reward, str) else _logged_name(reward)
+        if not isinstance(reward, str) and reward is not REWARD_FUNCS.get(name):
+            OF_THE_SCRIPT[name] = reward
+        names.append(name)
+    return names
 
 
 class ByName:
@@ -69,9 +85,10 @@ def choose(
     Raises:
         UserError: an unknown, repeated or unloadable reward, or a parameter that it does not have or cannot take.
     """
+    known = {**REWARD_FUNCS, **OF_THE_SCRIPT}
     for name in names or ["nothing"]:
-        if name not in REWARD_FUNCS and name not in TRLS and "." not in name:
-            raise UserError(f"reward_funcs: {name!r} is not a reward{_instead(name, [*REWARD_FUNCS, *TRLS])}")
+        if name not in known and name not in TRLS and "." not in name:
+            raise UserError(f"reward_funcs: {name!r} is not a reward{_instead(name, [*known, *TRLS])}")
     if weights is not None and len(weights) != len(names):
         raise UserError(f"reward_weights: {len(weights)} weights for {len(names)} reward_funcs; set one for each")
     chosen: Rewards = {}
@@ -81,8 +98,8 @@ def choose(
             reward = _of_trl(name, unused.pop(name, {}) or {}, run_parameters)
             logged = _logged_name(reward)
         else:
-            reward = REWARD_FUNCS[name] if name in REWARD_FUNCS else _load(name, allow_custom)
-            logged = name if name in REWARD_FUNCS else _logged_name(reward)
+            reward = known[name] if name in known else _load(name, allow_custom)
+            logged = name if name in known else _logged_name(reward)
             given = unused.pop(name, None) or unused.pop(logged, None) or {}
             reward = _with_parameters(logged, reward, given, run_parameters, check=name in REWARD_FUNCS)
         if logged in chosen:
@@ -111,7 +128,7 @@ def _of_trl(name: str, given: Mapping[str, Any], run_parameters: Mapping[str, An
     return made
 
 
-def of_run(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, Judge]:
+def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, Judge]:
     """The rewards that a run's settings choose, which follow its judge and its templates; and that judge."""
     script, training = config.script, config.training
     judge = Judge(prompt_format.pattern)

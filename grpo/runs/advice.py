@@ -11,30 +11,34 @@ from grpo.core.out_of_memory import (
     SCORING,
     START,
     TRAINING,
-    OutOfMemory,
 )
 from grpo.core.settings import Config
 from grpo.runs import checkpoints
 
 
-def advice(error: OutOfMemory, config: Config) -> str:
-    """What to change, and how to continue; nothing that is so already."""
+def advice(phase: str, pack_tokens: int | None, config: Config) -> str:
+    """What to change, and how to continue; nothing that is so already.
+
+    Args:
+        phase: what the run was doing, one of the names in out_of_memory.py.
+        pack_tokens: tokens that a training step computes at once, where it computes packs.
+    """
     newest, _ = checkpoints.newest(config.output)
 
     def of(rows: list[tuple[tuple[str, ...], bool, str]]) -> str:
-        return " or ".join(text for phases, applies, text in rows if error.phase in phases and applies)
+        return " or ".join(text for phases, applies, text in rows if phase in phases and applies)
 
     ways = []
-    if at_once := of(at_a_resume(error, config)):
+    if at_once := of(at_a_resume(pack_tokens, config)):
         ways.append(f"use {at_once} and " + ("--resume_from_checkpoint auto" if newest else "start again"))
-    if new := of(in_a_new_run(error, config)):
+    if new := of(in_a_new_run(pack_tokens, config)):
         ways.append(f"use {new} in a new run" + (f" (--model_name_or_path {newest})" if newest else ""))
     return ", or ".join(ways) or "use a smaller model or a larger device"
 
 
-def at_a_resume(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
+def at_a_resume(pack_tokens: int | None, config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
     """What may be changed when a run is resumed, the least costly first: phases, whether it applies, the setting."""
-    training, packed = config.training, error.pack_tokens or 0
+    training, packed = config.training, pack_tokens or 0
     # a pack holds a whole prompt and completion, however small it is
     tokens = max(packed // 2, (config.script.max_prompt_length or 0) + config.completion_limit)
     shared = bool(training.use_vllm) and training.vllm_mode == "colocate"
@@ -49,7 +53,7 @@ def at_a_resume(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...
     ]
 
 
-def in_a_new_run(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
+def in_a_new_run(pack_tokens: int | None, config: Config) -> list[tuple[tuple[str, ...], bool, str]]:
     """The same for changes that a checkpoint does not survive."""
     training, model = config.training, config.model
     lora = model.use_peft or (Path(config.model_name) / "adapter_config.json").exists()
@@ -57,7 +61,7 @@ def in_a_new_run(error: OutOfMemory, config: Config) -> list[tuple[tuple[str, ..
     shorter, limit = f"max_completion_length {config.completion_limit // 2}", config.completion_limit > 1
     four_bit = "load_in_4bit true" + ("" if lora else " with use_peft true and learning_rate 5e-5")
     return [
-        ((SCORING, TRAINING), error.pack_tokens is None, "a smaller per_device_train_batch_size"),
+        ((SCORING, TRAINING), pack_tokens is None, "a smaller per_device_train_batch_size"),
         ((GENERATION, REWARDS), not training.use_vllm, "fewer completions at once (steps_per_generation)"),
         ((GENERATION, EVALUATION, TRAINING), limit, shorter),
         ((OPTIMIZER, TRAINING, CHECKPOINT), not lora, "use_peft true with learning_rate 5e-5"),

@@ -30,10 +30,13 @@ FREE = (
 )
 FREE_PREFIXES = ("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb")
 
-# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, and of the batch, which is FIXED
-logging.getLogger("transformers.trainer_utils").addFilter(
-    lambda record: "do not match the ones in the `trainer_state.json`" not in record.getMessage()
-)
+# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, and of the batch, which is FIXED;
+# and of a tied head, which checkpoints hold once
+for module, text in (
+    ("trainer_utils", "do not match the ones in the `trainer_state.json`"),
+    ("trainer", "missing keys in the checkpoint model loaded: ['lm_head.weight']"),
+):
+    logging.getLogger(f"transformers.{module}").addFilter(lambda record, text=text: text not in record.getMessage())
 
 
 def facts(config: Config, rows: "Dataset") -> dict[str, Any]:

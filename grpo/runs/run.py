@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ class Run:
         save: whether a checkpoint is worth having there.
         training: whether optimizer steps are under way, which a signal lets come to a rollout's end.
         signal: the number of the signal that this process has got, 0 for none.
+        pack_tokens: tokens that a training step computes at once, where it computes packs.
     """
 
     def __init__(self, config: Config) -> None:
@@ -42,6 +44,7 @@ class Run:
         self.reason, self.status, self.save = "", 0, True
         self.training = False
         self.signal = 0
+        self.pack_tokens: int | None = None
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
         self._process, self._signalled = os.getpid(), False
@@ -174,6 +177,8 @@ class Run:
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
+            if self.training and sys.stderr.isatty():
+                print(file=sys.stderr)  # a line of its own, not the progress bar's
             by_signal = isinstance(error, KeyboardInterrupt)
             name = str(error) or "Ctrl-C"
             with contextlib.suppress(OSError, ValueError):
@@ -200,7 +205,7 @@ def open_run(config: Config) -> Iterator[Run]:
         "left": run.what_is_left,
         "way_on": run.way_on,
     }
-    translated = readable("the run", advice=lambda full: advice.advice(full, config), **facts)
+    translated = readable("the run", advice=lambda phase: advice.advice(phase, run.pack_tokens, config), **facts)
     with directory.held(run.output, config.claimed), run._signals(), run._noted(), translated:
         yield run
 

@@ -25,7 +25,7 @@ class Plan:
     Attributes:
         batches: TRL's own micro-batches.
         rows: all of them together.
-        turns: for each micro-step its packs: the numbers of their rows (none: a pack that moves nothing), and what
+        packs_of_micro_batch: for each micro-step its packs: the numbers of their rows (none: a pack that moves nothing), and what
             TRL's loss of the pack is to be multiplied by.
         computed: (rows,) false where a completion cannot move the policy.
         log_probs, entropies: (rows, C), filled in as they become known.
@@ -33,20 +33,26 @@ class Plan:
 
     batches: list[Batch]
     rows: Batch
-    turns: list[list[tuple[list[int], float]]]
+    packs_of_micro_batch: list[list[tuple[list[int], float]]]
     computed: torch.Tensor
     log_probs: torch.Tensor
     entropies: torch.Tensor
 
 
-def plan(batches: list[Batch], loss_type: str, drops: bool, budget: int, most: Callable[[int], int]) -> Plan:
+def plan(
+    batches: list[Batch],
+    loss_type: str,
+    skip_dead_rows: bool,
+    pack_tokens: int,
+    largest_of_all: Callable[[int], int],
+) -> Plan:
     """Spread the completions that can move the policy over the micro-steps.
 
     Args:
         batches: TRL's micro-batches.
-        drops: whether completions without an advantage have no gradient.
-        budget: tokens of a pack, at most.
-        most: the largest of all processes' numbers of packs, at least 1, from this one's.
+        skip_dead_rows: whether completions without an advantage have no gradient.
+        pack_tokens: positions of a pack, at most.
+        largest_of_all: the largest of all processes' numbers of packs, at least 1, from this one's.
     """
     rows = {
         key: torch.cat([batch[key] for batch in batches]) if value.ndim else value
@@ -55,13 +61,13 @@ def plan(batches: list[Batch], loss_type: str, drops: bool, budget: int, most: C
     }
     mask = rows["completion_mask"]
     computed = mask.any(1)
-    if drops:  # nothing but the advantage moves the policy
-        computed &= rows["advantages"].view(len(mask), -1).any(1)  # (rows,), or (rows, C) of a subclass
+    if skip_dead_rows:  # nothing but the advantage moves the policy
+        computed &= rows["advantages"] != 0
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])
     live = computed.nonzero().flatten().tolist()
-    packs = [[live[number] for number in pack] for pack in packing.divide([laid_out[row] for row in live], budget)]
-    packs += [[]] * (most(len(packs)) - len(packs))
+    packs = [[live[number] for number in pack] for pack in packing.make_packs([laid_out[row] for row in live], pack_tokens)]
+    packs += [[]] * (largest_of_all(len(packs)) - len(packs))
     factors = [1.0] * len(packs)
     if loss_type in MEANS:
         factors = [len(pack) * len(batches) / len(computed) for pack in packs]

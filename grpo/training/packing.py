@@ -39,30 +39,30 @@ def cost(rows: Sequence[Row]) -> int:
     return sum(len(prompt) - 1 for prompt in prompts) + sum(len(completion) for _, completion in rows)
 
 
-def divide(rows: Sequence[Row], budget: int) -> list[list[int]]:
+def make_packs(rows: Sequence[Row], pack_tokens: int) -> list[list[int]]:
     """Which rows go into which pack: their numbers, for each pack.
 
-    Rows with the same prompt stay together as far as the budget allows, the largest packs come first, and empty
-    completions are dropped. A row that is longer than the budget has a pack to itself.
+    Rows with the same prompt stay together as far as a pack allows, the largest packs come first, and empty
+    completions are dropped. A row that is longer than a pack has one to itself.
 
     Args:
-        budget: positions of a pack, at most.
+        pack_tokens: positions of a pack, at most.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     packs: list[list[int]] = []
     for number, (prompt, completion) in enumerate(rows):
-        if len(prompt) - 1 + len(completion) > budget:
+        if len(prompt) - 1 + len(completion) > pack_tokens:
             packs += [[number]] if completion else []
         elif completion:
             groups.setdefault(prompt, []).append(number)
     alone = len(packs)
-    parts = [part for group in groups.values() for part in _parts(rows, group, budget)]
+    parts = [part for group in groups.values() for part in _parts(rows, group, pack_tokens)]
 
     def size(numbers: list[int]) -> int:
         return cost([rows[number] for number in numbers])
 
     for part in sorted(parts, key=size, reverse=True):  # first fit, the largest first
-        fitting = (index for index in range(alone, len(packs)) if size(packs[index] + part) <= budget)
+        fitting = (index for index in range(alone, len(packs)) if size(packs[index] + part) <= pack_tokens)
         index = next(fitting, len(packs))
         if index == len(packs):
             packs.append([])
@@ -70,8 +70,8 @@ def divide(rows: Sequence[Row], budget: int) -> list[list[int]]:
     return sorted(packs, key=size, reverse=True)
 
 
-def _parts(rows: Sequence[Row], group: list[int], budget: int) -> list[list[int]]:
-    """A group of one prompt, none of it too long, in as few parts of about the same size as the budget asks for."""
+def _parts(rows: Sequence[Row], group: list[int], pack_tokens: int) -> list[list[int]]:
+    """A group of one prompt, none of it too long, in as few parts of about the same size as fit."""
     by_length = sorted(group, key=lambda number: -len(rows[number][1]))
     for count in range(1, len(group) + 1):
         parts: list[list[int]] = [[] for _ in range(count)]
@@ -80,7 +80,7 @@ def _parts(rows: Sequence[Row], group: list[int], budget: int) -> list[list[int]
             least = sizes.index(min(sizes))
             parts[least].append(number)
             sizes[least] += len(rows[number][1])
-        if max(sizes) + len(rows[group[0]][0]) - 1 <= budget:
+        if max(sizes) + len(rows[group[0]][0]) - 1 <= pack_tokens:
             break
     return parts
 
@@ -106,9 +106,7 @@ class Pack:
     cells: torch.Tensor
 
 
-def lay_out(
-    rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu", multiple: int = 1
-) -> Pack:
+def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu") -> Pack:
     """The pack of the chosen rows.
 
     Without any row it has a single position that is not scored: a forward pass that moves nothing, for a process that
@@ -117,7 +115,6 @@ def lay_out(
     Args:
         chosen: numbers of rows, each with a completion.
         width: C, the length of a row of the result.
-        multiple: T is a multiple of it; a last segment, of which nothing is scored, fills the pack up.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -142,9 +139,8 @@ def lay_out(
             if len(prompt) > 1:
                 add(prompt[:-1], [IGNORED] * (len(prompt) - 1), 0)
         add([prompt[-1], *completion[:-1]], completion, len(prompt) - 1, holder[prompt])
-    if missing := -len(ids) % multiple if ids else multiple:
-        add([0] * missing, [IGNORED] * missing, 0)
-        positions[-missing:] = [0] * missing  # so that none is beyond those that a model has learned
+    if not ids:
+        add([0], [IGNORED], 0)
     input_ids, position_ids, targets = (torch.tensor([values], device=device) for values in (ids, positions, labels))
     return Pack(input_ids, position_ids, targets, sizes, parents, torch.tensor(cells, dtype=torch.long, device=device))
 

@@ -41,7 +41,7 @@ def table(write_jsonl):
         config = resolve(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
-        data = dataset.build(config, tokenizer, style, train_grpo.EXEMPLARS)
+        data = dataset.load_data(config, tokenizer, style, train_grpo.EXEMPLARS)
         read, peft_config = loading.read_configs(config)
         functions = {name: REWARD_FUNCS[name] for name in rewards}
         tried, weights = preflight.try_out(config, tokenizer, data, functions)

@@ -49,7 +49,7 @@ def test_weights_in_a_harmless_pickle_are_read(tmp_path):
     weights = load_file(tmp_path / "model/model.safetensors")
     torch.save(weights, tmp_path / "model/pytorch_model.bin")
     (tmp_path / "model/model.safetensors").unlink()
-    loaded = loading.load(configured(tmp_path / "model")).state_dict()
+    loaded = loading.load_model(configured(tmp_path / "model"))[0].state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
 
 
@@ -65,7 +65,7 @@ def test_loading_is_told_whether_to_trust_code(trusted, monkeypatch):
 
         monkeypatch.setattr(kind, "from_pretrained", spy)
     config = configured(DEMO / "model", "--trust_remote_code", str(trusted).lower())
-    loading.load(config)
+    loading.load_model(config)
     loading.load_tokenizer(config, choose(train_grpo.PROMPT_FORMATS, config.script))
     assert len(told) >= 3 and set(told) == {trusted}
 
@@ -87,7 +87,7 @@ def test_broken_files_are_one_line(spoil, reason, tmp_path):
     shutil.copytree(DEMO / "model", path)
     spoil(path)
     with pytest.raises(UserError, match=reason) as caught:
-        loading.load(configured(path))
+        loading.load_model(configured(path))
     assert "model_name_or_path" in str(caught.value) and "\n" not in str(caught.value)
 
 

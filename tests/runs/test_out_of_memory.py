@@ -95,4 +95,4 @@ def test_in_training_the_line_says_how_to_resume(tiny_run, monkeypatch, capfd):
 def test_loading_without_memory_is_no_broken_model(tiny_model, monkeypatch):
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
     with pytest.raises(OutOfMemory, match="out of memory in loading"):
-        loading.load(resolve(train_grpo.HYPERPARAMETERS, flags(**{**TINY, "model_name_or_path": tiny_model})))
+        loading.load_model(resolve(train_grpo.HYPERPARAMETERS, flags(**{**TINY, "model_name_or_path": tiny_model})))

@@ -1,0 +1,248 @@
+"""Sample completions in one batch that shrinks: equal prompts are read once, rows that end leave.
+
+`model.generate` computes every row until the longest completion ends. Here greedy completions are the same and samples
+have the same distribution (tests/policy/test_sampling.py), for a part of the work (benchmarks/bench_generation.py).
+Rollouts, evaluations and questions to a saved run are all sampled here, on every device; vLLM, which is faster on a
+GPU, is TRL's own switch `use_vllm`.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from accelerate.state import PartialState
+from accelerate.utils import gather_object
+from peft import PeftModel
+from peft.tuners.lora import LoraLayer
+from tqdm import tqdm
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from trl import GRPOConfig
+
+from grpo.core.processes import say
+
+Completion = tuple[list[int], bool]  # token ids without the end token, and whether it was cut off
+NEEDED = {"past_key_values", "position_ids", "logits_to_keep"}  # arguments of a model's forward
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn, under GRPOConfig's names."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float | None = None
+    repetition_penalty: float = 1.0  # only model.generate follows it
+
+    @classmethod
+    def of(cls, settings: Any) -> "Sampling":
+        """As a GRPOConfig or a GRPOTrainer has it."""
+        return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
+
+    def draw(self, logits: torch.Tensor) -> torch.Tensor:
+        """A token for each row of (rows, vocabulary), from the global random state."""
+        warpers = LogitsProcessorList([TemperatureLogitsWarper(float(self.temperature))])
+        if self.top_k:
+            warpers.append(TopKLogitsWarper(self.top_k))
+        if self.top_p < 1:
+            warpers.append(TopPLogitsWarper(self.top_p))
+        if self.min_p:
+            warpers.append(MinPLogitsWarper(self.min_p))
+        scores: Any = warpers(None, logits)  # type: ignore[arg-type]  # they read no ids
+        chances = scores.softmax(-1)
+        return (chances / torch.empty_like(chances).exponential_()).argmax(-1)  # torch.multinomial, without its checks
+
+
+def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every token that ends a completion: the tokenizer's and all that the model declares, as in TRL."""
+    declared = model.generation_config.eos_token_id
+    declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
+    return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
+
+
+def training_autocast(training: GRPOConfig, model: Any) -> torch.autocast:
+    """Compute in a run's number format, also with a model that accelerate has not wrapped."""
+    number = torch.bfloat16 if training.bf16 else torch.float16
+    return torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16)
+
+
+def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
+    """Why `model.generate` has to sample instead, as the end of `because …`; None where it need not."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    if "unsloth" in sys.modules:
+        return "Unsloth's models decode in a way of their own"
+    if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
+        return "the adapter adds tokens to the prompt"
+    if not has_plain_cache(model):  # rows cannot leave others
+        return "the model has sliding windows or states"
+    if not signature(type(base).forward).parameters.keys() >= NEEDED:
+        return f"the model's forward lacks one of {', '.join(sorted(NEEDED))}"
+    if sampling and sampling.repetition_penalty != 1:
+        return "repetition_penalty is set"
+    return None
+
+
+def has_plain_cache(model: Any) -> bool:
+    """Whether the model keeps keys and values of each position, and nothing else."""
+    layers = DynamicCache(config=model.config).layers
+    return not model._is_stateful and all(type(layer) is DynamicLayer for layer in layers)
+
+
+@contextlib.contextmanager
+def sampling_mode(model: Any) -> Iterator[None]:
+    """Evaluation mode, without gradients: dropout takes no part in sampling, as with vLLM."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+def complete(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    ended: Callable[[int], Any] = lambda rows: None,
+) -> list[list[int]]:
+    """A completion of each prompt, with the end token that it ended with, if it did; to be called in `sampling_mode`.
+
+    Args:
+        prompts: token ids, all of them in one batch.
+        ends: tokens that end a completion.
+        sampling: None takes the likeliest token.
+        ended: called with the number of rows that leave the batch.
+    """
+    base = model.get_base_model() if isinstance(model, PeftModel) else model  # its layers hold the adapter
+    choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
+    cache: Any = DynamicCache(config=base.config)
+
+    def logits_after(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        output = base(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
+            logits_to_keep=1,
+        )  # fmt: skip
+        return output.logits[:, -1].float()
+
+    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    padded = tokenizer.pad({"input_ids": list(map(list, places))}, padding_side="left", return_tensors="pt")
+    mask: Any = padded["attention_mask"].to(base.device)
+    logits = logits_after(padded["input_ids"].to(base.device), (mask.cumsum(-1) - 1).clamp(min=0))
+    if len(places) < len(prompts):
+        copies = torch.tensor([places[tuple(prompt)] for prompt in prompts], device=base.device)
+        cache.batch_select_indices(copies)
+        logits, mask = logits[copies], mask[copies]
+    done: list[list[int]] = [[] for _ in prompts]
+    rows, running = list(range(len(prompts))), set(range(len(prompts)))
+    while True:
+        tokens = choose(logits)
+        for row, token in zip(rows, tokens.tolist(), strict=True):
+            if row in running:
+                done[row].append(token)
+                if token in ends or len(done[row]) == max_new_tokens:
+                    running.remove(row)
+        if 8 * (len(rows) - len(running)) >= len(rows):  # fewer are not worth a copy of the cache
+            stay = [index for index, row in enumerate(rows) if row in running]
+            ended(len(rows) - len(stay))
+            if not stay:
+                return done
+            kept = torch.tensor(stay, device=base.device)
+            cache.batch_select_indices(kept)
+            mask, tokens, rows = mask[kept], tokens[kept], [rows[index] for index in stay]
+        # an ended row that has not left is masked: it needs no position beyond the model's last one
+        mask = torch.cat([mask, mask.new_tensor([[row in running] for row in rows])], 1)
+        logits = logits_after(tokens[:, None], mask.sum(-1, keepdim=True) - 1)
+
+
+def complete_by_generate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+) -> list[list[int]]:
+    """The same by `model.generate`, where there is a `reason_against` `complete`."""
+    drawn = sampling or Sampling(top_k=50)  # the defaults of what greedy decoding ignores
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=sampling is not None,
+        num_beams=1,
+        # model repositories ship sampling defaults (Qwen2.5's repetition_penalty is 1.1): not ours
+        repetition_penalty=drawn.repetition_penalty,
+        temperature=float(drawn.temperature),
+        top_p=drawn.top_p,
+        top_k=drawn.top_k,
+        min_p=drawn.min_p,
+        eos_token_id=ends,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+    )
+    padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
+    output = model.generate(**padded.to(model.device), generation_config=config)
+    rows = output[:, padded["input_ids"].shape[1] :].tolist()
+    lengths = [next((place + 1 for place, token in enumerate(row) if token in ends), len(row)) for row in rows]
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+def answer(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    batch_size: int,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> list[Completion]:
+    """One completion of each prompt, in their order; greedy where `sampling` is None.
+
+    All processes share the prompts among them, and all of them get all the completions. The global random state stays.
+
+    Args:
+        prompts: token ids; they are taken in order of length, so that little is padding.
+        max_new_tokens: where a completion is cut off.
+        batch_size: rows that are computed at once.
+        seed: of the samples.
+    """
+    state, ends = PartialState(), end_tokens(model, tokenizer)
+    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+    share = order[state.process_index :: state.num_processes]
+    if why := reason_against(model, sampling):
+        say(f"note: model.generate answers the questions, because {why}")
+    hidden = len(share) < 2 or not state.is_main_process
+    bar = tqdm(total=len(share), desc="evaluate", unit=" answers", leave=False, disable=hidden or None)  # None: no tty
+    devices = [model.device] if model.device.type == "cuda" else []
+    done: list[tuple[int, list[int]]] = []
+    with bar, sampling_mode(model), torch.random.fork_rng(devices, enabled=sampling is not None):
+        if sampling:
+            torch.manual_seed(seed + state.process_index)
+        for start in range(0, len(share), batch_size):
+            batch = share[start : start + batch_size]
+            inputs = model, tokenizer, [prompts[index] for index in batch], ends, max_new_tokens, sampling
+            done += zip(batch, complete_by_generate(*inputs) if why else complete(*inputs, bar.update), strict=True)
+    found = [ids for _, ids in sorted(gather_object(done))]
+    return [(ids[:-1], False) if ids[-1] in ends else (ids, True) for ids in found]
+
+
+@contextlib.contextmanager
+def frozen_weights_kept(model: Any) -> Iterator[None]:
+    """Put the base weights of LoRA layers back as they were.
+
+    For vLLM, TRL merges an adapter into them and subtracts it again, which rounds: 16-bit weights would drift.
+    """
+    layers = [module.get_base_layer() for module in model.modules() if isinstance(module, LoraLayer)]
+    weights = [weight for layer in layers for weight in layer.parameters(recurse=False) if weight.is_floating_point()]
+    exact = [weight.detach().clone() for weight in weights]
+    yield
+    for weight, value in zip(weights, exact, strict=True):
+        weight.data.copy_(value)
