@@ -137,7 +137,7 @@ def compared(build: Callable[[], Any], **options: Any) -> Result:
     worst = difference(stock, lean)
     if worst != worst:
         return {"outcome": "refused", "note": "stock's gradient is zero, or not finite"}
-    outcome = ("fell back" if trainer.backend is None else "packed") if worst < LIMIT else "DIFFERS"
+    outcome = ("fell back" if trainer.kernel is None else "packed") if worst < LIMIT else "DIFFERS"
     return {"outcome": outcome, "difference": worst, "trainer": trainer}
 
 

@@ -30,8 +30,8 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
         "at least 0",
         lambda number: number >= 0,
-        "num_shots eval_samples top_k beta epsilon epsilon_high delta weight_decay max_grad_norm warmup_steps entropy_coef "
-        "eval_delay neftune_noise_alpha dataloader_num_workers seed data_seed",
+        "num_shots eval_samples top_k beta epsilon epsilon_high delta weight_decay max_grad_norm warmup_steps "
+        "entropy_coef eval_delay neftune_noise_alpha dataloader_num_workers seed data_seed",
     ),
     (
         "above 0",

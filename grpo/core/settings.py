@@ -72,7 +72,9 @@ class ScriptArguments:
         default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
     )
     max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
-    eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on at most this many questions; 0: no evaluation."})
+    eval_samples: int | None = field(
+        default=None, metadata={"help": "Evaluate on at most this many questions; 0: no evaluation."}
+    )
     eval_num_samples: int = field(
         default=1, metadata={"help": "Above 1: also sample each held-out question this often, for maj@k and pass@k."}
     )

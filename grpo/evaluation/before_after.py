@@ -25,7 +25,8 @@ COLOURS = {"got_better": "bold green", "got_worse": "bold red"}  # of a verdict;
 def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
     """Measure the policy that training starts from, save and show what it answers, and follow it with `eval_every`.
 
-    A resumed run takes what it found when it began, where no setting that matters was changed. None: eval_samples is 0.
+    A resumed run takes what it found when it began, where no setting that matters was changed. None where there are
+    no held-out questions (eval_samples 0).
     """
     config = run.config
     if not len(data.held_out):

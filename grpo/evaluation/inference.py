@@ -78,9 +78,7 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
     base_name = adapter.base_model_name_or_path or ""  # read_adapter has seen that it is there
     read_model_config(base_name, **source)
     with readable("loading", name=str(directory)):
-        base = AutoModelForCausalLM.from_pretrained(
-            base_name, dtype="auto", attn_implementation="eager", **source
-        )
+        base = AutoModelForCausalLM.from_pretrained(base_name, dtype="auto", attn_implementation="eager", **source)
         dtype = config.model.dtype
         number = base.dtype if dtype in (None, "auto") else getattr(torch, dtype)
         model = PeftModel.from_pretrained(base.float(), directory).merge_and_unload()

@@ -132,9 +132,10 @@ def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens
     one layer is computed again. Then there are the head's tiles, in which TRL computes log-probabilities.
     """
     number = 2 if training.bf16 or training.fp16 else BYTES.get(str(model.dtype), 4)
-    layer = tokens * (20 * shape.hidden + number * (2 * shape.hidden + 2 * shape.key_value + 4 * shape.intermediate))
-    kept = layer + shape.layers * tokens * shape.hidden * 4 if training.gradient_checkpointing else shape.layers * layer
-    head = min(tokens, 4096) * min(shape.vocabulary, 32768) * (number + (20 if training.use_cpu else 0))
+    layer: float = 20 * shape.hidden + number * (2 * shape.hidden + 2 * shape.key_value + 4 * shape.intermediate)
+    inputs = 4 * shape.layers * shape.hidden
+    kept = tokens * (layer + inputs if training.gradient_checkpointing else shape.layers * layer)
+    head: float = min(tokens, 4096) * min(shape.vocabulary, 32768) * (number + (20 if training.use_cpu else 0))
     head += 0.0 if shape.adapter else shape.vocabulary * shape.hidden * 6.0
     return float(kept + tokens * shape.hidden * 15 + head)
 

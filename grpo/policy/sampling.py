@@ -123,7 +123,7 @@ def complete(
         sampling: None takes the likeliest token.
         ended: called with the number of rows that leave the batch.
     """
-    base = model.get_base_model() if isinstance(model, PeftModel) else model  # its layers hold the adapter
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # its layers hold the adapter
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
     cache: Any = DynamicCache(config=base.config)
 

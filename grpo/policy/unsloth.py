@@ -14,7 +14,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def import_if_asked(argv: Sequence[str]) -> None:
-    """Import Unsloth where a flag or a recipe asks for it, before the libraries that it patches; UserError without it."""
+    """Import Unsloth where a flag or a recipe asks for it, before what it patches; UserError where it is missing."""
     words = " ".join(argv)
     asked, recipe = (re.search(rf"--{flag}[= ]?(\S*)", words) for flag in ("use_unsloth", "config"))
     paths = [Path(recipe[1]), RECIPES / f"{recipe[1]}.yaml"] if recipe else []

@@ -30,13 +30,23 @@ FREE = (
 )
 FREE_PREFIXES = ("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb")
 
-# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, and of the batch, which is FIXED;
+
+class _Without(logging.Filter):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self.text not in record.getMessage()
+
+
+# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, of the batch, which is FIXED,
 # and of a tied head, which checkpoints hold once
 for module, text in (
     ("trainer_utils", "do not match the ones in the `trainer_state.json`"),
     ("trainer", "missing keys in the checkpoint model loaded: ['lm_head.weight']"),
 ):
-    logging.getLogger(f"transformers.{module}").addFilter(lambda record, text=text: text not in record.getMessage())
+    logging.getLogger(f"transformers.{module}").addFilter(_Without(text))
 
 
 def facts(config: Config, rows: "Dataset") -> dict[str, Any]:

@@ -24,11 +24,12 @@ WARN_ONLY = ("dead_reward",)  # the run still learns from its other rewards: no 
 MAX_LOGPROB_GAP = 0.02, 0.2
 
 Metrics = dict[str, float]
+Collapse = tuple[bool, bool]  # across prompts, within groups
 
 
 @dataclass
 class History:
-    """What a run has shown so far.
+    """What a run has shown so far; every checkpoint holds it.
 
     Attributes:
         rollouts: TRL's metrics of each, and the metrics of groups, as they are when its first optimizer step ends.
@@ -41,7 +42,7 @@ class History:
 
     rollouts: list[Metrics] = field(default_factory=list)
     cold: int = 0
-    collapsed: list[tuple[bool, bool]] = field(default_factory=list)
+    collapsed: list[Collapse] = field(default_factory=list)
     skipped: bool = False
     updates: int = 0
     weights_moved: bool | None = None
@@ -52,7 +53,7 @@ class History:
         return values if len(values) == IN_A_ROW else []
 
 
-def collapse(prompts: Sequence[Any], texts: Sequence[str], solved: Sequence[float], group: int) -> tuple[bool, bool]:
+def collapse(prompts: Sequence[Any], texts: Sequence[str], solved: Sequence[float], group: int) -> Collapse:
     """Whether a rollout's completions are the same whatever the prompt, and within each group that is not all right.
 
     Args:
@@ -123,7 +124,8 @@ def zero_variance(seen: History) -> str | None:
 )
 def dead_reward(seen: History) -> str | None:
     dead = []
-    for name in [key[8:-5] for key in (seen.rollouts or [{}])[-1] if key.startswith("rewards/") and key.endswith("/mean")]:
+    last = (seen.rollouts or [{}])[-1]
+    for name in [key[8:-5] for key in last if key.startswith("rewards/") and key.endswith("/mean")]:
         mean, std, weight = f"rewards/{name}/mean", f"rewards/{name}/std", f"reward_weights/{name}"
         # in stages a reward of weight 0 is another stage's
         numbers = {at: m for at, m in enumerate(seen.rollouts) if mean in m and m.get(weight) != 0}
@@ -154,7 +156,7 @@ def mode_collapse(seen: History) -> str | None:
 def kl_runaway(seen: History) -> str | None:
     values = seen.last("kl")  # logged only where it is computed: beta > 0
     if values and min(values) > 0.5:
-        return f"the KL divergence from the reference model was above 0.5 for {IN_A_ROW} rollouts, now {values[-1]:.2f}"
+        return f"the KL divergence from the reference model was above 0.5 for {IN_A_ROW} rollouts: {values[-1]:.2f}"
     return None
 
 

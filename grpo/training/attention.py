@@ -19,7 +19,7 @@ from grpo.training import packing
 from grpo.training.packing import Pack, Row
 
 # torch 2.12 asks for it where there are fewer heads of keys, and 2.11 does not know it
-GROUPED = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Kernel:
 
     name: str
     pack_tokens: int
-    attend: Callable[..., torch.Tensor] | None = None
+    attend: Callable[..., Any] | None = None
 
 
 def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) -> Kernel:
@@ -132,7 +132,7 @@ class Segments:
     sizes: list[int]
     parents: list[int]
     keys: packing.Keys | None = None  # with a kernel's `attend`
-    attend: Callable[..., torch.Tensor] | None = None
+    attend: Callable[..., Any] | None = None
 
 
 def _segments(pack: Pack, kernel: Kernel) -> Segments:
@@ -167,7 +167,7 @@ def _sdpa(
         return _one_by_one(query, key, value, dropout, scaling, pack), None
     # rotary positions in float32 make queries and keys float32 under autocast, which sdpa, too, would round
     device, keys = query.device.type, pack.keys
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    dtype = torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else query.dtype
     parts = [tensor[0].transpose(0, 1).to(dtype) for tensor in (query, key, value)]
     parts[1:] = [_Gather.apply(tensor, keys.index) for tensor in parts[1:]]
     ends = keys.ends_q, keys.ends_k, keys.longest_q, keys.longest_k

@@ -92,7 +92,7 @@ class SkipNonFiniteSteps(TrainerCallback):
             weight.grad = None
         self.trainer._metrics["train"]["skipped_steps"] = [float(self.in_all)]
         if self.in_a_row == SKIPPED:
-            self.stop(f"{SKIPPED} skipped steps in a row: the gradient holds NaN or infinity; they have changed nothing")
+            self.stop(f"{SKIPPED} skipped steps in a row: the gradient holds NaN or infinity; none changed a weight")
 
 
 class Watch(TrainerCallback):
@@ -117,12 +117,16 @@ class Watch(TrainerCallback):
         self.trainer, self.path, self.skip = trainer, directory / "alarms.jsonl", skip
         self.ask, self.stop_on_alarm = ask, stop_on_alarm
         self.seen = History()
-        self.raised: set[str] = set()
+        self.raised: list[str] = []
         self._read = 0  # rollouts since the last log
         self._weights: dict[str, torch.Tensor] = {}
         self._warmup = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        kept: Any = state.stateful_callbacks  # part of every checkpoint: a resumed run raises what the whole would
+        if "watch" in kept:
+            self.seen, self.raised = History(**kept["watch"]["seen"]), kept["watch"]["raised"]
+        kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)
 
@@ -138,7 +142,7 @@ class Watch(TrainerCallback):
             self._compare_weights(state.global_step >= self._warmup)
         for name, (check, remedy) in ALARMS.items():
             if name not in self.raised and (message := check(self.seen)):
-                self.raised.add(name)
+                self.raised.append(name)
                 self._report(state, name, message, remedy)
                 if self.stop_on_alarm and name not in WARN_ONLY:
                     self.ask(f"an alarm: {name}")
@@ -152,7 +156,7 @@ class Watch(TrainerCallback):
     def _read_rollout(self, state: TrainerState) -> None:
         """Note the newest values, where this step began with a rollout."""
         trainer, metrics = self.trainer, self.trainer._metrics["train"]
-        if len(metrics["reward"]) <= self._read:
+        if len(metrics.get("reward", ())) <= self._read:
             return
         self._read = len(metrics["reward"])
         newest = {key: values[-1] for key, values in metrics.items() if values and not math.isnan(values[-1])}

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 from tqdm import tqdm
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
+from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
+from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
@@ -20,6 +21,7 @@ from grpo.core.redaction import for_rich
 from grpo.rewarding.judge import Judge
 from rewards import completion_text, short_name
 
+COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
 ROWS = 20  # lines under one header
 SAMPLES = 10  # a run, at most
 FEW = 4  # lines at least between two samples
@@ -37,7 +39,10 @@ class Progress(TrainerCallback):
     """
 
     def __init__(self, reward_names: list[str], golds: dict[str, str], judge: Judge) -> None:
-        self.rewards = {short_name(name): f"rewards/{name}/mean" for name in reward_names}
+        short = {name: short_name(name) for name in reward_names}
+        self.rewards = {
+            name if short[name] in COLUMNS else short[name]: f"rewards/{name}/mean" for name in reward_names
+        }
         self.golds, self.judge = golds, judge
         self.bar: Any = tqdm(disable=True)
         self._columns: dict[str, int] = {}  # with their widths, as they fit into the terminal
@@ -156,7 +161,7 @@ def _shortened(text: str) -> str:
     return for_rich(text if len(text) <= LONGEST else text[:LONGEST] + " …")
 
 
-def replace_progress(trainer: Trainer, judge: Judge) -> None:
+def replace_progress(trainer: GRPOTrainer, judge: Judge) -> None:
     """Let `Progress` replace what transformers and TRL print."""
     golds = {}
     for rows in (trainer.train_dataset, trainer.eval_dataset):

@@ -25,8 +25,8 @@ class Plan:
     Attributes:
         batches: TRL's own micro-batches.
         rows: all of them together.
-        packs_of_micro_batch: for each micro-step its packs: the numbers of their rows (none: a pack that moves nothing), and what
-            TRL's loss of the pack is to be multiplied by.
+        packs_of_micro_batch: for each of them its packs: the numbers of their rows (none: a pack that moves nothing),
+            and what TRL's loss of the pack is to be multiplied by.
         computed: (rows,) false where a completion cannot move the policy.
         log_probs, entropies: (rows, C), filled in as they become known.
     """
@@ -66,7 +66,8 @@ def plan(
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])
     live = computed.nonzero().flatten().tolist()
-    packs = [[live[number] for number in pack] for pack in packing.make_packs([laid_out[row] for row in live], pack_tokens)]
+    made = packing.make_packs([laid_out[row] for row in live], pack_tokens)
+    packs = [[live[number] for number in pack] for pack in made]
     packs += [[]] * (largest_of_all(len(packs)) - len(packs))
     factors = [1.0] * len(packs)
     if loss_type in MEANS:

@@ -27,7 +27,7 @@ ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new t
 def reason_against_packing(trainer: "LeanGRPOTrainer") -> str | None:
     """Why this run cannot be computed in packs, as far as that is known without trying."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
     optim = str(getattr(trainer.args.optim, "value", trainer.args.optim))
     if base.config._attn_implementation != "sdpa":

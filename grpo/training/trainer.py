@@ -21,13 +21,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from datasets import Dataset
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from grpo.core import gpu
@@ -72,6 +73,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         ValueError: pack_tokens is below 1.
     """
 
+    args: GRPOConfig
     judge: Judge | None = None
     prefill = ""
     model: Any  # PreTrainedModel or PeftModel; never None once constructed
@@ -157,7 +159,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if self._samples_by_generate or images is not None:
             with sharding.whole(self) if self.is_fsdp_enabled else contextlib.nullcontext():
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        limit, drawn = self.max_completion_length, Sampling.of(self)
+        limit, drawn = self.max_completion_length or 0, Sampling.of(self)
         # the loss computes under this autocast, too; an adapter's base model would not by itself
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             return sampling.complete(policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn), None
@@ -323,6 +325,19 @@ class LeanGRPOTrainer(GRPOTrainer):
         if self.state.global_step < self.state.max_steps:
             return super()._run_epoch(*args, **kwargs)
         self.control.should_training_stop = True  # transformers would take one step more than a finished run has
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, but a run that is resumed logs what the whole would.
+
+        `train_loss` is over all logs, not over the steps since then, and where nothing was sampled no empty table
+        replaces the last one.
+        """
+        losses = [line["loss"] for line in self.state.log_history if "loss" in line]
+        if "train_loss" in logs and losses:
+            logs["train_loss"] = fmean(losses)
+        shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
+        super().log(logs, *args, **kwargs)
+        self.log_completions = shows
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As TRL's, but sealed when all of it is on the disk, and only then are older ones removed."""

@@ -131,7 +131,7 @@ def compare(model, tmp_path, differing=("entropy",), **settings):
     """Train both: gradients equal to 1e-5, every logged value too, but for the named ones; the lean trainer."""
     stock, stock_log, _ = trained(GRPOTrainer, model, tmp_path, **settings)
     lean, lean_log, trainer = trained(LeanGRPOTrainer, model, tmp_path, own={"pack_tokens": 30}, **settings)
-    assert trainer.backend is not None and stock[0]
+    assert trainer.kernel is not None and stock[0]
     assert any(gradient.any() for gradient in stock[0].values())
     assert largest_difference(stock, lean) < 1e-5
     for one, other in zip(stock_log, lean_log, strict=True):

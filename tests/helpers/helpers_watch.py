@@ -11,8 +11,8 @@ from trl import GRPOConfig
 
 import rewards
 import train_grpo
-from grpo.training.base_trainer import BaseGRPOTrainer
 from grpo.training.callbacks import SkipNonFiniteSteps, Watch
+from grpo.training.trainer import LeanGRPOTrainer
 
 make_prompt = train_grpo.PROMPT_FORMATS["xml"].prompt
 STEP = {"max_completion_length": 6, "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "logging_steps": 1}
@@ -41,7 +41,8 @@ def trainer(tmp_path, model, prompt=make_prompt, reward_funcs=None, callbacks=()
         output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, report_to="none", save_strategy="no",
         disable_tqdm=True, **{**settings, **overrides},
     )  # fmt: skip
-    made = BaseGRPOTrainer(
+    made = LeanGRPOTrainer(
+        packed=False,
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         reward_funcs=reward_funcs or [rewards.correctness_reward_func],
         args=args,
@@ -49,25 +50,27 @@ def trainer(tmp_path, model, prompt=make_prompt, reward_funcs=None, callbacks=()
         processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
         callbacks=list(callbacks),
     )
-    skip = SkipNonFiniteSteps(made)
-    watch = Watch(made, tmp_path / "run", skip)
+    asked = []
+    skip = SkipNonFiniteSteps(made, lambda reason, save=True: asked.append((made.state.global_step + 1, reason)))
+    watch = Watch(made, tmp_path / "run", skip, lambda reason: None)
+    watch.asked = asked
     made.add_callback(skip)
     made.add_callback(watch)
     return made, watch
 
 
 class Spoil(TrainerCallback):
-    """From some steps on something is not finite: the gradient, or the loss alone, for one of their micro-batches."""
+    """In some steps the gradient of one of their micro-batches is not finite."""
 
-    def __init__(self, made, steps, what):
-        self.made, self.steps, self.what, self.states = made, steps, what, []
+    def __init__(self, made, steps):
+        self.made, self.steps, self.states = made, steps, []
         self.plain, made.compute_loss = made.compute_loss, self.compute_loss
 
     def compute_loss(self, *args, **kwargs):
         loss = self.plain(*args, **kwargs)
         if self.made.state.global_step + 1 not in self.steps or self.made.accelerator.sync_gradients:
             return loss
-        return loss * float("nan") if self.what == "gradient" else loss + float("inf")
+        return loss * float("nan")
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.note()

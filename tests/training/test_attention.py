@@ -1,17 +1,16 @@
 """Packs through models give the log-probabilities of the padded batch, whatever computes the attention."""
 
-import dataclasses
-import shutil
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-import transformers.modeling_flash_attention_utils as flash_attention
 from helpers_attention import variable_length
 from transformers import AttentionInterface, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from grpo.training import attention, packing
+from grpo.training.attention import Kernel
 
 ROWS = [
     ((11, 12, 13, 14), (21, 22, 23)),
@@ -22,14 +21,11 @@ ROWS = [
 ]
 WIDTH, CPU, CUDA = 5, torch.device("cpu"), torch.device("cuda")
 BF16 = torch.bfloat16
+SDPA = Kernel("sdpa", 2048)
 
 
-def backend_of(implementation):
-    return attention.candidates(implementation, CPU, torch.float32)[0]
-
-
-def loaded(directory, implementation="sdpa"):
-    model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation=implementation, dtype="float32")
+def loaded(directory):
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype="float32")
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     return model.eval()
 
@@ -52,57 +48,55 @@ def gradients(model, values):
     return [parameter.grad for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("budget", [4, 12, 100])
-def test_packs_give_what_rows_give_alone(tiny_model, implementation, budget):
-    model = loaded(tiny_model, implementation)
-    backend = backend_of(implementation)
-    packs = packing.divide(ROWS, budget)
+@pytest.mark.parametrize("pack_tokens", [4, 12, 100])
+def test_packs_give_what_rows_give_alone(tiny_model, pack_tokens):
+    model = loaded(tiny_model)
+    packs = packing.make_packs(ROWS, pack_tokens)
     expected = one_by_one(model)
     expected_gradients = gradients(model, expected)
-    found = torch.stack(attention.score(model, backend, ROWS, packs, WIDTH, CPU))
+    found = torch.stack(attention.score(model, SDPA, ROWS, packs, WIDTH, CPU))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for one, other in zip(gradients(model, found), expected_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_block_mask_gives_the_same_as_segments(tiny_model):
-    model, packs = loaded(tiny_model), packing.divide(ROWS, 100)
-    found = [
-        attention.score(model, attention.Backend("", "sdpa", arguments, 100), ROWS, packs, WIDTH, CPU)[0]
-        for arguments in (attention.block_mask, attention._by_segment)
-    ]
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    """What a GPU without FlashAttention 2 computes."""
+    model = loaded(tiny_model)
+    found = attention.score(model, SDPA, ROWS, packing.make_packs(ROWS, 100), WIDTH, CPU)[0]
+    pack = packing.lay_out(ROWS, packing.make_packs(ROWS, 100)[0], WIDTH)
+    output = model(
+        input_ids=pack.input_ids,
+        attention_mask=packing.visible(pack)[None, None],
+        position_ids=pack.position_ids,
+        shift_labels=pack.labels,
+        fused_lm_head=True,
+    )
+    scored = output.log_probs[pack.labels != packing.IGNORED]
+    torch.testing.assert_close(found.flatten()[pack.cells], scored, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="FlexAttention compiles its kernel")
-def test_flex_attention_gives_what_rows_give_alone(tiny_model):
-    """The forward only: FlexAttention has no backward on a CPU."""
-    model, expected = loaded(tiny_model, "flex_attention"), one_by_one(loaded(tiny_model))
-    backend = backend_of("flex_attention")
-    with torch.no_grad():
-        found = attention.score(model, backend, ROWS, packing.divide(ROWS, 100), WIDTH, CPU)
-    torch.testing.assert_close(torch.stack(found), expected, rtol=1e-5, atol=1e-5)
+def test_nothing_to_score_is_a_zero_that_all_weights_are_part_of(tiny_model):
+    model = loaded(tiny_model)
+    log_probs, entropies = attention.score(model, SDPA, ROWS, [[]], WIDTH, CPU)
+    assert not log_probs.any() and not entropies.any() and log_probs.shape == (len(ROWS), WIDTH)
+    assert all(grad is not None and not grad.any() for grad in gradients(model, log_probs))
 
 
-def test_flex_attention_is_told_what_a_block_mask_says(tiny_model):
-    pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
-    mask = attention._flex(pack)["attention_mask"]
-    length = pack.input_ids.shape[1]
-    places = torch.arange(length)
-    zero = torch.tensor(0)
-    cells = [[bool(mask.mask_mod(zero, zero, query, key)) for key in places] for query in places]
-    assert torch.equal(torch.tensor(cells), packing.visible(pack))
-    assert mask.shape == (1, 1, length, length)
+def test_sdpa_without_a_pack_is_transformers_own(tiny_model):
+    model, ids = loaded(tiny_model), torch.tensor([[5, 6, 7, 8]])
+    attention.score(model, SDPA, ROWS, [[0]], WIDTH, CPU)  # which registers ours
+    ours = model(ids).logits
+    AttentionInterface.register("sdpa", attention.sdpa_attention_forward)
+    assert torch.equal(model(ids).logits, ours)
 
 
-# --- Variable-length attention ------------------------------------------------------------------------------------
+# --- FlashAttention 2 ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The reference replaces torch's kernel, which a CPU does not have; the list counts its calls."""
+    """As on a GPU that has it: the reference replaces torch's kernel; the list counts its calls."""
     found = []
 
     def counted(*args, **kwargs):
@@ -110,7 +104,7 @@ def calls(monkeypatch):
         return variable_length(*args, **kwargs)
 
     monkeypatch.setattr(attention, "varlen_attn", counted)
-    monkeypatch.setattr(attention, "SIXTEEN_BITS", (*attention.SIXTEEN_BITS, torch.float64))
+    monkeypatch.setattr(attention, "fits", lambda *_: True)
     return found
 
 
@@ -122,18 +116,17 @@ def heads_of_eight(dtype="float32"):
     return model.to(getattr(torch, dtype)).eval()
 
 
-def on_a_gpu(config=None, dtype=BF16):
-    return attention.candidates("sdpa", CUDA, dtype, config)
+def torchs(asked="sdpa"):
+    return attention.kernel(asked, CUDA, BF16, None)
 
 
-def test_gathered_keys_give_what_a_block_mask_gives(calls):
+def test_gathered_keys_give_what_segments_give(calls):
     """The whole model in float64: exact to rounding, with prompts of several completions and heads that share keys."""
-    model, packs = heads_of_eight("float64"), packing.divide(ROWS, 100)
-    varlen, mask = on_a_gpu()
-    expected = torch.stack(attention.score(model, mask, ROWS, packs, WIDTH, CPU))
+    model, packs = heads_of_eight("float64"), packing.make_packs(ROWS, 100)
+    expected = torch.stack(attention.score(model, SDPA, ROWS, packs, WIDTH, CPU))
     expected_gradients = gradients(model, expected)
     assert not calls
-    found = torch.stack(attention.score(model, varlen, ROWS, packs, WIDTH, CPU))
+    found = torch.stack(attention.score(model, torchs(), ROWS, packs, WIDTH, CPU))
     assert len(calls) == model.config.num_hidden_layers * len(packs)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)  # the fused head computes in float32
     for one, other in zip(gradients(model, found), expected_gradients, strict=True):
@@ -145,14 +138,13 @@ def test_a_layers_gradients_are_those_of_a_block_mask(heads, calls):
     torch.manual_seed(0)
     pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
     length, results = pack.input_ids.shape[1], []
-    for arguments in (attention.block_mask(pack), attention._varlen(pack)):
+    for given in (None, attention._segments(pack, torchs())):
         torch.manual_seed(0)
         query, key, value = (
             torch.randn(1, count, length, 8, dtype=torch.float64, requires_grad=True) for count in (4, heads, heads)
         )
         module = SimpleNamespace(num_key_value_groups=4 // heads)
-        given = arguments["attention_mask"]
-        output, _ = attention._sdpa_of_packs(module, query, key, value, given, pack=arguments.get("pack"))
+        output, _ = attention._sdpa(module, query, key, value, packing.visible(pack)[None, None], pack=given)
         (output * torch.linspace(1, 2, output.numel()).view(output.shape)).sum().backward()
         results.append([output, query.grad, key.grad, value.grad])
     assert len(calls) == 1
@@ -168,97 +160,76 @@ def test_gradients_of_a_shared_prompt_are_added_up_in_float32():
 
 def test_under_autocast_all_of_it_is_computed_in_16_bits(calls):
     """Rotary positions leave float32 queries and keys, and 16-bit values, where weights are float32."""
-    model, packs = heads_of_eight(), packing.divide(ROWS, 100)
+    model, packs = heads_of_eight(), packing.make_packs(ROWS, 100)
     with torch.autocast("cpu", BF16):
-        found, _ = attention.score(model, on_a_gpu()[0], ROWS, packs, WIDTH, CPU)
+        found, _ = attention.score(model, torchs(), ROWS, packs, WIDTH, CPU)
     assert calls == [BF16] * model.config.num_hidden_layers
     torch.testing.assert_close(found, one_by_one(model)[0], rtol=0.05, atol=0.2)
 
 
-def test_torch_takes_the_arguments_and_has_a_gradient():
+def test_torch_takes_the_arguments_and_has_a_gradient(monkeypatch):
     """On meta tensors: its signature differs between versions, and its kernel needs a GPU."""
+    monkeypatch.setattr(attention, "fits", lambda *_: True)
     pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH, "meta")
     keys = packing.keys(packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH))
     keys = packing.Keys(*(part.to("meta") if torch.is_tensor(part) else part for part in vars(keys).values()))
     query, key = (torch.randn(1, heads, pack.input_ids.shape[1], 8, device="meta", dtype=BF16) for heads in (4, 2))
     for tensor in (query, key):
         tensor.requires_grad_()
-    output = attention._all_at_once(query, key, key, 0.3, keys)
+    given = attention.Segments(pack.sizes, pack.parents, keys, torchs().attend)
+    output, _ = attention._sdpa(SimpleNamespace(), query, key, key, None, scaling=0.3, pack=given)
     output.sum().backward()
-    assert output.shape == (1, pack.input_ids.shape[1], 4, 8) and key.grad.shape == key.shape == key.grad.shape
+    assert output.shape == (1, pack.input_ids.shape[1], 4, 8) and key.grad.shape == key.shape
 
 
-def flash(q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=0, max_seqlen_k=0, softmax_scale=None,
-          causal=False, dropout_p=0.0):  # fmt: skip
-    """The package's flash_attn_varlen_func."""
-    assert causal and not dropout_p
-    window = (-1, 0)
-    return variable_length(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale=softmax_scale, window_size=window
+@pytest.mark.parametrize("asked", ["flash_attention_2", "sdpa"])
+def test_the_package_is_used_where_it_is_asked_for_and_installed(asked, calls, monkeypatch):
+    """A stand-in for it: its function gets what it takes, and the pack comes out as by torch's own."""
+    used = []
+
+    def flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
+        causal=False,
+    ):  # fmt: skip
+        assert causal and not dropout_p
+        used.append(q.dtype)
+        return variable_length(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale=softmax_scale, window_size=(-1, 0)
+        )
+
+    assert torchs(asked).name == "FlashAttention 2 (torch's own)"
+    package = ModuleType("flash_attn")
+    package.flash_attn_varlen_func = flash_attn_varlen_func
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    model, packs = heads_of_eight("float64"), packing.make_packs(ROWS, 100)
+    kernel = torchs(asked)
+    expected, found = (attention.score(model, each, ROWS, packs, WIDTH, CPU)[0] for each in (SDPA, kernel))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    package_runs = asked == "flash_attention_2"
+    assert (len(used), len(calls)) == ((2, 0) if package_runs else (0, 2))
+    assert (
+        kernel.name
+        == f"FlashAttention 2 ({'the package flash-attn' if package_runs else 'torch' + chr(39) + 's own'})"
     )
-
-
-def test_flash_attention_shares_prompts_inside_transformers(tiny_model, monkeypatch):
-    """The package needs a GPU: its one function is the reference, and transformers hands the pack to it."""
-    ours = {"_loaded_implementation": "flash_attention_2", "_flash_varlen_fn": flash, "_flash_fn": None}
-    ours["_process_flash_kwargs_fn"] = flash_attention._lazy_define_process_function(flash)
-    for name in ("_pad_fn", "_unpad_fn", "_flash_with_kvcache_fn", "_process_with_kvcache_kwargs_fn"):
-        ours[name] = None
-    for name, value in ours.items():
-        monkeypatch.setattr(flash_attention, name, value, raising=False)
-    model = loaded(tiny_model)
-    expected = one_by_one(model)
-    expected_gradients = gradients(model, expected)
-    (backend,) = attention.candidates("flash_attention_2", CUDA, BF16)
-    model.config._attn_implementation = "flash_attention_2"
-    found = torch.stack(attention.score(model, backend, ROWS, packing.divide(ROWS, 12), WIDTH, CPU))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    for one, other in zip(gradients(model, found), expected_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    once = AttentionInterface()["flash_attention_2"]
-    backend.arguments(packing.lay_out(ROWS, [0], WIDTH))
-    assert AttentionInterface()["flash_attention_2"] is once  # it is not wrapped again
-
-
-# --- The rest -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_a_pack_that_is_filled_up_gives_the_same(tiny_model, implementation):
-    model, packs = loaded(tiny_model, implementation), packing.divide(ROWS, 12)
-    one = backend_of(implementation)
-    filled = dataclasses.replace(
-        one, multiple=64, arguments=on_a_gpu()[1].arguments if implementation == "sdpa" else one.arguments
-    )
-    expected, found = (torch.stack(attention.score(model, each, ROWS, packs, WIDTH, CPU)) for each in (one, filled))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_nothing_to_score_is_a_zero_that_all_weights_are_part_of(tiny_model):
-    model = loaded(tiny_model)
-    log_probs, entropies = attention.score(model, backend_of("sdpa"), ROWS, [[]], WIDTH, CPU)
-    assert not log_probs.any() and not entropies.any() and log_probs.shape == (len(ROWS), WIDTH)
-    assert all(grad is not None and not grad.any() for grad in gradients(model, log_probs))
-
-
-def test_sdpa_without_a_pack_is_transformers_own(tiny_model):
-    backend_of("sdpa").arguments(packing.lay_out(ROWS, [0], WIDTH))  # which registers ours
-    model, ids = loaded(tiny_model), torch.tensor([[5, 6, 7, 8]])
-    ours = model(ids).logits
-    AttentionInterface.register("sdpa", attention.sdpa_attention_forward)
-    assert torch.equal(model(ids).logits, ours)
+    assert kernel.pack_tokens == 8192
 
 
 @pytest.mark.parametrize(
-    ("implementation", "device", "names"),
+    ("facts", "fits"),
     [
-        ("sdpa", CPU, ["sdpa, segment by segment"]),
-        ("sdpa", CUDA, ["variable-length attention", "sdpa with a block mask"]),
-        ("eager", CUDA, ["eager with a block mask"]),
-        ("my_attention", CUDA, []),
+        ({}, True),
+        ({"device": CPU}, False),
+        ({"dtype": torch.float32}, False),
+        ({"capability": (7, 5)}, False),
+        ({"head_dim": 288}, False),
+        ({"head_dim": 60}, False),
+        ({"attention_dropout": 0.1}, False),
     ],
+    ids=str,
 )
-def test_backends_follow_what_the_model_runs_with(implementation, device, names):
-    found = attention.candidates(implementation, device, BF16)
-    assert [backend.name for backend in found] == names
-    assert all(backend.implementation == implementation for backend in found)
+def test_it_takes_16_bits_heads_of_256_and_ampere(facts, fits, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: facts.get("capability", (9, 0)))
+    own = {key: value for key, value in facts.items() if key in ("head_dim", "attention_dropout")}
+    config = Qwen2Config(**{"head_dim": 128, **own})
+    found = attention.kernel("sdpa", facts.get("device", CUDA), facts.get("dtype", BF16), config)
+    assert (found.name, found.pack_tokens) == (("FlashAttention 2 (torch's own)", 8192) if fits else ("sdpa", 2048))

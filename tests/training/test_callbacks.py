@@ -1,7 +1,6 @@
 """grpo/training/callbacks.py: what is recorded, observed, skipped and stopped, in runs of a few tiny steps."""
 
 import json
-import math
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,10 @@ import torch
 from helpers_commands import command
 from helpers_runs import LEARNS, ROOT
 from helpers_watch import STEP, Spoil, alarms, is_long, trainer
-from transformers import TrainerCallback, TrainerState
 
 import train_grpo
+from grpo.rewarding.judge import Judge
 from grpo.training.callbacks import MetricsFile, SkipNonFiniteSteps
-from grpo.training.trainer import LeanGRPOTrainer
 
 LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
 
@@ -33,18 +31,15 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
 # --- What is observed
 
 
-def test_a_run_is_observed_at_each_step_and_alarmed_once(tmp_path, tiny_model, capsys):
-    """Whatever logging_steps is, and also in the steps that train on an earlier rollout."""
-    flags = {"beta": 0.04, "steps_per_generation": 4, "logging_steps": 50, "max_steps": 5}
+def test_each_rollout_is_read_and_an_alarm_raised_once(tmp_path, tiny_model, capsys):
+    """Whatever logging_steps is; not in the steps that train on an earlier rollout."""
+    flags = {"beta": 0.04, "steps_per_generation": 2, "logging_steps": 50, "max_steps": 8}
     made, watch = trainer(tmp_path, tiny_model, **flags)
     made.train()
-    assert {name: len(watch.seen.metrics[name]) for name in ("kl", "entropy", "completions/clipped_ratio")} == {
-        "kl": 5, "entropy": 5, "completions/clipped_ratio": 5,
-    }  # fmt: skip
-    assert len(watch.seen.rollouts) == 2 and list(watch.seen.rollouts[0].rewards) == ["correctness_reward_func"]
-    assert len(watch.seen.rollouts[0].completions) == 32 and watch.seen.updates == 5
-    assert next(iter(watch.raised)) == "all_truncated" and alarms(tmp_path / "run")["all_truncated"]["step"] == 3
-    assert capsys.readouterr().out.count("alarm at step 3: all_truncated") == 1
+    assert len(watch.seen.rollouts) == len(watch.seen.collapsed) == 4 and watch.seen.updates == 8
+    assert {"kl", "entropy", "completions/clipped_ratio", "frac_reward_zero_std"} <= watch.seen.rollouts[-1].keys()
+    assert "all_truncated" in watch.raised and alarms(tmp_path / "run")["all_truncated"]["step"] == 5
+    assert capsys.readouterr().out.count("alarm at step 5: all_truncated") == 1
 
 
 def test_weights_that_no_step_moves_are_named(tmp_path, tiny_model):
@@ -59,91 +54,40 @@ def test_weights_that_no_step_moves_are_named(tmp_path, tiny_model):
 # --- Steps that are not finite
 
 
-@pytest.mark.parametrize(("what", "max_grad_norm"), [("gradient", 0.0), ("loss", 0.1)])
-def test_a_step_that_is_not_finite_changes_nothing(tmp_path, tiny_model, what, max_grad_norm):
-    flags = {"max_steps": 5, "reward_funcs": [is_long], "optim": "stable_adamw", "max_grad_norm": max_grad_norm}
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.1])
+def test_a_step_that_is_not_finite_changes_nothing(tmp_path, tiny_model, max_grad_norm):
+    flags = {"max_steps": 5, "reward_funcs": [is_long], "max_grad_norm": max_grad_norm}
     made, _ = trainer(tmp_path, tiny_model, **flags, **STEP)
-    made.add_callback(spoil := Spoil(made, [3, 4], what))
+    made.add_callback(spoil := Spoil(made, [3, 4]))
     made.train()
     spoil.note()
     assert [spoil.same(step, step + 1) for step in range(5)] == [False, False, True, True, False]
-    assert [line["skipped_steps"] for line in made.state.log_history if "skipped_steps" in line] == [1, 2, 2]
+    assert [line["skipped_steps"] for line in made.state.log_history if "skipped_steps" in line] == [1, 2]
     found = alarms(tmp_path / "run")["nonfinite_gradient"]
-    assert found["step"] == 3 and found["message"].startswith(
-        "the gradient holds" if what == "gradient" else "the loss"
-    )
-    assert all(math.isfinite(line["loss"]) for line in made.state.log_history if "loss" in line)
+    assert found["step"] == 3 and found["message"].startswith("the gradient holds")
     rates = [line["learning_rate"] for line in made.state.log_history if "learning_rate" in line]
     assert len(set(rates)) == 5  # the schedule goes on
 
 
-def fake_trainer():
-    """The parts of a trainer that the callback reads, with a model of one layer."""
-    return SimpleNamespace(
-        model=torch.nn.Linear(2, 1),
-        accelerator=SimpleNamespace(scaler=None, num_processes=1, device="cpu"),
-        losses_finite=torch.ones((), dtype=torch.bool),
-        weights_are_finite=lambda: True,
-        _metrics={"train": defaultdict(list)},
-    )
-
-
-@pytest.mark.parametrize(
-    ("steps", "stops"), [("..xx.xx.", []), ("xxx.", [3]), ("xx/x.", [3])]
-)  # x: not finite; /: resumed from a checkpoint
+@pytest.mark.parametrize(("steps", "stops"), [("..xx.xx.", []), ("xxx.", [3]), (".xxxx", [4])])  # x: not finite
 def test_three_skipped_in_a_row_end_a_run_and_fewer_do_not(steps, stops):
-    made, asked, state = fake_trainer(), [], TrainerState(stateful_callbacks={})
-    stopped_at = []
-    for part in steps.split("/"):
-        callback = SkipNonFiniteSteps(made, lambda reason, save=True: asked.append((reason, save)))
-        callback.on_train_begin(None, state, None)
-        for step in part:
-            state.global_step += 1
-            for weight in made.model.parameters():
-                weight.grad = torch.full_like(weight, float("nan") if step == "x" else 1.0)
-            callback.on_pre_optimizer_step(None, state, None)
-            assert all((weight.grad is None) is (step == "x") for weight in made.model.parameters())
-            stopped_at += [state.global_step] * (len(asked) - len(stopped_at))
-    assert stopped_at == stops and made._metrics["train"]["skipped_steps"] == [steps.count("x")]
-    for reason, save in asked:
-        assert save and "skipped steps in a row: the gradient holds NaN or infinity" in reason
+    made = SimpleNamespace(
+        model=torch.nn.Linear(2, 1), accelerator=SimpleNamespace(scaler=None), _metrics={"train": defaultdict(list)}
+    )
+    asked, taken = [], []
+    callback = SkipNonFiniteSteps(made, lambda reason: asked.append((len(taken), reason)))
+    for step in steps:
+        taken.append(step)
+        for weight in made.model.parameters():
+            weight.grad = torch.full_like(weight, float("nan") if step == "x" else 1.0)
+        callback.on_pre_optimizer_step(None, None, None)
+        assert all((weight.grad is None) is (step == "x") for weight in made.model.parameters())
+    assert [number for number, _ in asked] == stops and made._metrics["train"]["skipped_steps"] == [steps.count("x")]
+    assert all("skipped steps in a row: the gradient holds NaN or infinity" in reason for _, reason in asked)
 
 
 def checkpoints(run="run"):
     return sorted(int(path.name[11:]) for path in Path(run).glob("checkpoint-*"))
-
-
-class SpoilTheLastStep(TrainerCallback):
-    def on_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if state.global_step + 1 == state.max_steps:
-            with torch.no_grad():
-                next(model.parameters())[0, 0] = float("inf")
-
-
-@pytest.mark.slow
-def test_weights_that_are_not_finite_end_a_run_unsaved(tiny_run, monkeypatch, capfd):
-    plain = LeanGRPOTrainer.__init__
-
-    def init(self, *args, **kwargs):
-        plain(self, *args, **kwargs)
-        self.add_callback(SpoilTheLastStep())
-
-    monkeypatch.setattr(LeanGRPOTrainer, "__init__", init)
-    assert train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "eval_samples": "2"})) == 3
-    assert checkpoints() == [1] and not Path("run/model.safetensors").exists()
-    assert "weights that hold NaN or infinity" in " ".join(capfd.readouterr().out.split())
-
-
-def test_no_checkpoint_holds_weights_that_are_not_finite(tmp_path, tiny_model):
-    """Whoever asks for one."""
-    made, _ = trainer(tmp_path, tiny_model, max_steps=1, reward_funcs=[is_long], **STEP)
-    made.train()
-    made._save_checkpoint(made.model, None)
-    assert checkpoints(tmp_path / "run") == [1]
-    next(made.model.parameters()).data[0, 0] = float("nan")
-    made.state.global_step = 7
-    made._save_checkpoint(made.model, None)
-    assert checkpoints(tmp_path / "run") == [1]
 
 
 TWO_PROCESSES = """
@@ -155,16 +99,13 @@ from accelerate import PartialState
 from helpers_watch import STEP, Spoil, is_long, trainer
 
 rank = int(os.environ["RANK"])
-for what, steps in (("loss", [2]), ("gradient", [2, 3, 4])):
-    made, watch = trainer(Path({out!r}) / what, {model!r}, max_steps=5, reward_funcs=[is_long], **STEP)
-    asked = []
-    watch.skip.stop = lambda reason, save=True: asked.append((made.state.global_step + 1, save))
-    spoil = Spoil(made, steps if rank == 1 else [], what)
-    made.add_callback(spoil)
-    made.train()
-    spoil.note()
-    same = [step + 1 for step in range(5) if spoil.same(step, step + 1)]
-    print(f"rank {{rank}} {{what}} skipped {{same}} asked {{asked}}", flush=True)
+made, watch = trainer(Path({out!r}), {model!r}, max_steps=5, reward_funcs=[is_long], **STEP)
+spoil = Spoil(made, [2, 3, 4] if rank == 1 else [])
+made.add_callback(spoil)
+made.train()
+spoil.note()
+same = [step + 1 for step in range(5) if spoil.same(step, step + 1)]
+print(f"rank {{rank}} skipped {{same}} asked {{[step for step, _ in watch.asked]}}", flush=True)
 PartialState().wait_for_everyone()
 made.accelerator.end_training()
 """
@@ -178,8 +119,7 @@ def test_what_one_process_skips_all_skip(tiny_model, tmp_path):
     done = command(script, processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in (0, 1):
-        assert f"rank {rank} loss skipped [2] asked []" in done.stdout
-        assert f"rank {rank} gradient skipped [2, 3, 4] asked [(4, True)]" in done.stdout
+        assert f"rank {rank} skipped [2, 3, 4] asked [4]" in done.stdout
 
 
 # --- Stopping at an alarm
@@ -201,3 +141,19 @@ def test_stop_on_alarm_ends_a_run_that_can_be_resumed(tiny_run, capfd):
     # the same alarm does not end it again: the command that was printed would do one step at a time
     assert train_grpo.main([*argv, "--resume_from_checkpoint", "auto"]) == 0
     assert (run / "model.safetensors").exists()
+
+
+def test_right_answers_to_a_judge_of_ones_own_are_no_collapse(tmp_path, tiny_model):
+    """No reward says what is right by its name (recipes/countdown.yaml)."""
+
+    def judged(completions, **kwargs):
+        return [2.0] * len(completions)
+
+    for verdict in (True, False):
+        made, watch = trainer(tmp_path / str(verdict), tiny_model, reward_funcs=[judged])
+        made._generate_single_turn = lambda ids, *_: ([[5 + sum(prompt) % 300, 2] for prompt in ids], None)
+        made.judge = Judge(function=lambda text, row, verdict=verdict: verdict, name="mine")
+        made.train()
+        assert ("mode_collapse" in watch.raised) is not verdict
+        found = alarms(tmp_path / str(verdict) / "run")["zero_variance"]["message"]
+        assert ("all right" if verdict else "all wrong") in found

@@ -41,19 +41,19 @@ def seen_by(pack, place):
 
 
 @examples(100)
-@given(batches(), st.integers(4, 16) | st.integers(1, 40), st.sampled_from([1, 1, 8]))
-def test_packs_hold_each_token_once_after_what_precedes_it(batch, budget, multiple):
+@given(batches(), st.integers(4, 16) | st.integers(1, 40))
+def test_packs_hold_each_token_once_after_what_precedes_it(batch, pack_tokens):
     rows, ids, mask, width = batch
     assert packing.rows_of(ids, mask, width) == rows
     result = torch.full((len(rows), max(width, 1)), -1)
-    packs = packing.divide(rows, budget)
+    packs = packing.make_packs(rows, pack_tokens)
     costs = [packing.cost([rows[row] for row in chosen]) for chosen in packs]
     assert costs == sorted(costs, reverse=True)
     for chosen, cost in zip(packs, costs, strict=True):
-        pack = packing.lay_out(rows, chosen, max(width, 1), multiple=multiple)
+        pack = packing.lay_out(rows, chosen, max(width, 1))
         size = pack.input_ids.shape[1]
-        assert size == sum(pack.sizes) and size % multiple == 0 and size - cost < multiple
-        assert cost <= budget or len(chosen) == 1
+        assert size == sum(pack.sizes) == cost
+        assert cost <= pack_tokens or len(chosen) == 1
         own, parent = packing.segments(pack)
         assert own.shape == parent.shape == (size,) and (parent <= own).all()
         labels = pack.labels[0]
@@ -118,11 +118,15 @@ def test_a_plan_adds_up_to_what_trl_adds_up(given_batches, loss_type, drops, bud
 
     size = len(given_batches[0]["advantages"])
     expected = sum(loss(range(start, start + size)) for start in range(0, len(mask), size))
-    packs = [pack for turn in plan.turns for pack in turn]
+    packs = [pack for turn in plan.packs_of_micro_batch for pack in turn]
     assert sum(factor * loss(rows) for rows, factor in packs) == pytest.approx(expected, abs=1e-9)
     computed = sorted(row for rows, _ in packs for row in rows)
     assert computed == [row for row in range(len(mask)) if tokens[row] and (advantages[row] or not drops)]
-    assert len(plan.turns) == len(given_batches) and plan.turns[-1] and all(factor >= 0 for _, factor in packs)
+    assert (
+        len(plan.packs_of_micro_batch) == len(given_batches)
+        and plan.packs_of_micro_batch[-1]
+        and all(factor >= 0 for _, factor in packs)
+    )
     if loss_type in schedule.MEANS and not drops and tokens.all():
         assert sum(factor for _, factor in packs) == pytest.approx(len(given_batches))
     assert plan.log_probs.shape == plan.entropies.shape == mask.shape and "old_per_token_logps" not in plan.rows

@@ -33,29 +33,29 @@ def planned(batches=BATCHES, loss_type="dapo", drops=True, budget=8, most=lambda
 )
 def test_a_packs_loss_counts_as_its_rows_in_their_micro_batch(loss_type, share):
     plan = planned(loss_type=loss_type)
-    packs = [pair for turn in plan.turns for pair in turn]
+    packs = [pair for turn in plan.packs_of_micro_batch for pair in turn]
     assert sorted(row for pack, _ in packs for row in pack) == [0, 2, 3, 4]  # those with an advantage
     assert len(packs) > 1 and all(factor == pytest.approx(share(pack)) for pack, factor in packs)
 
 
 def test_where_tokens_are_averaged_a_pack_counts_by_its_tokens():
     plan = planned(BATCHES[:1], "bnpo")
-    assert {tuple(pack): factor for pack, factor in plan.turns[0]} == {(0,): 0.4, (2,): 0.4}
+    assert {tuple(pack): factor for pack, factor in plan.packs_of_micro_batch[0]} == {(0,): 0.4, (2,): 0.4}
 
 
 def test_the_last_micro_step_always_has_a_pack():
     """Its backward is the one that processes add their gradients up in."""
     for budget in (4, 8, 100):
-        assert planned(budget=budget).turns[-1]
-    assert [len(turn) for turn in planned(budget=100).turns] == [0, 1]
+        assert planned(budget=budget).packs_of_micro_batch[-1]
+    assert [len(turn) for turn in planned(budget=100).packs_of_micro_batch] == [0, 1]
 
 
 def test_without_any_advantage_one_pack_moves_nothing():
     plan = planned([micro_batch([3, 2], [0.0, 0.0]), micro_batch([3, 1], [0.0, 0.0])])
-    assert plan.turns[0] == [] and [pack for pack, _ in plan.turns[1]] == [[]]
+    assert plan.packs_of_micro_batch[0] == [] and [pack for pack, _ in plan.packs_of_micro_batch[1]] == [[]]
 
 
 def test_as_many_packs_as_the_process_that_has_most():
     plan = planned(most=lambda count: count + 3)
-    packs = [pack for turn in plan.turns for pack, _ in turn]
+    packs = [pack for turn in plan.packs_of_micro_batch for pack, _ in turn]
     assert packs.count([]) == 3 and len(packs) == 3 + len([pack for pack in packs if pack])

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from datasets import Dataset
-from helpers_attention import variable_length
 from helpers_trainer import largest_difference, no_group_lives, rewards_by_sum, trained
 from peft import PromptTuningConfig
 from transformers import (
@@ -20,7 +19,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo.training import attention
+from grpo.training import attention, packable
 from grpo.training.trainer import LeanGRPOTrainer
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -59,7 +58,7 @@ def growing_rotation():
     ("make", "reason"),
     [
         (deaf, "packs would change its log-probabilities"),
-        (falcon, "refuses packs (ValueError"),
+        (falcon, "refuses packs ("),
         (growing_rotation, "rotary frequencies"),
     ],
     ids=["deaf in bfloat16", "refuses a block mask", "rotation by the longest row"],
@@ -69,8 +68,8 @@ def test_models_that_cannot_take_packs_fall_back_in_one_line(tiny_model, tmp_pat
     model.tokenizer_of = tiny_model
     gradients, _, trainer = trained(LeanGRPOTrainer, model, tmp_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if "note:" in line or "raining step" in line]
-    lines = [line for line in lines if "rollouts are sampled" not in line]
-    assert len(lines) == 1 and reason in lines[0] and trainer.backend is None
+    lines = [line for line in lines if "samples the rollouts" not in line]
+    assert len(lines) == 1 and reason in lines[0] and trainer.kernel is None
     model = make()
     model.tokenizer_of = tiny_model
     stock, _, _ = trained(GRPOTrainer, model, tmp_path)
@@ -97,7 +96,7 @@ def test_learned_positions_begin_at_each_row_unlike_stocks(tiny_model, tmp_path)
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"peft": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)}, "virtual tokens"),
+        ({"peft": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)}, "depends on where a row begins"),
         ({"torch_compile": True}, "torch_compile"),
         ({"own": {"rollout_func": lambda prompts, trainer: {}}}, "rollout_func"),
     ],
@@ -118,38 +117,37 @@ def test_settings_without_packs_are_named_at_construction(tiny_model, tmp_path, 
         peft_config=peft,
         **own,
     )
-    assert trainer.backend is None
+    assert trainer.kernel is None
     assert capsys.readouterr().out.count(reason) == 1
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    """Candidates as on a GPU in 16 bits, here in float32; returns a function that sets the kernel."""
-    found = attention.candidates("sdpa", torch.device("cuda"), torch.bfloat16)
-    monkeypatch.setattr(attention, "candidates", lambda *args: found)
-    monkeypatch.setattr(attention, "SIXTEEN_BITS", (torch.float32,))
-    return lambda kernel: monkeypatch.setattr(attention, "varlen_attn", kernel)
+def spoiled(kind):
+    """sdpa's part of a pack, with an error of one kind."""
+    right = attention._one_by_one
 
+    def broken(*args):
+        raise RuntimeError("no kernel image is available")
 
-def broken(*args, **kwargs):
-    raise RuntimeError("no kernel image is available")
+    def wrong(*args):
+        return right(*args) * 1.1
 
+    def wrong_in_the_backward(*args):
+        output = right(*args)
+        return output.detach() + 1.1 * (output - output.detach())
 
-def wrong(*args, **kwargs):
-    return variable_length(*args, **kwargs) * 1.1
+    return {"broken": broken, "wrong": wrong, "wrong in the backward": wrong_in_the_backward}[kind]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "used", "said"),
+    ("kind", "reason"),
     [
-        (broken, "sdpa with a block mask", ["note: variable-length attention is not used: ", "no kernel image"]),
-        (wrong, "sdpa with a block mask", ["note: variable-length attention is not used: ", "log-probabilities"]),
+        ("broken", "refuses packs (RuntimeError: no kernel image is available)"),
+        ("wrong", "packs would change its log-probabilities"),
+        ("wrong in the backward", "packs would change its gradient by"),
     ],
 )
-def test_attention_that_fails_its_trial_becomes_a_block_mask(
-    tiny_model, tmp_path, capsys, as_on_a_gpu, kernel, used, said
-):
-    as_on_a_gpu(kernel)
+def test_attention_that_fails_its_trial_becomes_trls_own_step(tiny_model, tmp_path, capsys, monkeypatch, kind, reason):
+    monkeypatch.setattr(attention, "_one_by_one", spoiled(kind))
 
     def model():
         torch.manual_seed(0)
@@ -159,8 +157,15 @@ def test_attention_that_fails_its_trial_becomes_a_block_mask(
         return made
 
     found, _, trainer = trained(LeanGRPOTrainer, model(), tmp_path, reward=rewards_by_sum)
-    lines = capsys.readouterr().out
-    assert trainer.backend.name == used and all(part in lines for part in said)
-    assert f"{used}\n" in lines and lines.count("note: variable-length") == bool(said)
+    assert trainer.kernel is None and capsys.readouterr().out.count(reason) == 1
     stock, _, _ = trained(GRPOTrainer, model(), tmp_path, reward=rewards_by_sum)
-    assert largest_difference(stock, found) < 1e-4
+    assert largest_difference(stock, found) < 1e-5
+
+
+def test_the_trial_leaves_no_gradient_and_no_random_draw(tiny_model, tmp_path):
+    trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, max_steps=1)[2]
+    trainer.model.zero_grad()
+    state = torch.get_rng_state()
+    assert packable.misfit(trainer) is None
+    assert torch.equal(torch.get_rng_state(), state) and trainer.model.training
+    assert all(weight.grad is None for weight in trainer.model.parameters())

@@ -1,33 +1,31 @@
 """How rows are divided into packs; that a pack is right for any rows is test_fuzz_packs.py's."""
 
-import pytest
 import torch
 
 from grpo.training import packing
 
 
-def test_a_group_stays_together_where_the_budget_allows():
+def test_a_group_stays_together_where_a_pack_allows():
     rows = [((1, 2, 3), (5,) * 4), ((7,), (5,) * 8), ((1, 2, 3), (5,) * 2), ((7,), (5,) * 1)]
-    assert [sorted(pack) for pack in packing.divide(rows, 9)] == [[1, 3], [0, 2]]
+    assert [sorted(pack) for pack in packing.make_packs(rows, 9)] == [[1, 3], [0, 2]]
     assert packing.cost(rows) == (2 + 6) + (0 + 9)
 
 
-def test_a_group_beyond_the_budget_is_divided_evenly():
+def test_a_group_beyond_a_pack_is_divided_evenly():
     rows = [((1, 2, 3), (5,) * length) for length in (10, 2, 9, 3)]
-    assert [sorted(pack) for pack in packing.divide(rows, 16)] == [[0, 1], [2, 3]]
+    assert [sorted(pack) for pack in packing.make_packs(rows, 16)] == [[0, 1], [2, 3]]
 
 
-def test_a_completion_over_budget_does_not_scatter_its_group():
+def test_a_completion_longer_than_a_pack_does_not_scatter_its_group():
     rows = [((1,) * 500, (5,) * length) for length in (2000, *(100,) * 8)]
-    packs = packing.divide(rows, 2048)
+    packs = packing.make_packs(rows, 2048)
     assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [2499, 1299]
 
 
-@pytest.mark.parametrize("multiple", [1, 4])
-def test_without_rows_there_are_positions_that_are_not_scored(multiple):
-    pack = packing.lay_out([((1, 2), ())], [], 4, multiple=multiple)
-    assert pack.labels.tolist() == [[packing.IGNORED] * multiple] and pack.sizes == [multiple] and not len(pack.cells)
-    assert packing.divide([((1, 2), ())], 10) == []
+def test_without_rows_there_is_a_position_that_is_not_scored():
+    pack = packing.lay_out([((1, 2), ())], [], 4)
+    assert pack.labels.tolist() == [[packing.IGNORED]] and pack.sizes == [1] and not len(pack.cells)
+    assert packing.make_packs([((1, 2), ())], 10) == []
 
 
 def test_the_keys_of_a_segment_are_what_its_last_query_sees():

@@ -1,0 +1,165 @@
+"""grpo/policy/sampling.py: the completions of `model.generate`, whatever the batch does.
+
+In training, and against TRL's own sampling: tests/training/test_rollouts.py.
+"""
+
+import pytest
+import torch
+from helpers_runs import DEMO
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from grpo.data import dataset, prompts, sources
+from grpo.policy import sampling
+from grpo.policy.sampling import Sampling, answer, end_tokens, frozen_weights_kept, reason_against
+from train_grpo import EXEMPLARS, PROMPT_FORMATS
+
+COUNT = 16
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+SIZES = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, **HEADS}
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def ids(tokenizer):
+    """Prompts of different lengths."""
+    rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(COUNT))
+    style = PROMPT_FORMATS["xml"]
+    asked = dataset.make_prompts(rows, lambda question: style.prompt(question, EXEMPLARS[: len(question) % 2]))[0]
+    return prompts.tokenize(asked["prompt"], tokenizer)
+
+
+def stock(model, tokenizer, ids, limit):
+    """One prompt at a time by `model.generate`."""
+    found, ends = [], end_tokens(model, tokenizer)
+    model.eval()
+    for prompt in ids:
+        output = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
+            max_new_tokens=limit, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, repetition_penalty=1.0,
+        )[0, len(prompt) :].tolist()  # fmt: skip
+        end = next((place for place, token in enumerate(output) if token in ends), None)
+        found.append((output[:end], end is None))
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(demo, tokenizer, ids):
+    return stock(demo, tokenizer, ids, 32)  # some are cut off, most end at different lengths
+
+
+@pytest.mark.parametrize("batch_size", [3, 64])
+def test_greedy_completions_are_those_of_generate(batch_size, demo, tokenizer, ids, reference):
+    assert len({len(tokens) for tokens, _ in reference}) > 5 and 0 < sum(cut for _, cut in reference) < COUNT
+    assert answer(demo, tokenizer, ids, 32, batch_size) == reference
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "by_generate"),
+    [
+        ("gpt2", {"vocab_size": 512, "n_embd": 32, "n_layer": 2, "n_head": 4}, False),  # learned positions
+        ("llama", SIZES, False),
+        ("qwen3", SIZES, False),
+        ("olmo2", SIZES, False),
+        ("gemma2", {**SIZES, "sliding_window": 8}, True),
+        ("bloom", {"vocab_size": 512, "hidden_size": 32, "n_layer": 2, "n_head": 4}, True),  # ALiBi, from the mask
+    ],
+)
+def test_greedy_completions_of_other_architectures(kind, sizes, by_generate, tokenizer, ids):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes), dtype=torch.float32)
+    assert bool(reason_against(model)) is by_generate
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    assert answer(model, tokenizer, ids[:6], 12, 4) == stock(model, tokenizer, ids[:6], 12)
+
+
+def test_sequences_may_fill_all_positions_of_the_model(tokenizer):
+    """A row that has ended waits for others to leave with it, and must not be computed beyond the last position."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=48, n_layer=2, n_head=4, n_positions=60))
+    prompts = [[5 + row] * 20 for row in range(64)]
+    assert all(len(tokens) == 40 or not cut for tokens, cut in answer(model, tokenizer, prompts, 40, 64))
+    drawn = answer(model, tokenizer, prompts, 40, 64, Sampling())
+    assert any(not cut for _, cut in drawn) and any(cut for _, cut in drawn)
+
+
+def test_rows_leave_and_equal_prompts_are_read_once(demo, tokenizer, ids):
+    seen = []
+    hook = demo.model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    found = answer(demo, tokenizer, [ids[0]] * 32 + [ids[1]] * 32, 60, 64, Sampling(temperature=1.5))
+    hook.remove()
+    assert seen[0][0] == 2 and seen[1] == (64, 1) and seen[-1][0] < 32
+    assert sum(rows for rows, _ in seen[1:]) < 1.2 * sum(len(tokens) + 1 for tokens, _ in found)
+
+
+def test_samples_are_seeded_and_differ_among_themselves(demo, tokenizer, ids):
+    def draw(seed):
+        return answer(demo, tokenizer, [ids[0]] * 8, 16, 4, Sampling(temperature=1.5), seed)
+
+    first = draw(1)
+    assert first == draw(1) != draw(2) and len({tuple(tokens) for tokens, _ in first}) > 1
+
+
+@pytest.mark.parametrize("by_generate", [False, True])
+def test_the_models_own_sampling_defaults_are_ignored(by_generate, demo, tokenizer, ids, reference, monkeypatch):
+    own = {**demo.generation_config.to_dict(), "repetition_penalty": 9.0, "do_sample": True, "top_k": 3}
+    monkeypatch.setattr(demo, "generation_config", type(demo.generation_config)(**own))
+    if by_generate:
+        monkeypatch.setattr(sampling, "reason_against", lambda *_: "a test says so")
+    assert answer(demo, tokenizer, ids[:6], 32, 8) == reference[:6]
+    for one in (Sampling(temperature=1.5, top_k=1), Sampling(temperature=1.5, top_p=1e-6)):
+        assert answer(demo, tokenizer, ids[:6], 32, 4, one) == reference[:6]
+
+
+def test_samples_follow_the_policys_distribution(demo, tokenizer, ids):
+    """That of the rollouts is TRL's: tests/training/test_rollouts.py."""
+    with torch.no_grad():
+        shares = demo.eval()(torch.tensor([ids[0]])).logits[0, -1].div(2.0).softmax(-1)
+    drawn = answer(demo, tokenizer, [ids[0]] * 1000, 1, 250, Sampling(temperature=2.0), seed=1)
+    tokens = torch.tensor([tokens[0] if tokens else tokenizer.eos_token_id for tokens, _ in drawn])
+    counts = tokens.bincount(minlength=len(shares))
+    assert torch.allclose(counts / 1000, shares, atol=0.04) and (counts > 0).sum() > 5
+
+
+def test_a_repetition_penalty_is_left_to_generate(demo, tokenizer, ids, reference, capsys):
+    drawn = answer(demo, tokenizer, ids[:2], 32, 2, Sampling(top_k=1, repetition_penalty=9.0))
+    assert drawn != reference[:2]
+    assert "model.generate answers the questions, because repetition_penalty is set" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("drawn", [None, Sampling()])
+def test_the_models_mode_and_the_random_state_stay(drawn, demo, tokenizer, ids):
+    demo.train()
+    state = torch.get_rng_state()
+    answer(demo, tokenizer, ids[:3], 4, 2, drawn)
+    assert demo.training and torch.equal(state, torch.get_rng_state())
+    demo.eval()
+
+
+def test_prompts_with_virtual_tokens_are_left_to_generate():
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
+    adapted = get_peft_model(model, PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
+    assert reason_against(adapted) == "the adapter adds tokens to the prompt"
+
+
+def test_weights_that_trl_merges_an_adapter_into_stay_bitwise():
+    """As it does for vLLM: in 16 bits a sum cannot be taken back."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.bfloat16)
+    model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
+    layer = model.get_base_model().model.layers[0].self_attn.q_proj.base_layer
+    before = layer.weight.clone()
+    with frozen_weights_kept(model):
+        model.merge_adapter()
+        assert not torch.equal(layer.weight, before)
+        model.unmerge_adapter()
+        assert not torch.equal(layer.weight, before)
+    assert torch.equal(layer.weight, before)
