@@ -103,6 +103,11 @@ def _named(error: BaseException, *names: str) -> bool:
     return any(kind.__name__ in names for kind in type(error).__mro__)
 
 
+def is_from_hub(error: BaseException) -> bool:
+    """Whether the Hub refuses something; no connection is an HTTPError, too."""
+    return _named(error, "HTTPError", "LocalTokenNotFoundError", "OfflineModeIsEnabled")
+
+
 @dataclass(frozen=True)
 class Translation:
     """Which exceptions become which line, while what is being done.
@@ -161,10 +166,11 @@ TRANSLATIONS = (
     Translation(
         "loading", lambda error: True, "model_name_or_path: {name!r} does not load ({reason}); " + GIVE_A_MODEL
     ),
-    Translation(
-        "the Hub",  # no connection is an HTTPError, too
-        lambda error: _named(error, "HTTPError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"),
-        "push_to_hub: the Hub refuses the model ({reason}); {remedy}",
+    Translation("the Hub", is_from_hub, "push_to_hub: the Hub refuses the model ({reason}); {remedy}"),
+    Translation(  # which creates the repository
+        "the trainer",
+        is_from_hub,
+        "push_to_hub: the Hub refuses the model ({reason}); set a hub_model_id that you may write",
     ),
     Translation(  # of settings that contradict each other in a way only TRL knows
         "the trainer", lambda error: isinstance(error, ValueError | NotImplementedError | ImportError), "{whole}"

@@ -103,7 +103,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     A PreTrainedModel, or a PeftModel where a saved adapter is trained further.
 
     Raises:
-        UserError: weights are missing, or do not fit config.json.
+        UserError: weights are missing, do not fit config.json, or are not finite.
     """
     name, training, model = str(config.model.model_name_or_path), config.training, config.model
     if config.script.use_unsloth:
@@ -133,6 +133,12 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
             f"model_name_or_path: {base!r} lacks {len(missing)} of the weights that its config.json asks for "
             f"({', '.join(missing[:2])}{', …' if len(missing) > 2 else ''}); download it again"
         )
+    for key, weight in policy.named_parameters():
+        number = weight.is_floating_point() and weight.element_size() > 1 and not weight.is_meta  # not quantized
+        if number and not weight.isfinite().all():
+            raise UserError(
+                f"model_name_or_path: weights of {name!r} are not finite ({key}); use an earlier checkpoint"
+            )
     return policy, None if adapter or config.script.eval_only else get_peft_config(model)
 
 

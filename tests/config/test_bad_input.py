@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 
 import train_grpo
 from grpo.config import preflight
-from grpo.policy import loading
 
 Content = str | bytes | Callable[[Path], Any] | None  # None: a directory
 
@@ -155,7 +154,7 @@ SETTINGS = {
     "flag without a value": given("--seed", says="seed:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),
     "optimizer not installed": given("--optim", "galore_adamw", says="optim:"),
-    "evaluation of broken groups": given("--eval_strategy", "steps", "--num_generations_eval", "3", says="per_device_eval_batch_size: 64"),
+    "evaluation of broken groups": given("--eval_strategy", "steps", "--num_generations_eval", "3", says="per_device_eval_batch_size: 200"),
     "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="model: the adapter"),
     "checkpoint missing": given("--resume_from_checkpoint", "gone", says="resume_from_checkpoint:"),
 }  # fmt: skip
@@ -237,7 +236,9 @@ def the_error(err):
 def test_a_mistake_is_one_line_and_changes_nothing(case, prepare, monkeypatch, capfd):
     argv = prepare(case)
     if not case.loads:
-        monkeypatch.setattr(loading, "load", lambda config: pytest.fail("nothing was found before the weights"))
+        monkeypatch.setattr(
+            train_grpo, "load_model", lambda config: pytest.fail("nothing was found before the weights")
+        )
     before = tree()
     assert train_grpo.main(argv) == 2
     assert case.says in (line := the_error(capfd.readouterr().err)), line

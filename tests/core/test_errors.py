@@ -6,7 +6,7 @@ import re
 import pytest
 import safetensors.torch
 
-from grpo.core.errors import Gone, OutOfMemory, UserError, readable, translate
+from grpo.core.errors import Gone, UserError, readable, translate
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
 RUN = {
@@ -94,9 +94,15 @@ def test_what_hub_and_trl_say_counts_only_where_they_were_asked():
 
 
 def test_a_full_device_has_the_advice_of_who_has_some():
-    full = OutOfMemory("generation", "Tried to allocate 2.00 GiB", None)
-    with pytest.raises(OutOfMemory), readable("loading", name="m"):
+    full = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    with pytest.raises(RuntimeError) as raised, readable("loading", name="m"):
         raise full
-    line = r"out of memory in generation \(it asked for 2.00 GiB more\); do less"
-    with pytest.raises(UserError, match=line), readable("the run", advice=lambda error: "do less", **RUN):
+    assert raised.value is full
+    line = r"out of memory in loading \(it asked for 2.00 GiB more\)"
+    with pytest.raises(UserError, match=f"{line}$"), readable(left="nothing"):
+        raise full
+    with (
+        pytest.raises(UserError, match=f"{line}; do less"),
+        readable("the run", lambda phase: "do less", **RUN),
+    ):
         raise full
