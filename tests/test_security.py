@@ -20,6 +20,7 @@ from grpo.config.validate import refuse_secrets
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate
+from grpo.rewarding.judge import Judge
 from grpo.runs import charts, checkpoints, report
 from grpo.training import console
 
@@ -310,7 +311,7 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     evaluate.print_answers("before", [record])
     preflight.print_checks([Check("ok", text, text, text)])
     preflight.print_example(text, text)
-    console.Progress({text: text}).show_samples(
+    console.Progress([], {text: text}, Judge()).show_samples(
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )
     flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "length": 1}

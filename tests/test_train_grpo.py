@@ -12,8 +12,9 @@ from helpers_runs import DEMO, LEARNS, ROOT
 from safetensors.torch import load_file
 from transformers import pipeline
 
+import rewards
 import train_grpo
-from grpo.policy import loading
+from grpo.rewarding import registry
 
 
 def words(capfd):
@@ -96,11 +97,51 @@ def test_a_reward_of_ones_own_is_trained_on_with_its_parameters(tiny_run):
     assert lines[0]["rewards/shorter/mean"] < 0 and "rewards/correctness_reward_func/mean" in lines[0]
 
 
+def test_a_reward_written_in_the_script_is_one_of_the_list(tiny_run, monkeypatch):
+    """HYPERPARAMETERS takes functions; one that has a name of rewards.py replaces it."""
+
+    def shorter_than(completions, answer, *, target=100, **kwargs):
+        return [float(len(completion[0]["content"]) < target) for completion in completions]
+
+    def int_reward_func(completions, **kwargs):
+        return [0.75] * len(completions)
+
+    functions = [rewards.correctness_reward_func, shorter_than, int_reward_func]
+    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "reward_funcs", functions)
+    Path("own.yaml").write_text("reward_args: {shorter_than: {target: 3}}")
+    try:
+        assert train_grpo.main(tiny_run(**LEARNS, config="own.yaml")) == 0
+    finally:
+        registry.OF_THE_SCRIPT.clear()
+    line = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
+    means = {key: value for key, value in line.items() if key.startswith("rewards/") and key.endswith("/mean")}
+    assert list(means) == [f"rewards/{function.__name__}/mean" for function in functions]
+    assert means["rewards/shorter_than/mean"] < 0.5 and means["rewards/int_reward_func/mean"] == 0.75
+    record = json.loads(Path("run/run.json").read_text())
+    assert record["settings"]["reward_funcs"] == [function.__name__ for function in functions]
+
+
+def test_the_recipes_settings_come_first_and_in_its_order():
+    names = list(train_grpo.HYPERPARAMETERS)
+    rewards_of_the_recipe = [rewards.REWARD_FUNCS[name] for name in rewards.GIST_REWARDS]
+    assert train_grpo.HYPERPARAMETERS["reward_funcs"] == rewards_of_the_recipe
+    recipe = [
+        "model_name_or_path", "output_dir", "run_name", "learning_rate", "adam_beta1", "adam_beta2", "weight_decay",
+        "warmup_steps", "lr_scheduler_type", "logging_steps", "bf16", "per_device_train_batch_size",
+        "gradient_accumulation_steps", "num_generations", "max_prompt_length", "max_completion_length",
+        "num_train_epochs", "save_steps", "max_grad_norm", "report_to", "log_on_each_node", "lora_r", "lora_alpha",
+        "lora_target_modules", "lora_dropout", "dtype", "attn_implementation",
+    ]  # fmt: skip
+    places = [names.index(name) for name in recipe]
+    assert places == sorted(places) and max(places) < names.index("temperature")
+    assert train_grpo.EXEMPLARS[0][1:] == ("9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.", "7")
+
+
 # --- Preflight alone, evaluation alone, and the proof
 
 
 def test_a_dry_run_checks_and_neither_loads_nor_writes(tiny_run, capfd, monkeypatch):
-    monkeypatch.setattr(loading, "load", None)
+    monkeypatch.setattr(train_grpo, "load_model", None)
     before = sorted(Path.cwd().rglob("*"))
     assert train_grpo.main(tiny_run(**LEARNS, dry_run="true")) == 0
     shown = words(capfd)
@@ -123,6 +164,18 @@ def test_a_run_compares_before_and_after_and_reports_it(learned):
     assert record["prompt"]["system"] == train_grpo.SYSTEM_PROMPT and record["shots"] == []
     assert record["perfect"] == dict.fromkeys(train_grpo.GIST_REWARDS, 0.5) | {"correctness_reward_func": 2.0}
     assert record["changed"]["learning_rate"] == {"inline": 5e-6, "run": 1e-3}
+
+
+def test_without_an_evaluation_a_run_only_trains(tiny_run, capfd):
+    assert train_grpo.main(tiny_run(**LEARNS, eval_samples="0")) == 0
+    shown, names = words(capfd), {path.name for path in Path("run").iterdir()}
+    assert "eval_samples 0: nothing is evaluated before and after" in shown and "held-out question, " not in shown
+    assert {"model.safetensors", "report.html", "metrics.jsonl"} <= names and "eval_before.json" not in names
+    assert json.loads(Path("run/run.json").read_text())["data"]["train"] == 40  # none is held out
+    for flag in ("eval_only", "eval_every"):
+        value = {"eval_only": "true", "eval_every": "1"}[flag]
+        assert train_grpo.main([*tiny_run(**LEARNS, eval_samples="0", output_dir="other"), f"--{flag}", value]) == 2
+        assert f"eval_samples: 0 leaves {flag} no questions" in capfd.readouterr().err
 
 
 def test_evaluation_alone_gives_the_numbers_of_its_run(learned, tiny_run, capfd):

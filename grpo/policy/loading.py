@@ -54,11 +54,17 @@ def read_model_config(name: str, **source: Any) -> PretrainedConfig:
         source: `revision` and `trust_remote_code`.
 
     Raises:
-        UserError: there is none, or it is a masked LM's.
+        UserError: there is none, it is a masked LM's, or it asks for an attention kernel of the Hub.
     """
     _check_path(name)
     with readable("loading", name=name):
         config = AutoConfig.from_pretrained(name, **source)
+    kernel = str(getattr(config, "_attn_implementation", None))
+    if "/" in kernel:  # transformers would look for it, whatever attn_implementation the settings ask for
+        raise UserError(
+            f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {kernel!r}, a binary to "
+            "be downloaded; take _attn_implementation out of it"
+        )
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         raise UserError(f"model_name_or_path: {name!r} is a masked LM ({config.model_type}); GRPO needs a causal LM")
     return config

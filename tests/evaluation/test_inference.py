@@ -123,7 +123,7 @@ def test_a_question_goes_with_the_flags_of_any_run():
 def test_an_answer_is_what_stands_in_its_tag(text, read, monkeypatch):
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
     ids = tokenizer.encode(text)
-    monkeypatch.setattr(inference, "generate", lambda *_, **__: [(ids, False)])
+    monkeypatch.setattr(inference.sampling, "answer", lambda *_, **__: [(ids, False)])
     config = resolve(train_grpo.HYPERPARAMETERS, ["--ask", QUESTION, "--model_name_or_path", "run"])
     model = SimpleNamespace(device=torch.device("cpu"))
     shown = inference.answer(config, model, tokenizer, train_grpo.PROMPT_FORMATS["xml"], [])

@@ -1,9 +1,11 @@
 """grpo/policy/unsloth.py: when it is imported; Unsloth itself needs a GPU."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
+from helpers_commands import command
 from helpers_runs import ROOT
 
 import train_grpo
@@ -14,27 +16,37 @@ RECIPE = str(ROOT / "recipes" / "unsloth.yaml")
 
 
 @pytest.mark.parametrize(
-    ("argv", "inline", "asked"),
+    ("argv", "asked"),
     [
-        ([], False, False),
-        ([], True, True),
-        (["--use_unsloth", "false"], True, False),
-        (["--use_unsloth", "--seed", "3"], False, True),
-        ([f"--config={RECIPE}"], False, True),
+        ([], False),
+        (["--use_unsloth", "--seed", "3"], True),
+        (["--use_unsloth=true"], True),
+        (["--config", "demo"], False),
+        (["--config", "unsloth"], True),
+        ([f"--config={RECIPE}"], True),
+        (["--config", RECIPE, "--use_unsloth", "false"], False),
     ],
 )
-def test_it_is_imported_where_the_settings_ask_for_it(argv, inline, asked, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    inline = {"use_unsloth": inline}
+def test_it_is_imported_where_a_flag_or_a_recipe_asks_for_it(argv, asked, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
     if asked:
-        with pytest.raises(UserError, match=r"Unsloth is not installed; pip install -r requirements-unsloth\.txt"):
-            unsloth_backend.import_if_asked(inline, argv)
+        with pytest.raises(UserError, match=r"Unsloth is not installed .*pip install -r requirements-unsloth\.txt"):
+            unsloth_backend.import_if_asked(argv)
     else:
-        unsloth_backend.import_if_asked(inline, argv)
+        unsloth_backend.import_if_asked(argv)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ("1" if asked else "1,2")  # it uses one GPU
 
 
-def test_without_it_the_recipe_is_one_line(capfd):
-    assert importlib.util.find_spec("unsloth") is None
+def test_settings_that_ask_too_late_are_one_line(capfd):
+    """`main` called by other code, or HYPERPARAMETERS: the libraries that it patches are there by now."""
     assert train_grpo.main(["--config", RECIPE]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("error: use_unsloth: Unsloth is not installed") and list(Path.cwd().iterdir()) == []
+    assert (
+        line.startswith("error: use_unsloth: Unsloth has to be imported before") and list(Path.cwd().iterdir()) == []
+    )
+
+
+def test_the_command_says_that_it_is_missing():
+    assert importlib.util.find_spec("unsloth") is None
+    done = command(ROOT / "train_grpo.py", ["--config", "unsloth"], real=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: use_unsloth: Unsloth is not installed")
