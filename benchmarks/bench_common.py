@@ -4,7 +4,6 @@ They are scripts: `python benchmarks/bench_x.py` finds this module beside it.
 """
 
 import contextlib
-import copy
 import ctypes
 import gc
 import math
@@ -184,21 +183,6 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
     head.register_forward_hook(hook)
 
 
-def end_vllm_by_chance(trainer: Any) -> None:
-    """The same for vLLM's own copy of the model, which has no hooks: each request gets its length."""
-    llm = trainer.vllm_generation.llm
-    head, generate = trainer.model.get_output_embeddings(), llm.generate
-
-    def with_lengths(prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
-        drawn = torch.empty(len(prompts)).geometric_(torch.sigmoid(-head.log_odds).item()).long().tolist()
-        each = [copy.copy(sampling_params) for _ in prompts]
-        for params, length in zip(each, drawn, strict=True):
-            params.max_tokens, params.ignore_eos = min(length, params.max_tokens), True
-        return generate(prompts, sampling_params=each, **kwargs)
-
-    llm.generate = with_lengths
-
-
 # --- The training step --------------------------------------------------------------------------------------------
 
 
@@ -323,5 +307,5 @@ def train(run: Run, on_gradients: Callable[[Gradients], None]) -> dict[str, Any]
         "peak_bytes": peak(run.device) - before,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "pack_tokens": getattr(trainer, "pack_tokens", None),
-        "backend": getattr(getattr(trainer, "backend", None), "name", "padded"),
+        "backend": getattr(getattr(trainer, "kernel", None), "name", "padded"),
     }

@@ -6,8 +6,8 @@
         --use_cpu true --beta 0 --eval_samples 8 --max_completion_length 128 --num_generations 8 \\
         --max_steps 3 --per_device_train_batch_size 16 --gradient_accumulation_steps 1
 
-All flags are those of train_grpo.py. Three sides run one after the other in processes of their own: stock (`--packed
-false --generation hf`), packed only (`--generation hf`), and the run as given. A random model samples other texts on
+All flags are those of train_grpo.py. Three sides run one after the other in processes of their own: stock (TRL's
+step and `generate`), packed only (TRL's `generate`), and the run as given. A random model samples other texts on
 each side, so compare the means. Seconds are sums over the steps; "other" is start-up, evaluation and report.
 """
 
@@ -21,9 +21,10 @@ from pathlib import Path
 
 from bench_common import ROOT, print_table, processor_seconds
 
+GENERATE = ["--cache_implementation", "dynamic"]  # its default, which TRL's `generate` alone takes
 SIDES = {
-    "stock": ["--packed", "false", "--generation", "hf"],
-    "packed": ["--generation", "hf"],
+    "stock": ["--packed", "false", *GENERATE],
+    "packed": GENERATE,
     "as given": [],
 }
 

