@@ -120,8 +120,8 @@ def _about_rounding(settings: dict[str, Any]) -> list[str]:
     if settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized) or settings["eval_only"]:
         return []
     return [
-        f"note: optim {settings['optim']} loses 94 to 99 % of its updates to rounding on bfloat16 weights, by the size "
-        "of the weights (dtype float32 keeps them)"
+        f"note: optim {settings['optim']} loses 94 to 99 % of its updates to rounding on bfloat16 weights, by the "
+        "size of the weights (dtype float32 keeps them)"
     ]
 
 

@@ -37,8 +37,8 @@ def launch() -> str:
     """The words before `train_grpo.py` that start as many processes as there are."""
     if "ACCELERATE_DYNAMO_USE_FULLGRAPH" in os.environ:  # which its launcher sets, and nobody else
         return "accelerate launch [its options as before]"
-    processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
-    if not processes:
+    processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun, and by vLLM's start
+    if not processes or "TORCHELASTIC_RUN_ID" not in os.environ:
         return "python"
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # several machines
         return "torchrun [its options as before]"
@@ -98,6 +98,8 @@ def end_process_group() -> None:
     gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
     with readable(left="The run had ended here, and all that it saved is complete"):
         PartialState().wait_for_everyone()
+    if vllm := sys.modules.get("vllm.distributed.parallel_state"):
+        vllm.cleanup_dist_env_and_memory()  # otherwise Python's exit looks for its groups in vain
     if torch.distributed.is_initialized():
         group = torch.distributed.group.WORLD
         torch.distributed.destroy_process_group()

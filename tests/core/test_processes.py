@@ -60,12 +60,16 @@ def test_one_process_ends_without_a_group():
 # --- What is said
 
 
+LAUNCHED = {"TORCHELASTIC_RUN_ID": "none"}
+
+
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
         ({}, "python"),
-        ({"LOCAL_WORLD_SIZE": "2"}, "torchrun --nproc_per_node=2"),
-        ({"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}, "torchrun [its options as before]"),
+        ({"LOCAL_WORLD_SIZE": "2", **LAUNCHED}, "torchrun --nproc_per_node=2"),
+        ({"LOCAL_WORLD_SIZE": "1"}, "python"),  # vLLM sets it, too
+        ({"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", **LAUNCHED}, "torchrun [its options as before]"),
         # without its options, what FSDP or DeepSpeed has divided would be read as if it were not
         (
             {"LOCAL_WORLD_SIZE": "2", "ACCELERATE_DYNAMO_USE_FULLGRAPH": "False"},

@@ -100,6 +100,7 @@ def test_the_resume_command_names_run_and_launcher(monkeypatch):
         "python train_grpo.py --config recipes/demo.yaml --resume_from_checkpoint auto --output_dir outputs/X"
     )
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     command = records.resume_command(Path("mine"), ["--output_dir", "mine"])
     assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
     assert records.resume_command(Path("mine"), command.split()[3:]) == command  # it does not grow
