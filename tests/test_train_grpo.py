@@ -162,7 +162,7 @@ def test_a_run_compares_before_and_after_and_reports_it(learned):
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "finished" and record["seconds"] > 0
     assert record["prompt"]["system"] == train_grpo.SYSTEM_PROMPT and record["shots"] == []
-    assert record["perfect"] == dict.fromkeys(train_grpo.GIST_REWARDS, 0.5) | {"correctness_reward_func": 2.0}
+    assert record["perfect"] == dict.fromkeys(rewards.GIST_REWARDS, 0.5) | {"correctness_reward_func": 2.0}
     assert record["changed"]["learning_rate"] == {"inline": 5e-6, "run": 1e-3}
 
 

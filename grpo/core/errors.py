@@ -147,8 +147,8 @@ TRANSLATIONS = (
     Translation(
         "the run",
         lambda error: _named(error, "UnpicklingError"),  # torch's words advise to run it
-        "resume_from_checkpoint: the checkpoint contains a pickle with code, or a broken one (none of it was run); "
-        "use an earlier one",
+        "resume_from_checkpoint: the checkpoint contains a pickle with code, or a broken one (none of it was run; "
+        "{left}); use an earlier one",
     ),
     Translation(
         "loading",
