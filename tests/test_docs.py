@@ -32,6 +32,7 @@ from grpo.training.alarms import ALARMS
 
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
+    "pip install flash-attn --no-build-isolation": "compiles for a GPU",
     "python -m pytest": "is what runs this",
 }
 FOREIGN = {"nodes", "no-build-isolation", "warmup_ratio"}  # Slurm's, pip's, and transformers' of 2025

@@ -127,17 +127,25 @@ def memory(
 def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens: int) -> float:
     """Bytes of forward and backward over `tokens` at once, beside weights, gradients and optimizer.
 
-    A position of a layer keeps for the backward: the inputs and outputs of both norms in float32, queries, keys,
-    values and attention's output, and four vectors of the MLP. With checkpointing only a layer's input is kept, and
-    one layer is computed again. Then there are the head's tiles, in which TRL computes log-probabilities.
+    A position of a layer keeps for the backward: the inputs and outputs of both norms, queries, keys, values and
+    attention's output, and four vectors of the MLP; an adapter's inputs and dropout a quarter more. With checkpointing
+    only a layer's input is kept, and one layer at a time is computed again. Or the peak is in the head, whose gradient
+    and tiles of logits come first, beside autocast's copies of float32 weights.
     """
-    number = 2 if training.bf16 or training.fp16 else BYTES.get(str(model.dtype), 4)
-    layer: float = 20 * shape.hidden + number * (2 * shape.hidden + 2 * shape.key_value + 4 * shape.intermediate)
-    inputs = 4 * shape.layers * shape.hidden
-    kept = tokens * (layer + inputs if training.gradient_checkpointing else shape.layers * layer)
+    own = BYTES.get(str(model.dtype), 4)
+    number = 2 if training.bf16 or training.fp16 else own
+    layer: float = 8 * own * shape.hidden
+    layer += number * (2 * shape.hidden + 2 * shape.key_value + 4 * shape.intermediate)
+    layer *= 1.25 if shape.adapter else 1.0
+    embedding = shape.vocabulary * shape.hidden
     head: float = min(tokens, 4096) * min(shape.vocabulary, 32768) * (number + (20 if training.use_cpu else 0))
-    head += 0.0 if shape.adapter else shape.vocabulary * shape.hidden * 6.0
-    return float(kept + tokens * shape.hidden * 15 + head)
+    if not shape.adapter:
+        head += embedding * (4.0 if own == 4 else 4.0 + own)
+        head += number * (shape.parameters - embedding) if number < own else 0
+    each = own * shape.hidden if training.gradient_checkpointing else layer
+    kept = tokens * (5 * own * shape.hidden + shape.layers * each)
+    again = tokens * (layer + (12 if shape.adapter else 2 * number) * shape.intermediate)
+    return float(kept + max(head, again if training.gradient_checkpointing else 0))
 
 
 def disk(shape: Shape, training: GRPOConfig, model: ModelConfig) -> tuple[float, float]:
