@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from grpo.training import packing
-from grpo.training.packing import Pack, Row
+from grpo.training.packing import Row
 
 # torch 2.12 asks for it where there are fewer heads of keys, and 2.11 does not know it
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
@@ -105,7 +105,9 @@ def score(
     scored, cells = [], []
     for chosen in packs:
         pack = packing.lay_out(rows, chosen, width, device)
-        segments = {} if device.type != "cpu" and kernel.attend is None else {"pack": _segments(pack, kernel)}
+        keys = packing.keys(pack) if kernel.attend else None
+        by_segment = keys is not None or device.type == "cpu"  # otherwise the mask says it all
+        segments = {"pack": Segments(pack.sizes, pack.parents, keys, kernel.attend)} if by_segment else {}
         output = model(
             input_ids=pack.input_ids,
             attention_mask=packing.visible(pack)[None, None],
@@ -133,12 +135,6 @@ class Segments:
     parents: list[int]
     keys: packing.Keys | None = None  # with a kernel's `attend`
     attend: Callable[..., Any] | None = None
-
-
-def _segments(pack: Pack, kernel: Kernel) -> Segments:
-    if kernel.attend is None:
-        return Segments(pack.sizes, pack.parents)
-    return Segments(pack.sizes, pack.parents, packing.keys(pack), kernel.attend)
 
 
 def _sdpa(

@@ -138,7 +138,7 @@ def test_a_layers_gradients_are_those_of_a_block_mask(heads, calls):
     torch.manual_seed(0)
     pack = packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
     length, results = pack.input_ids.shape[1], []
-    for given in (None, attention._segments(pack, torchs())):
+    for given in (None, attention.Segments(pack.sizes, pack.parents, packing.keys(pack), torchs().attend)):
         torch.manual_seed(0)
         query, key, value = (
             torch.randn(1, count, length, 8, dtype=torch.float64, requires_grad=True) for count in (4, heads, heads)
