@@ -92,9 +92,9 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     lora_target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
     lora_dropout=0.05,
     dtype="bfloat16",  # of the weights
-    attn_implementation="flash_attention_2",  # of packs: the package flash-attn, or torch's own; samples are on sdpa
-    # AdamW loses 94 to 99 % of its updates to rounding on bf16 weights, by the size of the weights; the recipe learns
-    # with what is left. dtype float32 keeps every update, for twice the memory of weights and optimizer: then try 1e-6
+    attn_implementation="flash_attention_2",  # for packs: flash-attn, or torch's own; the model samples on sdpa
+    # AdamW rounds away 94 to 99 % of its updates on bf16 weights, by the size of the weights; the recipe still learns.
+    # dtype="float32" keeps them all, for twice the memory of weights and optimizer; the usual learning_rate is then 1e-6
     optim="adamw_torch",
     num_shots=0,  # worked examples in each prompt; 1 helps models that never show the format by themselves
     # Ours
@@ -105,10 +105,10 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     vllm_enable_sleep_mode=True,  # training gets vLLM's memory back in between
     gradient_checkpointing=True,  # half the memory; False: a quarter faster where the memory allows
     eval_samples=200,  # held-out questions, answered before and after training; 0: none, None: all
-    eval_every=None,  # optimizer steps after which they are answered while it trains, too
+    eval_every=None,  # also evaluate every so many optimizer steps
     prompt_format="xml",  # or think, or one of your own: PROMPT_FORMATS below
     answer_pattern="xml",  # where the answer is: <answer>, or boxed, hash (####), final (Answer: ...), or a template
-    judge=None,  # what is right: my_file.my_function(text, row); None: the gold answer, however it is written
+    judge=None,  # my_file.my_function(text, row) decides what is right; None: compare with the gold answer
     max_samples=None,  # train on so many rows only; 20 makes a smoke test
     stop_on_alarm=False,  # true ends the run at its first alarm, with a checkpoint
     # Seldom changed
@@ -168,17 +168,17 @@ EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer
 
 
 def experiment(config: Config, dataset: Any = None) -> int:
-    """Rewards, data, model, trainer, train; the exit status. `dataset` as in `main`."""
+    """Rewards, data, model and trainer, train; the exit status. `dataset` as in `main`."""
     prompt_format = prompts.choose(PROMPT_FORMATS, config.script)
     exemplars = prompts.exemplars(config.script, EXEMPLARS)
     if config.script.ask or config.script.merge_only:  # a saved run is used, and none begins
         return inference.use_saved(config, prompt_format, exemplars)
 
-    # 1. Tokenizer and rewards: those in HYPERPARAMETERS, or those that a recipe or a flag names
-    tokenizer, prompt_format = load_tokenizer(config, prompt_format)  # AutoTokenizer, padding on the left
+    # 1. Rewards: those in HYPERPARAMETERS, or those that a recipe or a flag names
     reward_funcs, judge = load_rewards(config, prompt_format)
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out, none is in both parts
+    tokenizer, prompt_format = load_tokenizer(config, prompt_format)  # AutoTokenizer, padding on the left
     needs_gold = needing_gold(config, reward_funcs, judge)
     data = load_data(config, tokenizer, prompt_format, exemplars, dataset, needs_gold)
     preflight.run(config, tokenizer, data, reward_funcs, judge)  # prints the table, raises at an error

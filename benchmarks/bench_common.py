@@ -223,7 +223,7 @@ def train(run: Run, on_gradients: Callable[[Gradients], None]) -> dict[str, Any]
         By optimizer step: `seconds` of forward and backward without making completions up, and `tokens` of the rollout
         (completions, and each distinct prompt once). In all: tokens `computed` and `useful` (those of live groups, but
         their prompts' last ones), `peak_bytes` above what was there before, `parameters`, `pack_tokens`, and how packs
-        are computed, `backend`.
+        are computed, `kernel`.
     """
     clean(run.device)
     before = peak(run.device)
@@ -307,5 +307,5 @@ def train(run: Run, on_gradients: Callable[[Gradients], None]) -> dict[str, Any]
         "peak_bytes": peak(run.device) - before,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "pack_tokens": getattr(trainer, "pack_tokens", None),
-        "backend": getattr(getattr(trainer, "kernel", None), "name", "padded"),
+        "kernel": getattr(getattr(trainer, "kernel", None), "name", "padded"),
     }

@@ -76,7 +76,7 @@ def main() -> None:
         for side, one in found.items():
             seconds = one["seconds"][1:]
             rows.append([
-                f"{1 - dead:.0%} live: {side} ({one['backend']})",
+                f"{1 - dead:.0%} live: {side} ({one['kernel']})",
                 f"{fmean(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})",
                 f"{reference / fmean(seconds):.2f}",
                 f"{one['useful'] / one['computed']:.3f}",

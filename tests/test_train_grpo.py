@@ -14,7 +14,6 @@ from transformers import pipeline
 
 import rewards
 import train_grpo
-from grpo.rewarding import registry
 
 
 def words(capfd):
@@ -109,10 +108,7 @@ def test_a_reward_written_in_the_script_is_one_of_the_list(tiny_run, monkeypatch
     functions = [rewards.correctness_reward_func, shorter_than, int_reward_func]
     monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "reward_funcs", functions)
     Path("own.yaml").write_text("reward_args: {shorter_than: {target: 3}}")
-    try:
-        assert train_grpo.main(tiny_run(**LEARNS, config="own.yaml")) == 0
-    finally:
-        registry.OF_THE_SCRIPT.clear()
+    assert train_grpo.main(tiny_run(**LEARNS, config="own.yaml")) == 0
     line = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
     means = {key: value for key, value in line.items() if key.startswith("rewards/") and key.endswith("/mean")}
     assert list(means) == [f"rewards/{function.__name__}/mean" for function in functions]
@@ -172,6 +168,9 @@ def test_without_an_evaluation_a_run_only_trains(tiny_run, capfd):
     assert "eval_samples 0: nothing is evaluated before and after" in shown and "held-out question, " not in shown
     assert {"model.safetensors", "report.html", "metrics.jsonl"} <= names and "eval_before.json" not in names
     assert json.loads(Path("run/run.json").read_text())["data"]["train"] == 40  # none is held out
+    assert "evaluate more" not in shown  # with these flags there would be no questions
+    assert train_grpo.main(["--config", "demo", "--eval_samples", "0", "--dry_run", "true"]) == 0  # it has eval_every
+    capfd.readouterr()
     for flag in ("eval_only", "eval_every"):
         value = {"eval_only": "true", "eval_every": "1"}[flag]
         assert train_grpo.main([*tiny_run(**LEARNS, eval_samples="0", output_dir="other"), f"--{flag}", value]) == 2

@@ -107,8 +107,7 @@ def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfi
 
 def read(hyperparameters: dict[str, Any], argv: list[str]) -> Arguments:
     """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
-    if functions := hyperparameters.get("reward_funcs"):
-        hyperparameters = {**hyperparameters, "reward_funcs": registry.names_of(functions)}
+    hyperparameters = registry.named(hyperparameters)
     if {"--help", "-h", "--help_all"} & set(argv):
         _print_and_exit(hyperparameters, argv)
     parser = _parser()

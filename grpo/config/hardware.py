@@ -5,6 +5,9 @@ import importlib.util
 import os
 from typing import Any
 
+import torch
+from transformers import SchedulerType, Trainer, get_scheduler
+from transformers.training_args import OptimizerNames
 from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
 from trl import GRPOConfig
 from trl.import_utils import is_vllm_available
@@ -31,6 +34,9 @@ ON_CPU: dict[str, Any] = {
 }
 
 NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt, or use --use_vllm false"
+# What vLLM lacks, or TRL does not do with it
+WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
+SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
 NO_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16"
 
 
@@ -52,8 +58,6 @@ def claim_devices(settings: dict[str, Any], argv: list[str]) -> None:
     if settings["use_cpu"]:
         processes.meet_on_cpu(settings)
         return
-    import torch
-
     gpu.prepare(tf32=settings["tf32"] is not False)  # on GPUs without TF32 it changes nothing
     # Counting asks the driver's library; is_available() would start CUDA, which reads this variable once and for all
     count = torch.cuda.device_count()
@@ -74,8 +78,6 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
         chosen: the names of those that the command line or the recipe gives.
     """
     if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
-        import torch
-
         settings["use_cpu"] = settings["use_cpu"] or not torch.cuda.device_count()
         settings["report_to"] = "none"
     if settings["use_unsloth"]:
@@ -84,7 +86,7 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
     if settings["merge_only"]:  # nothing is computed in it
         typed = typed - {"dtype"}
     notes = fit_to_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
-    settings["use_vllm"] = bool(settings["use_vllm"])
+    settings["use_vllm"] = bool(settings["use_vllm"]) and _trains(settings)
     if settings["merge_only"]:
         settings["dtype"] = dtype
     return notes + trackers.check(settings, asked="report_to" in typed)
@@ -95,7 +97,7 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> l
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    if settings["use_vllm"] and not importlib.util.find_spec("vllm"):
+    if settings["use_vllm"] and _trains(settings) and not importlib.util.find_spec("vllm"):
         raise UserError(NO_VLLM)
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
@@ -108,8 +110,6 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> l
 
 def cpu_has_bf16() -> bool:
     """Whether this CPU multiplies bfloat16 numbers, which torch otherwise converts one by one."""
-    import torch
-
     has = torch.cpu.get_capabilities()
     return any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is of ARM
 
@@ -117,11 +117,12 @@ def cpu_has_bf16() -> bool:
 def _about_rounding(settings: dict[str, Any]) -> list[str]:
     # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
     quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
-    if settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized) or settings["eval_only"]:
+    kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
+    if kept or not settings["optim"].startswith("adamw") or not _trains(settings):
         return []
     return [
-        f"note: optim {settings['optim']} loses 94 to 99 % of its updates to rounding on bfloat16 weights, by the "
-        "size of the weights (dtype float32 keeps them)"
+        f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights: 94 to 99 % at "
+        "5e-6, by the size of the weights (dtype float32 keeps them)"
     ]
 
 
@@ -136,8 +137,6 @@ def _fit_optimizer_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str
 
 
 def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
-    import torch
-
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
     quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
@@ -156,8 +155,6 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
 
 def check_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool) -> None:
     """UserError where this GPU has no bfloat16, or fp16's loss scaling would meet gradients of 16 bits."""
-    import torch
-
     if settings["ask"] or settings["merge_only"]:
         return
     asked = settings["bf16"] and "bf16" in typed
@@ -191,22 +188,31 @@ def _choose_attention(settings: dict[str, Any], typed: set[str]) -> list[str]:
 
 
 def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[str]:
-    """Let vLLM sample where `use_vllm` is unset and it is installed; one line says so."""
-    trains = not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
-    found = is_vllm_available()
+    """Let vLLM sample where `use_vllm` is unset, it is installed and nothing is against it; one line says so."""
+    if not _trains(settings):
+        settings["use_vllm"] = False  # there are no rollouts
+        return []
+    found, notes = is_vllm_available(), []
     if not found and (settings["use_vllm"] or any(key.startswith("vllm_") for key in typed)):
         raise UserError(NO_VLLM)
-    notes = []
-    if settings["use_vllm"] is None and found and trains and not settings["use_unsloth"]:
-        settings["use_vllm"] = True
+    if settings["use_vllm"] is None and found and not settings["use_unsloth"]:
+        against = [key for key in WITHOUT_VLLM if settings[key]]
+        against += [key for key in SHARDED if os.environ.get(key) == "true"]
+        settings["use_vllm"] = not against
         share = f"{settings['vllm_gpu_memory_utilization']:.0%} of the GPU's memory"
         back = ", which training gets back in between" if settings["vllm_enable_sleep_mode"] else ""
         notes = [f"note: vLLM samples, in {share}{back} (use_vllm)"]
+        if against:
+            notes = [f"note: vLLM is installed, but does not sample, because {against[0]} is set (use_vllm)"]
     known = settings["max_prompt_length"] and settings["eval_strategy"] == "no" and not settings["use_unsloth"]
     if settings["use_vllm"] and known and settings["vllm_max_model_length"] is None:
         # its cache need not hold the longest sequence that the model can take
         settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
     return notes
+
+
+def _trains(settings: dict[str, Any]) -> bool:
+    return not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
 
 
 def _check_unsloth(settings: dict[str, Any]) -> None:
@@ -222,10 +228,6 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
 
 def check_optimizer(training: GRPOConfig) -> None:
     """UserError where the optimizer or its schedule cannot be made, which train() would say after an evaluation."""
-    import torch
-    from transformers import SchedulerType, Trainer, get_scheduler
-    from transformers.training_args import OptimizerNames
-
     try:
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
             Trainer.get_optimizer_cls_and_kwargs(training)

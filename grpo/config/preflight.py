@@ -6,12 +6,14 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from statistics import fmean, quantiles
-from typing import TYPE_CHECKING
 
+import psutil
+import torch
+from peft import PeftConfig
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
-from transformers import SchedulerType
+from transformers import PretrainedConfig, PreTrainedTokenizerBase, SchedulerType
 
 from grpo.core.checklist import Check, check_if, counted, in_words, stop_at_errors
 from grpo.core.errors import UserError
@@ -27,12 +29,8 @@ from grpo.rewarding.answers import kind_of
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, refuse_collisions, refuse_missing, weights_of
 from grpo.runs import hub, trackers
+from grpo.training import attention
 from rewards import XML_COT_FORMAT, short_name, template_parts
-
-if TYPE_CHECKING:
-    import torch
-    from peft import PeftConfig
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 # --- Data ---------------------------------------------------------------------------------------------------------
 
@@ -198,8 +196,8 @@ def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Itera
 
 def about_model(
     config: Config,
-    model_config: "PretrainedConfig",
-    peft_config: "PeftConfig | None",
+    model_config: PretrainedConfig,
+    peft_config: PeftConfig | None,
     data: Data,
     largest_id: int,
 ) -> Iterator[Check]:
@@ -218,7 +216,12 @@ def about_model(
     base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
     saved = f" (an adapter of {base})" if base else ""
     finding = f"{name}{saved}: {share}{shape.parameters / 1e6:,.1f} million parameters"
-    finding += f"{' are trained' if share else ''}, in {model.dtype}, attention {model.attn_implementation}"
+    number = "bfloat16" if training.bf16 else "float16" if training.fp16 else str(model.dtype)
+    kernel = attention.kernel(
+        model.attn_implementation or "sdpa", training.device, getattr(torch, number, torch.float32), model_config
+    )
+    attends = kernel.name if config.script.packed and not config.script.eval_only else model.attn_implementation
+    finding += f"{' are trained' if share else ''}, in {model.dtype}, attention {attends}"
     yield check_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
     if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
@@ -232,8 +235,6 @@ def about_model(
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
     if config.script.eval_only:
         return
-    flash = training.device.type == "cuda" and model.attn_implementation in ("flash_attention_2", "sdpa")
-    at_once = (config.script.pack_tokens or (8192 if flash else 2048)) if config.script.packed else None
     per_device = config.geometry.rollout // config.geometry.world_size
     free, total, where = _free_memory(training.device)
 
@@ -245,7 +246,9 @@ def about_model(
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
-    parts = memory.memory(shape, training, model, per_device, longest, at_once, device_memory=total)
+    at_once = (config.script.pack_tokens or kernel.pack_tokens) if config.script.packed else None
+    answers = min(training.per_device_eval_batch_size, len(data.held_out))
+    parts = memory.memory(shape, training, model, per_device, longest, at_once, total, answers)
     finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
     finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
@@ -276,14 +279,10 @@ def about_disk(config: Config, shape: memory.Shape) -> Check:
     return check_if(free < needed, "disk", finding, remedy, status)
 
 
-def _free_memory(device: "torch.device") -> tuple[float, float, str]:
+def _free_memory(device: torch.device) -> tuple[float, float, str]:
     """Bytes that are free, and in all, and where."""
     if device.type == "cuda":
-        import torch
-
         return *torch.cuda.mem_get_info(device), torch.cuda.get_device_name(device)
-    import psutil
-
     return psutil.virtual_memory().available, psutil.virtual_memory().total, "this machine"
 
 
@@ -316,7 +315,7 @@ def about_surroundings(config: Config) -> Iterator[Check]:
 
 def run(
     config: Config,
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: PreTrainedTokenizerBase,
     data: Data,
     rewards: Rewards,
     judge: Judge,
@@ -343,7 +342,7 @@ def run(
 
 
 def try_out(
-    config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data, rewards: Rewards
+    config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, rewards: Rewards
 ) -> tuple[probe.Tried, dict[str, float]]:
     """What each reward gives for the first training row, and its weight; both empty for an evaluation alone."""
     if not (config.script.eval_only and data.has_golds):  # which alone does not need them
@@ -359,15 +358,15 @@ def try_out(
     return tried, weights_of(config, rewards)
 
 
-def _encoder(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], list[int]]:
+def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
 def check(
     config: Config,
-    tokenizer: "PreTrainedTokenizerBase",
-    model_config: "PretrainedConfig",
-    peft_config: "PeftConfig | None",
+    tokenizer: PreTrainedTokenizerBase,
+    model_config: PretrainedConfig,
+    peft_config: PeftConfig | None,
     data: Data,
     tried: probe.Tried,
     weights: dict[str, float],
@@ -394,7 +393,7 @@ def check(
     return checks
 
 
-def example(config: Config, tokenizer: "PreTrainedTokenizerBase", data: Data) -> str:
+def example(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> str:
     """The first training prompt as text, with the special tokens of the chat template."""
     return prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
 

@@ -74,6 +74,8 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
         settings["model_name_or_path"] = str(run_directory.newest_finished())
     if settings["merge_only"] and "dtype" not in typed:  # as it was trained
         settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
+    if settings["eval_samples"] == 0 and settings["eval_every"] and "eval_every" not in typed:
+        settings["eval_every"] = None  # a recipe's
     validate.check_together(settings, world_size)
     if trains:
         validate.check_effect(settings, typed)

@@ -175,7 +175,7 @@ def check_together(settings: dict[str, Any], world_size: int) -> None:
             raise UserError(f"{key}: {package} is not installed; pip install {package.replace('_', '-')}, or drop it")
     if settings["eval_samples"] == 0 and (settings["eval_every"] or settings["eval_only"]):
         key = "eval_only" if settings["eval_only"] else "eval_every"
-        raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop {key}")
+        raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
     if settings["use_transformers_continuous_batching"]:
         raise UserError(
             "use_transformers_continuous_batching: it turns float32 weights into 16-bit ones for good; drop it"

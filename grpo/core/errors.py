@@ -158,6 +158,11 @@ TRANSLATIONS = (
     ),
     Translation(
         "loading",
+        lambda error: "attn_implementation" in str(error) or "FlashAttention" in str(error),
+        "attn_implementation: {reason}; use flash_attention_2 with packed true, or sdpa",
+    ),
+    Translation(
+        "loading",
         lambda error: "ignore_mismatched_sizes" in str(error),
         "model_name_or_path: {name!r} does not load (the shapes of its weights do not match its config.json); "
         + GIVE_A_MODEL,
@@ -220,7 +225,7 @@ def readable(doing: str = "", advice: Callable[[str], str] | None = None, **fact
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        if full := next((each for each in origins(error) if out_of_memory.is_one(each)), None):
+        if full := next((each for each in origins(error) if out_of_memory.is_out_of_memory(each)), None):
             if advice is None and doing:
                 raise
             remedy = f"; {advice(out_of_memory.phase_of(full))}" if advice else ""

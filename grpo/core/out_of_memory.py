@@ -16,12 +16,13 @@ PHASES = {  # functions of the project, TRL and transformers
     "_calculate_rewards": REWARDS,
     "_generate_and_score_completions": SCORING,
     "training_step": TRAINING,
+    "misfit": TRAINING,  # the trial at the start
     "_save_checkpoint": CHECKPOINT,
     "_inner_training_loop": OPTIMIZER,  # all else in it is above
 }
 
 
-def is_one(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a device has no memory left."""
     # torch.OutOfMemoryError is a RuntimeError, the CPU allocator raises one, and so do cuBLAS and NCCL
     return isinstance(error, RuntimeError | ValueError) and SAYS_SO.search(str(error)) is not None

@@ -4,7 +4,12 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from trl import GRPOTrainer
 
 from grpo.core.errors import UserError, readable
 from grpo.core.processes import is_first_process, say
@@ -15,10 +20,6 @@ from grpo.policy import sampling
 from grpo.policy.loading import load_model, load_tokenizer, read_adapter, read_model_config
 from grpo.runs import hub
 from rewards import extract_answer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-    from trl import GRPOTrainer
 
 
 def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
@@ -40,7 +41,7 @@ def prompting(directory: str) -> tuple[PromptFormat, list[Shot]] | None:
 
 def answer(
     config: Config,
-    model: "PreTrainedModel",
+    model: PreTrainedModel,
     tokenizer: Any,
     prompt_format: PromptFormat,
     shots: Sequence[Shot],
@@ -63,10 +64,6 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
     The base model is loaded anew, unquantized, so that an adapter trained on 4-bit weights merges too. The merged
     weights are saved in `dtype` (auto: the base model's); in bfloat16 they are rounded once.
     """
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     adapter, merged = read_adapter(str(directory), None), Path(directory) / "merged"
     if adapter is None:
         raise UserError(f"merge_only: {str(directory)!r} is not an adapter (no adapter_config.json); use a LoRA run's")
@@ -90,7 +87,7 @@ def merge(config: Config, directory: str | Path, replace: bool = False) -> Path:
     return merged
 
 
-def share(config: Config, trainer: "GRPOTrainer") -> None:
+def share(config: Config, trainer: GRPOTrainer) -> None:
     """What is done with a trained run besides: `merge_lora` merges its adapter, `push_to_hub` uploads it."""
     if config.script.merge_lora and is_first_process():
         say(f"Merged the adapter into its model: {merge(config, config.output, replace=True)}")

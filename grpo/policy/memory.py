@@ -93,11 +93,13 @@ def memory(
     prompt_length: int,
     pack_tokens: int | None = None,
     device_memory: float = 0.0,
+    answers: int = 0,
 ) -> dict[str, float]:
     """Bytes of live tensors on a device at the peak of a run, by what takes them: in training or while it samples.
 
     Args:
         rollout_per_device: completions that one device generates at once.
+        answers: held-out questions that one device answers at once.
         prompt_length: of the longest prompts, in tokens.
         pack_tokens: what a training step computes at once, at most; None: a padded micro-batch.
         device_memory: bytes of the device, of which vLLM reserves its share.
@@ -110,8 +112,7 @@ def memory(
     reference = weights if training.beta and not shape.adapter else 0.0
     resident = {"weights": weights, "reference model": reference, "optimizer": state}
     vllm = training.vllm_gpu_memory_utilization * device_memory if training.use_vllm else 0.0
-    cache = rollout_per_device * length * shape.layers * 2 * shape.key_value * number
-    logits = rollout_per_device * shape.vocabulary * (number + 12.0)
+    row = length * shape.layers * 2 * shape.key_value * number + shape.vocabulary * (number + 12.0)  # cache, logits
     moments: list[dict[str, float]] = [
         {
             **resident,
@@ -119,7 +120,8 @@ def memory(
             "gradients": gradients,
             "training step": training_step(shape, training, model, tokens),
         },
-        {**resident, **({"vLLM": vllm} if training.use_vllm else {"generation": cache + logits})},
+        {**resident, **({"vLLM": vllm} if training.use_vllm else {"generation": rollout_per_device * row})},
+        {**resident, "vLLM": 0.0 if training.vllm_enable_sleep_mode else vllm, "evaluation": answers * row},
     ]
     return max(moments, key=lambda parts: sum(parts.values()))
 

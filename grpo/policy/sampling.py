@@ -234,15 +234,18 @@ def answer(
     return [(ids[:-1], False) if ids[-1] in ends else (ids, True) for ids in found]
 
 
-@contextlib.contextmanager
-def frozen_weights_kept(model: Any) -> Iterator[None]:
-    """Put the base weights of LoRA layers back as they were.
+def keeping_frozen_weights(sync_weights: Callable[[], None], model: Any) -> Callable[[], None]:
+    """TRL's `sync_weights` for vLLM, after which the base weights of LoRA layers are what they were.
 
-    For vLLM, TRL merges an adapter into them and subtracts it again, which rounds: 16-bit weights would drift.
+    TRL merges an adapter into them and subtracts it again, which rounds: 16-bit weights would drift.
     """
     layers = [module.get_base_layer() for module in model.modules() if isinstance(module, LoraLayer)]
     weights = [weight for layer in layers for weight in layer.parameters(recurse=False) if weight.is_floating_point()]
-    exact = [weight.detach().clone() for weight in weights]
-    yield
-    for weight, value in zip(weights, exact, strict=True):
-        weight.data.copy_(value)
+
+    def sync() -> None:
+        exact = [weight.detach().clone() for weight in weights]
+        sync_weights()
+        for weight, value in zip(weights, exact, strict=True):
+            weight.data.copy_(value)
+
+    return sync

@@ -1,5 +1,6 @@
 """Unsloth replaces Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
 
+import itertools
 import os
 import re
 import sys
@@ -14,22 +15,35 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def import_if_asked(argv: Sequence[str]) -> None:
-    """Import Unsloth where a flag or a recipe asks for it, before what it patches; UserError where it is missing."""
-    words = " ".join(argv)
-    asked, recipe = (re.search(rf"--{flag}[= ]?(\S*)", words) for flag in ("use_unsloth", "config"))
-    paths = [Path(recipe[1]), RECIPES / f"{recipe[1]}.yaml"] if recipe else []
-    text = next((path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()), "")
-    if asked[1].lower() in ("false", "no", "0") if asked else not re.search(r"(?mi)^use_unsloth: *true", text):
+    """Import Unsloth where a flag or a recipe asks for it, before what it patches; UserError where it cannot be."""
+    if not _asked(argv):
         return
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
     # It uses one GPU, and importing it starts CUDA, which reads this variable once and for all
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     try:
         import unsloth  # noqa: F401
-    except ImportError as error:
+    except Exception as error:  # NotImplementedError without a GPU
         raise UserError(
-            f"use_unsloth: Unsloth is not installed ({error}); pip install -r requirements-unsloth.txt in an "
-            "environment of its own, or use --use_unsloth false"
+            f"use_unsloth: Unsloth cannot be imported ({error}); pip install -r requirements-unsloth.txt in an "
+            "environment of its own, with a CUDA GPU, or use --use_unsloth false"
         ) from None
+
+
+def _asked(argv: Sequence[str]) -> bool:
+    words = [*argv, ""]
+    values = {"--config": words[0] if words[0].endswith((".yaml", ".yml")) else "", "--use_unsloth": ""}
+    for word, after in itertools.pairwise(words):
+        flag, _, value = word.partition("=")
+        if flag in values:
+            values[flag] = value or (after if not after.startswith("--") else "true") or "true"
+    if values["--use_unsloth"]:
+        return values["--use_unsloth"].lower() not in ("false", "no", "0")
+    recipe = values["--config"]
+    paths = [Path(recipe), RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"] if recipe else []
+    text = next((path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()), "")
+    return re.search(r"(?mi)^use_unsloth: *(true|yes|on|1)\b", text) is not None
 
 
 def check_imported() -> None:

@@ -149,7 +149,7 @@ def _score_alone(
 
 def _raise_if_no_fault(error: Exception) -> None:
     """Raise what is not the fault of a row: a mistake that ends the run, or a device that is full."""
-    if isinstance(error, UserError) or out_of_memory.is_one(error):
+    if isinstance(error, UserError) or out_of_memory.is_out_of_memory(error):
         raise error
 
 

@@ -32,14 +32,29 @@ OF_THE_SCRIPT: Rewards = {}  # functions that HYPERPARAMETERS lists, by name
 TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
 
 
-def names_of(reward_funcs: Sequence[str | RewardFunc]) -> list[str]:
-    """The names of rewards that are given by name or, in HYPERPARAMETERS, as functions; these are then known by them.
+def named(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """HYPERPARAMETERS with the names of the rewards that it lists as functions; these are known by them from here on.
 
-    >>> names_of(["correctness_reward_func", REWARD_FUNCS["int_reward_func"]])
-    ['correctness_reward_func', 'int_reward_func']
+    Raises:
+        UserError: something that is neither a name nor a function.
     """
+    OF_THE_SCRIPT.clear()
+    found = dict(hyperparameters)
+    for key in ("reward_funcs", "adaptive_rewards"):
+        if found.get(key) is not None:
+            found[key] = _names(found[key])
+    for number, stage in enumerate(found.get("stages") or []):
+        if isinstance(stage, Mapping) and stage.get("reward_funcs") is not None:
+            found["stages"] = list(found["stages"])
+            found["stages"][number] = {**stage, "reward_funcs": _names(stage["reward_funcs"])}
+    return found
+
+
+def _names(reward_funcs: Any) -> list[str]:
     names = []
-    for reward in reward_funcs:
+    for reward in [reward_funcs] if isinstance(reward_funcs, str) or callable(reward_funcs) else reward_funcs:
+        if not isinstance(reward, str) and not callable(reward):
+            raise UserError(f"reward_funcs: {reward!r} is neither a function nor the name of one")
         name = reward if isinstance(reward, str) else _logged_name(reward)
         if not isinstance(reward, str) and reward is not REWARD_FUNCS.get(name):
             OF_THE_SCRIPT[name] = reward
@@ -101,7 +116,7 @@ def choose(
             reward = known[name] if name in known else _load(name, allow_custom)
             logged = name if name in known else _logged_name(reward)
             given = unused.pop(name, None) or unused.pop(logged, None) or {}
-            reward = _with_parameters(logged, reward, given, run_parameters, check=name in REWARD_FUNCS)
+            reward = _with_parameters(logged, reward, given, run_parameters, check=reward is REWARD_FUNCS.get(name))
         if logged in chosen:
             raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")
         chosen[logged] = reward

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 # Another value would change the meaning of the checkpoint's place in the data, or of its optimizer's state
-FIXED = (
+MUST_MATCH = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
     *("num_generations", "num_iterations", "seed", "shuffle_dataset", "optim", "use_peft", "lora_r"),
     *("lora_target_modules", "dtype"),
@@ -40,7 +40,7 @@ class _Without(logging.Filter):
         return self.text not in record.getMessage()
 
 
-# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, of the batch, which is FIXED,
+# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, of the batch, which MUST_MATCH,
 # and of a tied head, which checkpoints hold once
 for module, text in (
     ("trainer_utils", "do not match the ones in the `trainer_state.json`"),
@@ -79,7 +79,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
         )
     then, now = sealed.get("settings") or {}, as_json(settings)
     changed = {key: then[key] for key in then if key in now and then[key] != now[key]}
-    for key in (key for key in changed if key in FIXED):
+    for key in (key for key in changed if key in MUST_MATCH):
         words = " ".join(map(str, then[key])) if isinstance(then[key], list) else then[key]
         remedy = f"drop --{key}" if words is None else f"use --{key} {words}"
         raise UserError(

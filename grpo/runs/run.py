@@ -112,9 +112,9 @@ class Run:
         return "\n".join(["Next:", *(_row(name, str(command)) for name, command in steps.items() if command)])
 
     def _judged(self) -> bool:
-        """Whether answers were right or wrong; without gold answers they only earned rewards."""
+        """Whether held-out answers were right or wrong; without gold answers they only earned rewards."""
         path = self.output / "eval_after.json"
-        return not path.is_file() or "accuracy_lenient" in json.loads(path.read_text(encoding="utf-8"))
+        return path.is_file() and "accuracy_lenient" in json.loads(path.read_text(encoding="utf-8"))
 
     def way_on(self) -> str:
         """What can be done with what there is of the run."""
@@ -199,6 +199,8 @@ def open_run(config: Config) -> Iterator[Run]:
         Interrupted: a signal came while nothing was trained.
     """
     run = Run(config)
+    if config.script.packed:  # until the trainer knows
+        run.pack_tokens = config.script.pack_tokens or (2048 if config.training.use_cpu else 8192)
     facts = {
         "output": str(run.output),
         "free": lambda: f"{shutil.disk_usage(run.output).free / 1e6:,.1f} MB free",

@@ -1,4 +1,4 @@
-"""What goes wrong in GRPO runs: each alarm concludes it from what TRL logs and the judge says, with a remedy.
+"""Alarms: what goes wrong in GRPO runs, concluded from TRL's metrics and the judge's verdicts, each with a remedy.
 
 `Watch` (callbacks.py) fills a `History`; the checks below, all listed in `ALARMS`, are pure functions of it. A check
 returns a sentence, or None while all is well.
@@ -16,7 +16,7 @@ from rewards import PENALTIES
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
 IN_A_ROW = 3  # rollouts that must look alike before an alarm: one may be chance
 DEAD_AFTER = 20  # rollouts after warm-up (before, the policy hardly moves) without any value above 0
-MIN_UPDATES = 5  # optimizer steps with a learning rate above 0 after which some weight must differ
+MIN_UPDATES = 5  # optimizer steps after which some weight must differ, and some completion must have ended
 WARN_ONLY = ("dead_reward",)  # the run still learns from its other rewards: no reason to stop it
 # How far vLLM's log-probabilities may be from the policy's, on average over the sampled tokens: nats, and a multiple
 # of the entropy. Ten times what rounding makes (0.004 at an entropy of 0.12, 0.04 at 1.88); weights of SmolLM2 with
@@ -32,20 +32,31 @@ class History:
     """What a run has shown so far; every checkpoint holds it.
 
     Attributes:
-        rollouts: TRL's metrics of each, and the metrics of groups, as they are when its first optimizer step ends.
-        cold: how many of them came before the learning rate had risen.
-        collapsed: `collapse` of each.
+        rollouts: TRL's metrics of the first and the last ones, with those of groups, as they are when a rollout's
+            first optimizer step ends; `warm` says whether the learning rate had risen by then.
+        collapsed: `collapse` of the last IN_A_ROW.
+        cut: whether all completions so far were cut off.
+        steps: optimizer steps.
+        updates: those with a learning rate above 0.
         skipped: whether the last optimizer step was skipped for its gradient.
-        updates: optimizer steps with a learning rate above 0.
         weights_moved: None until it is known.
     """
 
     rollouts: list[Metrics] = field(default_factory=list)
-    cold: int = 0
     collapsed: list[Collapse] = field(default_factory=list)
-    skipped: bool = False
+    cut: bool = True
+    steps: int = 0
     updates: int = 0
+    skipped: bool = False
     weights_moved: bool | None = None
+
+    def add(self, metrics: Metrics, collapsed: Collapse) -> None:
+        """Note a rollout."""
+        self.rollouts.append(metrics)
+        if len(self.rollouts) > ENTROPY_WINDOW + DEAD_AFTER:
+            del self.rollouts[ENTROPY_WINDOW]
+        self.collapsed = [*self.collapsed, collapsed][-IN_A_ROW:]
+        self.cut &= metrics.get("completions/clipped_ratio") == 1
 
     def last(self, key: str) -> list[float]:
         """The metric in the last IN_A_ROW rollouts; empty where one of them lacks it."""
@@ -98,6 +109,8 @@ def all_truncated(seen: History) -> str | None:
     shares = seen.last("completions/clipped_ratio")
     if shares and min(shares) == 1:
         return f"every completion of the last {IN_A_ROW} rollouts was cut off before its end"
+    if seen.cut and seen.rollouts and seen.steps >= MIN_UPDATES:  # a rollout may serve several steps
+        return f"every completion of the first {seen.steps} optimizer steps was cut off before its end"
     return None
 
 
@@ -123,17 +136,16 @@ def zero_variance(seen: History) -> str | None:
     "they never should, drop the reward"
 )
 def dead_reward(seen: History) -> str | None:
-    dead = []
-    last = (seen.rollouts or [{}])[-1]
-    for name in [key[8:-5] for key in last if key.startswith("rewards/") and key.endswith("/mean")]:
-        mean, std, weight = f"rewards/{name}/mean", f"rewards/{name}/std", f"reward_weights/{name}"
-        # in stages a reward of weight 0 is another stage's
-        numbers = {at: m for at, m in enumerate(seen.rollouts) if mean in m and m.get(weight) != 0}
-        values, after = [m[mean] for m in numbers.values()], sum(at >= seen.cold for at in numbers)
-        constant = len(set(values)) == 1 and not any(m.get(std) for m in numbers.values())
-        idle = name in PENALTIES and values[-1:] == [0]  # there was nothing to punish
-        if after >= DEAD_AFTER and constant and values[0] <= 0 and not idle:
-            dead.append(f"{name} has been {values[0]:g} for every completion of {len(values)} rollouts")
+    last, dead = seen.rollouts[-DEAD_AFTER:], []
+    if len(last) < DEAD_AFTER or not all(metrics["warm"] for metrics in last):
+        return None
+    for name in [key[8:-5] for key in last[-1] if key.startswith("rewards/") and key.endswith("/mean")]:
+        means = [metrics.get(f"rewards/{name}/mean", math.nan) for metrics in last]
+        stds = [metrics.get(f"rewards/{name}/std", 0.0) for metrics in last]
+        in_use = all(metrics.get(f"reward_weights/{name}") != 0 for metrics in last)  # otherwise another stage's
+        idle = name in PENALTIES and means[-1] == 0  # there was nothing to punish
+        if in_use and not idle and len(set(means)) == 1 and not any(stds) and means[0] <= 0:
+            dead.append(f"{name} has been {means[0]:g} for every completion of the last {DEAD_AFTER} rollouts")
     return "; ".join(dead) or None
 
 
@@ -142,12 +154,11 @@ def dead_reward(seen: History) -> str | None:
     "checkpoint"
 )
 def mode_collapse(seen: History) -> str | None:
-    last = seen.collapsed[-IN_A_ROW:]
-    if len(last) < IN_A_ROW:
+    if len(seen.collapsed) < IN_A_ROW:
         return None
-    if all(across for across, _ in last):
+    if all(across for across, _ in seen.collapsed):
         return f"for {IN_A_ROW} rollouts at least 90 % of the completions were the same text, whatever the prompt"
-    if all(within for _, within in last):
+    if all(within for _, within in seen.collapsed):
         return f"for {IN_A_ROW} rollouts all completions of a group were identical wherever they were not all right"
     return None
 

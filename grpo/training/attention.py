@@ -1,4 +1,4 @@
-"""Packs through a model that runs on sdpa: how attention knows what a position of a pack sees.
+"""Attention for packs, through a model that runs on sdpa: each position sees its own row and nothing else.
 
 On a GPU all segments are computed at once by FlashAttention 2, the package's or the one that torch contains; the keys
 are gathered from the prompt that a completion shares and from the completion itself. On a CPU segments are computed
@@ -39,7 +39,7 @@ class Kernel:
 
 
 def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) -> Kernel:
-    """What computes packs here.
+    """Choose the kernel for packs.
 
     Args:
         asked: `attn_implementation`: flash_attention_2 looks for the package flash-attn, sdpa does not.
@@ -68,12 +68,13 @@ def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) ->
 
 def fits(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
     """Whether FlashAttention 2 computes this: Ampere or newer, 16 bits, heads of at most 256 by eights, no dropout."""
+    if device.type != "cuda":
+        return False
     text = config.get_text_config()
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     dropout = [getattr(text, name, None) for name in ("attention_dropout", "attn_pdrop", "attn_dropout")]
     return (
-        device.type == "cuda"
-        and not torch.version.hip
+        not torch.version.hip
         and torch.cuda.get_device_capability(device) >= (8, 0)
         and dtype in (torch.bfloat16, torch.float16)
         and width <= 256

@@ -136,6 +136,7 @@ class Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.trainer.guard.excess:
             self.ask(self.trainer.guard.excess)
+        self.seen.steps += 1
         self._read_rollout(state)
         self.seen.skipped = self.skip.in_a_row > 0
         if self.seen.weights_moved is None and self.seen.updates:
@@ -160,12 +161,11 @@ class Watch(TrainerCallback):
             return
         self._read = len(metrics["reward"])
         newest = {key: values[-1] for key, values in metrics.items() if values and not math.isnan(values[-1])}
-        self.seen.rollouts.append(newest)
-        self.seen.cold += state.global_step < self._warmup
+        newest["warm"] = float(state.global_step >= self._warmup)
         noted, group = trainer._logs, trainer.num_generations or 1
         texts = [completion_text(completion) for completion in noted["completion"]]
         solved = trainer.solved.tolist() or [math.nan] * (len(texts) // group)
-        self.seen.collapsed.append(collapse(list(noted["prompt"]), texts, solved, group))
+        self.seen.add(newest, collapse(list(noted["prompt"]), texts, solved, group))
 
     def _compare_weights(self, warm: bool) -> None:
         """Settle whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""

@@ -1,7 +1,7 @@
-"""Which runs can be computed in packs: a few known reasons against it, and a trial with the run's own model."""
+"""Decide whether a run can be computed in packs: known reasons against it, and a trial with its own model."""
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
@@ -10,9 +10,6 @@ from transformers import ProcessorMixin
 
 from grpo.core import out_of_memory
 from grpo.policy.sampling import has_plain_cache
-
-if TYPE_CHECKING:
-    from grpo.training.trainer import LeanGRPOTrainer
 
 LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
 SMALL = 2**20  # numbers of a weight whose gradient is compared
@@ -24,8 +21,8 @@ LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
 ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new that prompts change little
 
 
-def reason_against_packing(trainer: "LeanGRPOTrainer") -> str | None:
-    """Why this run cannot be computed in packs, as far as that is known without trying."""
+def reason_against_packing(trainer: Any) -> str | None:
+    """Why this run of a LeanGRPOTrainer cannot be computed in packs, as far as that is known without trying."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
@@ -52,7 +49,7 @@ def reason_against_packing(trainer: "LeanGRPOTrainer") -> str | None:
     return None
 
 
-def misfit(trainer: "LeanGRPOTrainer") -> str | None:
+def misfit(trainer: Any) -> str | None:
     """Why packs do not compute what TRL's padded rows compute with this model; None where they do.
 
     Log-probabilities are compared on a pack of the real length, so that a window of attention shows, and judged by
@@ -60,7 +57,7 @@ def misfit(trainer: "LeanGRPOTrainer") -> str | None:
     a shorter pack: in evaluation mode nothing is checkpointed. A new adapter changes no log-probability yet.
 
     Args:
-        trainer: with its `kernel` and `pack_tokens`.
+        trainer: a LeanGRPOTrainer with its `kernel` and `pack_tokens`.
     """
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be here yet
@@ -102,19 +99,21 @@ def misfit(trainer: "LeanGRPOTrainer") -> str | None:
             effect = (padded(others) - expected).abs().mean().item()
             found, rows = packed(LENGTHS[0])
             error = (found - expected[rows]).abs().mean().item()
-        wanted = gradient(padded(ids), [0, 1, 2])
-        error_of_gradient = (gradient(*packed(LENGTHS[1])) - wanted).norm().item()
+        norm = wrong = 0.0
+        if small:  # nothing is trained otherwise
+            wanted = gradient(padded(ids), [0, 1, 2])
+            norm, wrong = wanted.norm().item(), (gradient(*packed(LENGTHS[1])) - wanted).norm().item()
     except Exception as reason:  # custom layers may raise anything
-        if out_of_memory.is_one(reason):  # TRL's own step would need more
+        if out_of_memory.is_out_of_memory(reason):  # TRL's own step would need more
             raise
         return f"{type(base).__name__} refuses packs ({type(reason).__name__}: {reason})"
     finally:
         model.train(training)
     args = trainer.args
     rounds = bool(args.bf16 or args.fp16 or args.tf32 or base.dtype != torch.float32)
-    if error > (LIMIT_ROUNDED * effect if rounds else max(LIMIT * effect, ROUNDING)):
+    # written so that NaN, which some kernels return under masks, does not pass
+    if not error <= (LIMIT_ROUNDED * effect if rounds else max(LIMIT * effect, ROUNDING)):
         return f"packs would change its log-probabilities by {error:.2g} on average, other prompts by {effect:.2g}"
-    norm = wanted.norm().item()
-    if error_of_gradient > (LIMIT_OF_GRADIENT_ROUNDED if rounds else LIMIT_OF_GRADIENT) * norm:
-        return f"packs would change its gradient by {100 * error_of_gradient / max(norm, 1e-30):.2g} %"
+    if not wrong <= (LIMIT_OF_GRADIENT_ROUNDED if rounds else LIMIT_OF_GRADIENT) * norm:
+        return f"packs would change its gradient by {100 * wrong / max(norm, 1e-30):.2g} %"
     return None

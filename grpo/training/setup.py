@@ -1,4 +1,4 @@
-"""All that records, watches and stops the trainer of a run."""
+"""Attach a run's metrics, samples, alarms and stopping to its trainer."""
 
 from grpo.data.dataset import Data
 from grpo.rewarding.judge import Judge

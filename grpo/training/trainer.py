@@ -100,6 +100,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
         model = self.accelerator.unwrap_model(self.model)
+        if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth has one of its own
+            self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
+                self.vllm_generation.sync_weights, model
+            )
         others = [name for name in ONLY_GENERATE if getattr(self.args, name)]
         why = f"{others[0]} is set" if others else sampling.reason_against(model, Sampling.of(self))
         self._samples_by_generate = why is not None
@@ -150,13 +154,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
         """By vLLM or `generate` as TRL does, otherwise by our sampler, which draws from the same distribution."""
-        if self.use_vllm:
-            if self.state.global_step != self._last_loaded_step:
-                with sampling.frozen_weights_kept(self.model):
-                    self.vllm_generation.sync_weights()
-                self._last_loaded_step = self.state.global_step
-            return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        if self._samples_by_generate or images is not None:
+        if self.use_vllm or self._samples_by_generate or images is not None:
             with sharding.whole(self) if self.is_fsdp_enabled else contextlib.nullcontext():
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
         limit, drawn = self.max_completion_length or 0, Sampling.of(self)
@@ -329,12 +327,14 @@ class LeanGRPOTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, but a run that is resumed logs what the whole would.
 
-        `train_loss` is over all logs, not over the steps since then, and where nothing was sampled no empty table
+        `train_loss` is over all steps, not over those since then, and where nothing was sampled no empty table
         replaces the last one.
         """
-        losses = [line["loss"] for line in self.state.log_history if "loss" in line]
-        if "train_loss" in logs and losses:
-            logs["train_loss"] = fmean(losses)
+        lines = [line for line in self.state.log_history if "loss" in line]
+        if "train_loss" in logs and lines:
+            steps = [line["step"] for line in lines]
+            weights = [now - before for now, before in zip(steps, [0, *steps], strict=False)]
+            logs["train_loss"] = fmean([line["loss"] for line in lines], weights)
         shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
         super().log(logs, *args, **kwargs)
         self.log_completions = shows

@@ -43,9 +43,6 @@ def state_of(run):
         found[path.relative_to(last).as_posix()] = torch.load(path, weights_only=False)
     state = json.loads((last / "trainer_state.json").read_text())
     found["state"] = without_clock(state)
-    found["unlogged"] = [
-        without_clock(json.loads(path.read_text())["metrics"]) for path in sorted(last.glob("unlogged_*.json"))
-    ]
     lines = (run / "metrics.jsonl").read_text().splitlines()
     found["metrics"] = [without_clock(json.loads(line)) for line in lines]
     alarms = run / "alarms.jsonl"

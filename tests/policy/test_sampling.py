@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHea
 
 from grpo.data import dataset, prompts, sources
 from grpo.policy import sampling
-from grpo.policy.sampling import Sampling, answer, end_tokens, frozen_weights_kept, reason_against
+from grpo.policy.sampling import Sampling, answer, end_tokens, keeping_frozen_weights, reason_against
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 COUNT = 16
@@ -157,9 +157,12 @@ def test_weights_that_trl_merges_an_adapter_into_stay_bitwise():
     model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
     layer = model.get_base_model().model.layers[0].self_attn.q_proj.base_layer
     before = layer.weight.clone()
-    with frozen_weights_kept(model):
+
+    def sync():
         model.merge_adapter()
         assert not torch.equal(layer.weight, before)
         model.unmerge_adapter()
         assert not torch.equal(layer.weight, before)
+
+    keeping_frozen_weights(sync, model)()
     assert torch.equal(layer.weight, before)

@@ -23,6 +23,9 @@ RECIPE = str(ROOT / "recipes" / "unsloth.yaml")
         (["--use_unsloth=true"], True),
         (["--config", "demo"], False),
         (["--config", "unsloth"], True),
+        (["--config", "unsloth.yaml"], True),
+        ([RECIPE], True),
+        (["--system_prompt", "write --use_unsloth here"], False),
         ([f"--config={RECIPE}"], True),
         (["--config", RECIPE, "--use_unsloth", "false"], False),
     ],
@@ -30,7 +33,7 @@ RECIPE = str(ROOT / "recipes" / "unsloth.yaml")
 def test_it_is_imported_where_a_flag_or_a_recipe_asks_for_it(argv, asked, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
     if asked:
-        with pytest.raises(UserError, match=r"Unsloth is not installed .*pip install -r requirements-unsloth\.txt"):
+        with pytest.raises(UserError, match=r"Unsloth cannot be imported .*pip install -r requirements-unsloth\.txt"):
             unsloth_backend.import_if_asked(argv)
     else:
         unsloth_backend.import_if_asked(argv)
@@ -49,4 +52,4 @@ def test_settings_that_ask_too_late_are_one_line(capfd):
 def test_the_command_says_that_it_is_missing():
     assert importlib.util.find_spec("unsloth") is None
     done = command(ROOT / "train_grpo.py", ["--config", "unsloth"], real=True)
-    assert done.returncode == 2 and done.stderr.startswith("error: use_unsloth: Unsloth is not installed")
+    assert done.returncode == 2 and done.stderr.startswith("error: use_unsloth: Unsloth cannot be imported")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.core.errors import UserError
-from grpo.rewarding import scoring
+from grpo.rewarding import registry, scoring
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import choose, needing_gold, parameters, refuse_collisions, refuse_missing
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
@@ -216,3 +216,35 @@ def test_what_needs_gold_answers_is_found_by_signature():
     assert needing_gold(config, rewards, own) == needed[:2]
     script.eval_only = True  # where a judge of one's own is all that is asked
     assert needing_gold(config, rewards, own) == [] and needing_gold(config, rewards, Judge()) == needed
+
+
+def mine(completions, **kwargs):
+    return [0.5] * len(completions)
+
+
+def test_functions_become_names_wherever_hyperparameters_list_rewards():
+    found = registry.named(
+        {"reward_funcs": mine, "adaptive_rewards": [mine], "stages": [{"name": "a", "reward_funcs": [mine]}], "x": 1}
+    )
+    assert found == {
+        "reward_funcs": ["mine"], "adaptive_rewards": ["mine"], "stages": [{"name": "a", "reward_funcs": ["mine"]}],
+        "x": 1,
+    }  # fmt: skip
+    assert choose(["mine"], None, None, {}, False) == {"mine": mine}
+    assert registry.named({"reward_funcs": "int_reward_func"})["reward_funcs"] == ["int_reward_func"]
+    with pytest.raises(UserError, match="3 is neither a function nor the name of one"):
+        registry.named({"reward_funcs": [3]})
+
+
+def test_a_function_of_another_run_is_forgotten():
+    """As in a notebook, which runs one after the other."""
+
+    def int_reward_func(completions, *, template="x"):  # takes no answer, as the built-in does
+        return [0.75] * len(completions)
+
+    registry.named({"reward_funcs": [int_reward_func]})
+    (chosen,) = choose(["int_reward_func"], None, None, {}, False).values()
+    assert chosen(completions=["a"]) == [0.75]
+    registry.named({"reward_funcs": [REWARD_FUNCS["int_reward_func"]]})
+    (chosen,) = choose(["int_reward_func"], None, None, {}, False).values()
+    assert chosen(completions=["a"]) == [0.0]

@@ -9,7 +9,7 @@ from helpers_trainer import trained
 
 import train_grpo
 from grpo.config.resolve import resolve
-from grpo.core.out_of_memory import is_one, phase_of
+from grpo.core.out_of_memory import is_out_of_memory, phase_of
 from grpo.evaluation import evaluate
 from grpo.policy import loading
 from grpo.training.trainer import LeanGRPOTrainer
@@ -33,7 +33,7 @@ def full(*args, **kwargs):
     ids=str,
 )  # fmt: skip
 def test_what_says_that_memory_is_out(error, yes):
-    assert is_one(error) is yes
+    assert is_out_of_memory(error) is yes
 
 
 # --- The phases of a run

@@ -9,6 +9,8 @@ from grpo.runs.run import Run
 
 
 def test_a_finished_run_names_what_to_do_next():
+    Path("out/a run").mkdir(parents=True)
+    Path("out/a run/eval_after.json").write_text('{"accuracy_lenient": 0.5}')
     push = SimpleNamespace(push_to_hub=False)
     run = Run(SimpleNamespace(output=Path("out/a run"), argv=["--config", "demo"], training=push))
     text = re.sub(r" \\\n|(?<=[a-z])\n(?=    )", "", run.next_steps(Path("out/a run/report.html")))

@@ -8,7 +8,10 @@ from grpo.training.alarms import ALARMS, DEAD_AFTER, History, collapse
 
 
 def seen(*rollouts, **facts):
-    return History(rollouts=list(rollouts), **facts)
+    history = History(**facts)
+    for rollout in rollouts:
+        history.add({"warm": 1.0, **rollout}, (False, False))
+    return history
 
 
 def each(key, *values):
@@ -37,6 +40,13 @@ def test_nothing_seen_raises_nothing():
 )
 def test_all_truncated_takes_three_rollouts_in_a_row(shares, raised):
     assert bool(check("all_truncated", each("completions/clipped_ratio", *shares))) is raised
+
+
+def test_a_rollout_that_serves_five_steps_is_enough_to_be_truncated():
+    one = {"completions/clipped_ratio": 1.0}
+    assert "first 5 optimizer steps" in check("all_truncated", seen(one, steps=5))
+    assert check("all_truncated", seen(one, steps=4)) is None
+    assert check("all_truncated", seen({"completions/clipped_ratio": 0.9}, one, steps=9)) is None
 
 
 @pytest.mark.parametrize(
@@ -119,19 +129,27 @@ def earned(mean, std=0.0, name="some", **others):
 def test_a_dead_reward_is_constant_and_not_above_zero(one, dead):
     assert check("dead_reward", seen(*[one] * (DEAD_AFTER - 1))) is None
     message = check("dead_reward", seen(*[one] * DEAD_AFTER))
-    assert bool(message) is dead and (not dead or f"for every completion of {DEAD_AFTER} rollouts" in message)
+    assert bool(message) is dead and (not dead or f"for every completion of the last {DEAD_AFTER}" in message)
+    if dead:
+        once = {**one, **{key: 1.0 for key in one if key.endswith("mean")}}
+        assert check("dead_reward", seen(*[one] * 10, once, *[one] * (DEAD_AFTER - 1))) is None
 
 
 def test_rollouts_of_the_warm_up_do_not_count_as_dead():
-    rollouts = [earned(0.0)] * (DEAD_AFTER + 1)
-    assert check("dead_reward", seen(*rollouts, cold=2)) is None
-    assert f"of {DEAD_AFTER + 2} rollouts" in check("dead_reward", seen(*rollouts, earned(0.0), cold=2))
+    rollouts = [{**earned(0.0), "warm": 0.0}] * 2 + [earned(0.0)] * (DEAD_AFTER - 1)
+    assert check("dead_reward", seen(*rollouts)) is None
+    assert check("dead_reward", seen(*rollouts, earned(0.0)))
 
 
 def test_a_reward_is_dead_after_rollouts_of_its_own_stage():
     off, on = (earned(0.0, **{"reward_weights/some": weight}) for weight in (0.0, 1.0))
     assert check("dead_reward", seen(*[off] * DEAD_AFTER, *[on] * (DEAD_AFTER - 1))) is None
     assert "some has been 0 " in check("dead_reward", seen(*[off] * DEAD_AFTER, *[on] * DEAD_AFTER))
+
+
+def test_a_history_holds_the_first_rollouts_and_the_last():
+    history = each("entropy", *range(1000))
+    assert [metrics["entropy"] for metrics in history.rollouts] == [*range(5), *range(980, 1000)]
 
 
 # --- Collapse

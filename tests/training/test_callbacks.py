@@ -36,7 +36,7 @@ def test_each_rollout_is_read_and_an_alarm_raised_once(tmp_path, tiny_model, cap
     flags = {"beta": 0.04, "steps_per_generation": 2, "logging_steps": 50, "max_steps": 8}
     made, watch = trainer(tmp_path, tiny_model, **flags)
     made.train()
-    assert len(watch.seen.rollouts) == len(watch.seen.collapsed) == 4 and watch.seen.updates == 8
+    assert len(watch.seen.rollouts) == 4 and watch.seen.updates == watch.seen.steps == 8
     assert {"kl", "entropy", "completions/clipped_ratio", "frac_reward_zero_std"} <= watch.seen.rollouts[-1].keys()
     assert "all_truncated" in watch.raised and alarms(tmp_path / "run")["all_truncated"]["step"] == 5
     assert capsys.readouterr().out.count("alarm at step 5: all_truncated") == 1

@@ -135,7 +135,18 @@ def spoiled(kind):
         output = right(*args)
         return output.detach() + 1.1 * (output - output.detach())
 
-    return {"broken": broken, "wrong": wrong, "wrong in the backward": wrong_in_the_backward}[kind]
+    def nothing(*args):
+        return right(*args) * float("nan")
+
+    def nothing_in_the_backward(*args):
+        output = right(*args)
+        output.register_hook(lambda gradient: gradient * float("nan")) if output.requires_grad else None
+        return output
+
+    return {
+        "broken": broken, "wrong": wrong, "wrong in the backward": wrong_in_the_backward, "NaN": nothing,
+        "NaN in the backward": nothing_in_the_backward,
+    }[kind]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -144,6 +155,8 @@ def spoiled(kind):
         ("broken", "refuses packs (RuntimeError: no kernel image is available)"),
         ("wrong", "packs would change its log-probabilities"),
         ("wrong in the backward", "packs would change its gradient by"),
+        ("NaN", "packs would change its log-probabilities by nan"),
+        ("NaN in the backward", "packs would change its gradient by nan"),
     ],
 )
 def test_attention_that_fails_its_trial_becomes_trls_own_step(tiny_model, tmp_path, capsys, monkeypatch, kind, reason):
