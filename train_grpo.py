@@ -93,8 +93,8 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     lora_dropout=0.05,
     dtype="bfloat16",  # of the weights
     attn_implementation="flash_attention_2",  # for packs: flash-attn, or torch's own; the model samples on sdpa
-    # AdamW rounds away 94 to 99 % of its updates on bf16 weights, by the size of the weights; the recipe still learns.
-    # dtype="float32" keeps them all, for twice the memory of weights and optimizer; the usual learning_rate is then 1e-6
+    # On bf16 weights AdamW rounds away 94 to 99 % of its updates, by the size of the weights; the recipe still learns.
+    # dtype="float32" keeps them all, for twice the memory; the usual learning_rate is then 1e-6.
     optim="adamw_torch",
     num_shots=0,  # worked examples in each prompt; 1 helps models that never show the format by themselves
     # Ours

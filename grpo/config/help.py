@@ -42,7 +42,7 @@ MAIN = {
         "question_column": "the column of questions, or of message lists",
         "answer_column": "its gold answers: `... #### 72`, or 72 alone",
         "eval_dataset_name": "held-out questions; unset: the test split or a slice",
-        "eval_samples": "held-out questions, at most",
+        "eval_samples": "held-out questions, at most; 0: none",
         "eval_every": "accuracy every so many steps, too",
         "max_samples": "training rows, at most",
         "prompt_format": "xml (<reasoning> and <answer>) or think",
