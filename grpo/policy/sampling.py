@@ -8,7 +8,7 @@ GPU, is TRL's own switch `use_vllm`.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -27,7 +27,7 @@ from trl import GRPOConfig
 from grpo.core.processes import say
 
 Completion = tuple[list[int], bool]  # token ids without the end token, and whether it was cut off
-NEEDED = {"past_key_values", "position_ids", "logits_to_keep"}  # arguments of a model's forward
+NEEDED = {"position_ids", "logits_to_keep"}  # arguments of a model's forward, beside the cache
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,21 @@ def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
         return "the adapter adds tokens to the prompt"
     if not has_plain_cache(model):  # rows cannot leave others
         return "the model has sliding windows or states"
-    if not signature(type(base).forward).parameters.keys() >= NEEDED:
-        return f"the model's forward lacks one of {', '.join(sorted(NEEDED))}"
+    if not (parameters_of(base) >= NEEDED and cache_argument(base)):
+        return f"the model's forward takes no cache, or lacks one of {', '.join(sorted(NEEDED))}"
     if sampling and sampling.repetition_penalty != 1:
         return "repetition_penalty is set"
     return None
+
+
+def parameters_of(model: Any) -> Set[str]:
+    """The names of the arguments of the model's forward."""
+    return signature(type(model).forward).parameters.keys()
+
+
+def cache_argument(model: Any) -> str:
+    """The name under which the model's forward takes a cache, which transformers 5.24 changed; empty for none."""
+    return next((name for name in ("cache", "past_key_values") if name in parameters_of(model)), "")
 
 
 def has_plain_cache(model: Any) -> bool:
@@ -126,11 +136,12 @@ def complete(
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model  # its layers hold the adapter
     choose = sampling.draw if sampling else lambda logits: logits.argmax(-1)
     cache: Any = DynamicCache(config=base.config)
+    cache_name = cache_argument(base)
 
     def logits_after(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         output = base(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
-            logits_to_keep=1,
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1,
+            **{cache_name: cache},
         )  # fmt: skip
         return output.logits[:, -1].float()
 
