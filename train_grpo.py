@@ -4,7 +4,7 @@
     torchrun --nproc_per_node=4 train_grpo.py             the same on four
     python train_grpo.py --config recipes/demo.yaml       a tiny model on a laptop's CPU, in under a minute
     python train_grpo.py --dry_run true                   check everything that can be checked, and stop
-    python train_grpo.py --ask "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"
+    python -m grpo ask "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"
 
 After "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities in Small Language Models" (W. Brown,
 2025, https://gist.github.com/willccbb/4676755236bb08cab5f4e54a0475d6fb), whose author now maintains `verifiers`.
@@ -34,10 +34,10 @@ from grpo.core.settings import Config
 from grpo.data import prompts
 from grpo.data.dataset import load_data
 from grpo.data.prompts import THINK, PromptFormat
-from grpo.evaluation import inference
 from grpo.evaluation.before_after import measure_after, measure_alone, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
 from grpo.rewarding.registry import load_rewards, needing_gold
+from grpo.runs import hub
 from grpo.runs.run import open_run
 from grpo.training.setup import watch
 from grpo.training.trainer import LeanGRPOTrainer
@@ -171,8 +171,6 @@ def experiment(config: Config, dataset: Any = None) -> int:
     """Rewards, data, model and trainer, train; the exit status. `dataset` as in `main`."""
     prompt_format = prompts.choose(PROMPT_FORMATS, config.script)
     exemplars = prompts.exemplars(config.script, EXEMPLARS)
-    if config.script.ask or config.script.merge_only:  # a saved run is used, and none begins
-        return inference.use_saved(config, prompt_format, exemplars)
 
     # 1. Rewards: those in HYPERPARAMETERS, or those that a recipe or a flag names
     reward_funcs, judge = load_rewards(config, prompt_format)
@@ -211,8 +209,8 @@ def experiment(config: Config, dataset: Any = None) -> int:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
             measure_after(before)  # the same questions again
         run.end()
-        if not run.stopped:
-            inference.share(config, trainer)  # merge_lora and push_to_hub, if they are set
+        if config.training.push_to_hub and not run.stopped:
+            hub.push(trainer)
     return run.exit_status
 
 

@@ -1,16 +1,18 @@
-"""The tools beside the trainer: python -m grpo report | xray | compare."""
+"""The tools beside the trainer: python -m grpo report | xray | compare | ask | merge."""
 
 import importlib
 import sys
 
 from grpo.config.help import versions
-from grpo.core.ending import pipe_may_close
-from grpo.core.errors import MISTAKE, UserError, did_you_mean, readable
+from grpo.core.ending import status_of
+from grpo.core.errors import UserError, did_you_mean
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
     "xray": ("grpo.evaluation.xray", "completions in a JSONL file, scored reward by reward"),
     "compare": ("grpo.evaluation.compare", "what several runs learned, side by side"),
+    "ask": ("grpo.evaluation.ask", "a question to a saved run"),
+    "merge": ("grpo.policy.merge", "a LoRA adapter, merged into its model"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 
@@ -18,6 +20,10 @@ USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 def main(argv: list[str] | None = None) -> int:
     """Run a tool; its exit status."""
     words = sys.argv[1:] if argv is None else argv
+    return status_of(lambda: _run(words))
+
+
+def _run(words: list[str]) -> int:
     if words[:1] in (["--help"], ["-h"]):
         print(USAGE, *(f"  {name:8}{what}" for name, (_, what) in TOOLS.items()), sep="\n")
         return 0
@@ -25,17 +31,8 @@ def main(argv: list[str] | None = None) -> int:
         print(versions())
         return 0
     if not words or words[0] not in TOOLS:
-        wrong = f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}" if words else USAGE
-        print(f"error: {wrong}", file=sys.stderr)
-        return MISTAKE
-    status = 0
-    try:
-        with pipe_may_close(), readable(left="nothing was written"):
-            status = importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
-    except UserError as error:  # a library is missing; a tool's own have a line of their own
-        print(f"error: {error}", file=sys.stderr)
-        return MISTAKE
-    return status
+        raise UserError(f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}" if words else USAGE)
+    return importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
 
 
 if __name__ == "__main__":

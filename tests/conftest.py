@@ -142,6 +142,6 @@ def learned(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def learned_adapter(tmp_path_factory):
-    """A LoRA adapter of the demo's model that matters, for its high learning rate; merged besides."""
-    lora = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2", "merge_lora": "true", "save_steps": "2"}
+    """A LoRA adapter of the demo's model that matters, for its high learning rate."""
+    lora = {"use_peft": "true", "lora_r": "4", "learning_rate": "3e-2", "save_steps": "2"}
     return finish(tmp_path_factory.mktemp("adapter"), **lora)

@@ -15,6 +15,7 @@ from helpers_runs import DEMO, ROOT
 
 import rewards
 import train_grpo
+from grpo.__main__ import main as tool
 from grpo.config import preflight
 from grpo.config.validate import refuse_secrets
 from grpo.core.checklist import Check
@@ -69,14 +70,13 @@ def one_error(capfd):
 
 
 EVALUATE = {"eval_only": "true", "eval_samples": "2"}
-ASK = {"ask": "What is 2 + 2?", "output_dir": "elsewhere"}
 
 
-@pytest.mark.parametrize(("raw", "how"), [(False, {}), (True, ASK)])
-def test_weights_that_hold_code_are_refused(raw, how, copy_model, tiny_run, capfd):
+@pytest.mark.parametrize("raw", [False, True])
+def test_weights_that_hold_code_are_refused(raw, copy_model, tiny_run, capfd):
     model = copy_model(weights=False)
     plant(model / "pytorch_model.bin", raw)
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **how)) == 2
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model))) == 2
     line = one_error(capfd)
     assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
@@ -88,7 +88,7 @@ def test_pickles_beside_a_model_are_not_opened(copy_model, tiny_run):
     model = copy_model()
     for name in PICKLES:
         plant(model / name, raw=True)
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **ASK)) == 0
+    assert train_grpo.main(tiny_run(model_name_or_path=str(model), **EVALUATE)) == 0
     assert not RAN.exists()
 
 
@@ -109,11 +109,10 @@ def test_a_checkpoint_runs_no_code_at_a_resume(tiny_run, learned, capfd):
 
 def test_an_adapter_that_holds_code_is_refused(learned_adapter, tiny_run):
     run = learned_adapter.copy("adapter")
-    shutil.rmtree(run / "merged")
     plant(run / "adapter_model.bin")
     (run / "adapter_model.safetensors").unlink()
-    for overrides in ({"merge_only": "adapter"}, {"model_name_or_path": "adapter", "ask": "What is 2 + 2?"}):
-        assert train_grpo.main(tiny_run(**overrides)) == 2
+    assert tool(["merge", "adapter"]) == 2 and tool(["ask", "adapter", "What is 2 + 2?"]) == 2
+    assert train_grpo.main(tiny_run(model_name_or_path="adapter")) == 2
     assert not RAN.exists()
 
 
@@ -233,7 +232,7 @@ def test_a_setting_named_like_a_key_is_refused(key):
 
 def test_what_only_resembles_a_secret_is_accepted():
     refuse_secrets({"chat_template_kwargs": {"eos_token": "<eos>"}, "pad_token": "<pad>", "pack_tokens": 5})
-    refuse_secrets({"ask": "Is https://me:pw@host.example one?", "system_prompt": "?token=x"})
+    refuse_secrets({"system_prompt": "?token=x"})
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,8 @@ def claim_devices(settings: dict[str, Any], argv: list[str]) -> None:
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        if not (settings["ask"] or settings["merge_only"]):
-            launch = f"torchrun --nproc_per_node={count} {command_line(argv)}"
-            print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
+        launch = f"torchrun --nproc_per_node={count} {command_line(argv)}"
+        print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
 
 
 def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
@@ -77,18 +76,10 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
             adjusted.
         chosen: the names of those that the command line or the recipe gives.
     """
-    if settings["ask"] or settings["merge_only"]:  # one question, or no computation to speak of: any machine will do
-        settings["use_cpu"] = settings["use_cpu"] or not torch.cuda.device_count()
-        settings["report_to"] = "none"
     if settings["use_unsloth"]:
         _check_unsloth(settings)
-    dtype = settings["dtype"]
-    if settings["merge_only"]:  # nothing is computed in it
-        typed = typed - {"dtype"}
     notes = fit_to_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
-    settings["use_vllm"] = bool(settings["use_vllm"]) and _trains(settings)
-    if settings["merge_only"]:
-        settings["dtype"] = dtype
+    settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]
     return notes + trackers.check(settings, asked="report_to" in typed)
 
 
@@ -97,7 +88,7 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> l
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    if settings["use_vllm"] and _trains(settings) and not importlib.util.find_spec("vllm"):
+    if settings["use_vllm"] and not settings["eval_only"] and not importlib.util.find_spec("vllm"):
         raise UserError(NO_VLLM)
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
@@ -118,7 +109,7 @@ def _about_rounding(settings: dict[str, Any]) -> list[str]:
     # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
     quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
     kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
-    if kept or not settings["optim"].startswith("adamw") or not _trains(settings):
+    if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
         return []
     return [
         f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights: 94 to 99 % at "
@@ -155,8 +146,6 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
 
 def check_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool) -> None:
     """UserError where this GPU has no bfloat16, or fp16's loss scaling would meet gradients of 16 bits."""
-    if settings["ask"] or settings["merge_only"]:
-        return
     asked = settings["bf16"] and "bf16" in typed
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -189,7 +178,7 @@ def _choose_attention(settings: dict[str, Any], typed: set[str]) -> list[str]:
 
 def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[str]:
     """Let vLLM sample where `use_vllm` is unset, it is installed and nothing is against it; one line says so."""
-    if not _trains(settings):
+    if settings["eval_only"]:
         settings["use_vllm"] = False  # there are no rollouts
         return []
     found, notes = is_vllm_available(), []
@@ -209,10 +198,6 @@ def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[str]:
         # its cache need not hold the longest sequence that the model can take
         settings["vllm_max_model_length"] = settings["max_prompt_length"] + settings["max_completion_length"]
     return notes
-
-
-def _trains(settings: dict[str, Any]) -> bool:
-    return not (settings["eval_only"] or settings["ask"] or settings["merge_only"])
 
 
 def _check_unsloth(settings: dict[str, Any]) -> None:

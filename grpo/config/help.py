@@ -26,9 +26,7 @@ MODES = {
     "... --dry_run true": "check everything that can be, and stop",
     "... --resume_from_checkpoint auto": "resume a run, with its own flags",
     "... --eval_only true": "evaluate a model, without training",
-    '... --ask "QUESTION"': "ask the newest finished run",
-    "... --merge_only DIRECTORY": "merge a saved adapter into its model",
-    "python -m grpo TOOL": "report, xray or compare",
+    "python -m grpo TOOL": "report, xray, compare, ask or merge",
 }
 MAIN = {
     "Model": {
@@ -77,7 +75,7 @@ MAIN = {
     },
 }
 MORE = {  # where --help_all lists this project's other settings
-    "Instead of training": ("dry_run", "eval_only", "ask", "merge_only"),
+    "Instead of training": ("dry_run", "eval_only"),
     "Model": ("use_unsloth",),
     "Data and prompt": (
         *("dataset_config", "dataset_split", "eval_split", "eval_num_samples", "max_prompt_length"),
@@ -90,7 +88,7 @@ MORE = {  # where --help_all lists this project's other settings
     ),
     "GRPO": (),
     "Optimization": ("packed", "pack_tokens"),
-    "The run": ("merge_lora",),
+    "The run": (),
 }
 EXAMPLES = (
     "python train_grpo.py --config demo",
@@ -113,7 +111,7 @@ ALIASES = {
     "max_tokens": "max_completion_length", "model": "model_name_or_path", "model_id": "model_name_or_path",
     "model_name": "model_name_or_path", "model_path": "model_name_or_path", "num_steps": "max_steps",
     "steps": "max_steps", "total_steps": "max_steps", "optimizer": "optim", "out": "output_dir",
-    "output": "output_dir", "output_path": "output_dir", "question": "ask", "recipe": "config",
+    "output": "output_dir", "output_path": "output_dir", "recipe": "config",
     "reward": "reward_funcs", "rewards": "reward_funcs", "reward_functions": "reward_funcs", "shots": "num_shots",
     "tracker": "report_to", "wandb": "report_to", "warmup": "warmup_steps", "warmup_ratio": "warmup_steps",
 }  # fmt: skip

@@ -16,13 +16,11 @@ from rich.table import Table
 from transformers import PretrainedConfig, PreTrainedTokenizerBase, SchedulerType
 
 from grpo.core.checklist import Check, check_if, counted, in_words, stop_at_errors
-from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.redaction import for_rich
 from grpo.core.settings import Config, as_list
 from grpo.data import prompts
 from grpo.data.dataset import Data, canonical
-from grpo.evaluation import inference
 from grpo.policy import loading, memory
 from grpo.rewarding import probe
 from grpo.rewarding.answers import kind_of
@@ -131,14 +129,6 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
         finding = f"prompts end in {opened[0]!r}, which is no part of this format's completions"
         remedy = "no completion can have the format: use --prompt_format think, or a completion_template with that tag"
         yield Check("warning", "prefilled", finding, remedy)
-    try:
-        trained = inference.prompting(config.model_name)
-        if trained and trained != (data.prompt_format, list(data.shots)):
-            finding = f"{config.model_name} was trained on other prompts: {trained[0].prompt('…', trained[1])!r}"
-            remedy = "it will answer worse than it can; use its own prompt_format, use_chat_template and num_shots"
-            yield Check("warning", "saved run", finding, remedy)
-    except UserError as error:
-        yield Check("warning", "saved run", str(error), "its prompt format is not known")
 
 
 def about_sampling(config: Config) -> Iterator[Check]:

@@ -24,22 +24,6 @@ from grpo.runs import resume
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
-# A question or a merge trains nothing, so that it can follow any run's flags
-WITHOUT_TRAINING: dict[str, Any] = {
-    "per_device_train_batch_size": 2,
-    "gradient_accumulation_steps": 1,
-    "steps_per_generation": None,
-    "generation_batch_size": None,
-    "num_generations": 2,
-    "num_iterations": 1,
-    "optim": "adamw_torch",
-    "use_vllm": False,
-    "stages": None,
-    "adaptive_rewards": None,
-    "output_dir": None,
-    "resume_from_checkpoint": None,
-}
-
 
 @dataclass
 class Merged:
@@ -58,27 +42,16 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
     settings, typed, recipe, below = arguments.read(hyperparameters, argv)
     chosen = typed | recipe
     validate.check_values(settings)
-    trains = not (settings["ask"] or settings["merge_only"])
-    if not trains:
-        if settings["ask"] and "output_dir" in typed and "model_name_or_path" not in typed:  # that run is asked
-            settings["model_name_or_path"], typed = settings["output_dir"], typed | {"model_name_or_path"}
-        settings |= WITHOUT_TRAINING
-        typed = typed - WITHOUT_TRAINING.keys()
     validate.read_dictionaries(settings)
     validate.refuse_secrets(settings)
     geometry = solve(settings, world_size)
     in_stages, notes = stages.read(settings, typed), fit_evaluation(settings, world_size, typed)
     settings.update(stages.whole_run(in_stages, settings["max_steps"]))
     validate.check_adaptive(settings)
-    if settings["ask"] and "model_name_or_path" not in typed:
-        settings["model_name_or_path"] = str(run_directory.newest_finished())
-    if settings["merge_only"] and "dtype" not in typed:  # as it was trained
-        settings["dtype"] = run_directory.recorded(settings["merge_only"], "settings", "dtype") or settings["dtype"]
     if settings["eval_samples"] == 0 and settings["eval_every"] and "eval_every" not in typed:
         settings["eval_every"] = None  # a recipe's
     validate.check_together(settings, world_size)
-    if trains:
-        validate.check_effect(settings, typed)
+    validate.check_effect(settings, typed)
     dropped = below.get("eval_dataset_name")
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         owner = "HYPERPARAMETERS'" if dropped == hyperparameters.get("eval_dataset_name") else "the recipe's"
@@ -86,7 +59,7 @@ def merge(hyperparameters: dict[str, Any], argv: list[str], world_size: int) -> 
             f"note: {owner} eval_dataset_name ({dropped}) is ignored, since your data replaces what it belongs to: "
             "held-out questions come from yours"
         )
-    if trains and not settings["eval_only"]:
+    if not settings["eval_only"]:
         notes += validate.doubts(settings)
     return Merged(settings, typed, chosen, geometry, in_stages, notes)
 

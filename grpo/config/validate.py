@@ -86,9 +86,6 @@ def check_values(settings: dict[str, Any]) -> None:
             f"answer_pattern: {settings['answer_pattern']!r} is unknown; use xml, boxed, hash or final, or a template "
             "such as 'Final: {answer}'"
         ) from None
-    instead = [key for key in ("dry_run", "eval_only", "ask", "merge_only") if settings[key] not in (None, False)]
-    if len(instead) > 1 and instead != ["dry_run", "eval_only"]:
-        raise UserError(f"{instead[-1]}: {' and '.join(instead)} each replace a run; use one of them")
 
 
 def check_adaptive(settings: dict[str, Any]) -> None:
@@ -110,7 +107,7 @@ def check_adaptive(settings: dict[str, Any]) -> None:
 
 
 # Texts of the user's own, which may well show a URL with somebody's name in it
-PROSE = ("ask", "system_prompt", "question_template", "completion_template", "answer_pattern")
+PROSE = ("system_prompt", "question_template", "completion_template", "answer_pattern")
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:

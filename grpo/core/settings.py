@@ -163,18 +163,9 @@ class ScriptArguments:
     use_unsloth: bool = field(
         default=False, metadata={"help": "Load and train through Unsloth, on one GPU (requirements-unsloth.txt)."}
     )
-    merge_lora: bool = field(
-        default=False, metadata={"help": "After training, save the adapter merged into its model, in merged/."}
-    )
     # Instead of a run
     dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
     eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
-    ask: str | None = field(
-        default=None, metadata={"help": "Ask the newest finished run a question, or model_name_or_path."}
-    )
-    merge_only: str | None = field(
-        default=None, metadata={"help": "Merge the adapter in this directory into its model, and stop."}
-    )
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,6 @@ def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
         peft_config = adapter or get_peft_config(model)
     except ValueError as error:
         raise UserError(f"use_peft: PEFT refuses the settings of the adapter ({error}); see lora_*") from None
-    if script.merge_lora and peft_config is None:
-        raise UserError("merge_lora: there is no adapter to merge; add --use_peft true, or drop it")
     if (model.load_in_4bit or model.load_in_8bit) and peft_config is None and not script.eval_only:
         raise UserError(
             f"use_peft: quantized weights ({name}) cannot be trained; add --use_peft true, which trains an adapter on "

@@ -64,7 +64,7 @@ def newest_finished() -> Path:
     """The run under outputs/ that finished last; UserError where there is none."""
     finished = [path for path in Path("outputs").glob("*/run.json") if recorded(path.parent, "status") == "finished"]
     if not finished:
-        raise UserError("ask: no finished run in outputs/; name a model with --model_name_or_path")
+        raise UserError("ask: no finished run in outputs/; name the directory of one")
     return max(finished, key=lambda path: path.stat().st_mtime_ns).parent
 
 

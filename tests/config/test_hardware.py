@@ -221,15 +221,6 @@ def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
     assert len(notes) == noted and all("94 to 99 % at 5e-6" in note for note in notes)
 
 
-@pytest.mark.parametrize("instead", ["ask", "merge_only"])
-def test_what_needs_no_gpu_takes_what_there_is_and_no_tracker(instead, gpus):
-    for count in (0, 1):
-        gpus(count)
-        fitted = settings(**{instead: "x", "report_to": "wandb"})
-        hardware.fit_to_machine(fitted, typed=set(), chosen=set())
-        assert fitted["use_cpu"] is (count == 0) and fitted["report_to"] == ["none"]
-
-
 def test_quantized_weights_need_bitsandbytes(gpus):
     gpus(1, bitsandbytes=False)
     with pytest.raises(UserError, match="load_in_4bit: bitsandbytes is not installed; pip install bitsandbytes"):

@@ -20,7 +20,7 @@ def test_help_shows_settings_with_their_values(capsys, monkeypatch):
     text = shown(capsys, "-h")
     keys = {key for settings in help.MAIN.values() for key in settings}
     assert len(keys) >= 30 and keys <= set(arguments.Parser().keys) and all(f"--{key} " in text for key in keys)
-    for part in ("[Qwen/Qwen2.5-1.5B-Instruct]", "[5e-06]", "[786]", "--ask", "low_memory_24gb", "--help_all"):
+    for part in ("[Qwen/Qwen2.5-1.5B-Instruct]", "[5e-06]", "[786]", "low_memory_24gb", "--help_all"):
         assert part in text
 
 

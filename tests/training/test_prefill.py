@@ -9,6 +9,7 @@ from helpers_runs import DEMO
 from transformers import AutoTokenizer
 
 import train_grpo
+from grpo.__main__ import main as tool
 from grpo.data import prompts
 from grpo.data.prompts import THINK
 from rewards import has_soft_format, has_strict_format
@@ -82,7 +83,7 @@ def test_a_run_scores_evaluates_and_shows_whole_completions(model, capsys):
     assert all(line["rewards/soft_format_reward_func/mean"] > 0.1 for line in logs if "reward" in line)
     assert json.loads(Path("run/run.json").read_text())["prompt"]["prefill"] == "<think>\n"
     capsys.readouterr()
-    assert train_grpo.main(["--model_name_or_path", "run", "--use_cpu", "true", "--ask", "What is 3 + 4?"]) == 0
+    assert tool(["ask", "run", "What is 3 + 4?"]) == 0
     assert "answers:\n\n<think>\n" in capsys.readouterr().out
 
 
