@@ -23,12 +23,11 @@ from typing import Any
 from grpo.config.begin import begin
 
 if __name__ == "__main__":  # --version, a misspelt flag, Unsloth: before libraries that take seconds
-    begin(sys.argv[1:])
+    begin(sys.argv[1:], __file__)
 
 from grpo.config import preflight
-from grpo.config.resolve import configure
-from grpo.core.ending import status_of
-from grpo.core.errors import readable
+from grpo.config.configure import configure
+from grpo.core.errors import one_line, run_main
 from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.data import prompts
@@ -188,7 +187,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
     with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
         # 3. Model and trainer: TRL's GRPOTrainer, with the same gradient for less work
         model, peft_config = load_model(config)  # AutoModelForCausalLM in bf16, and a LoraConfig if use_peft
-        with readable("the trainer"):
+        with one_line(kinds=(ValueError, NotImplementedError, ImportError, OSError)):  # TRL's refusals
             trainer = LeanGRPOTrainer(
                 model=model,
                 processing_class=tokenizer,
@@ -222,7 +221,7 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
         dataset: a pandas DataFrame or a Dataset, which replaces `dataset_name`.
     """
     words = sys.argv[1:] if argv is None else argv
-    return status_of(lambda: experiment(configure(HYPERPARAMETERS, words, dataset), dataset))
+    return run_main(lambda: experiment(configure(HYPERPARAMETERS, words, dataset), dataset))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,8 @@ from bench_common import ROOT, print_table
 
 import rewards
 import train_grpo
-from grpo.config.resolve import resolve
-from grpo.core.errors import UserError
-from grpo.core.parsing import ArgumentParser
+from grpo.config.configure import configure
+from grpo.core.errors import ArgumentParser, UserError
 from grpo.data import sources
 from grpo.evaluation import compare, comparison
 from grpo.evaluation.compare import Estimate
@@ -148,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         output = args.output or Path(tempfile.mkdtemp())
         output.mkdir(parents=True, exist_ok=True)
         # nothing is written there; each run has a directory of its own
-        settings = resolve(train_grpo.HYPERPARAMETERS, [*flags, "--output_dir", str(output / "none")]).settings()
+        settings = configure(train_grpo.HYPERPARAMETERS, [*flags, "--output_dir", str(output / "none")]).settings()
         own = {arm: ARMS[arm](settings, output) for arm in args.arms}
         for arm, more in own.items():
             for seed in args.seeds:

@@ -3,9 +3,8 @@
 import importlib
 import sys
 
-from grpo.config.help import versions
-from grpo.core.ending import status_of
-from grpo.core.errors import UserError, did_you_mean
+from grpo.core import versions
+from grpo.core.errors import UserError, did_you_mean, run_main
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
@@ -20,7 +19,7 @@ USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 def main(argv: list[str] | None = None) -> int:
     """Run a tool; its exit status."""
     words = sys.argv[1:] if argv is None else argv
-    return status_of(lambda: _run(words))
+    return run_main(lambda: _run(words))
 
 
 def _run(words: list[str]) -> int:
@@ -28,7 +27,7 @@ def _run(words: list[str]) -> int:
         print(USAGE, *(f"  {name:8}{what}" for name, (_, what) in TOOLS.items()), sep="\n")
         return 0
     if "--version" in words:
-        print(versions())
+        print(versions.line())
         return 0
     if not words or words[0] not in TOOLS:
         raise UserError(f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}" if words else USAGE)

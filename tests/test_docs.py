@@ -27,7 +27,7 @@ import rewards
 import train_grpo
 from grpo.__main__ import main as tool
 from grpo.config import arguments
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.training.alarms import ALARMS
 
 NOT_RUN = {  # command: why
@@ -244,7 +244,7 @@ def train(argv, capfd, processes=1):
     err = capfd.readouterr().err
     assert status == (2 if refused else 0) and (refused or "") in err, err
     if processes > 1:
-        solved = resolve(train_grpo.HYPERPARAMETERS, [*argv, *replaced]).geometry
+        solved = configure(train_grpo.HYPERPARAMETERS, [*argv, *replaced]).geometry
         solved = dataclasses.replace(solved, world_size=processes)
         assert solved.rollout % solved.num_generations == 0
 

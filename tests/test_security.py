@@ -17,7 +17,6 @@ import rewards
 import train_grpo
 from grpo.__main__ import main as tool
 from grpo.config import preflight
-from grpo.config.validate import refuse_secrets
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate
@@ -25,7 +24,6 @@ from grpo.rewarding.judge import Judge
 from grpo.runs import charts, checkpoints, report
 from grpo.training import console
 
-CPU = ["--use_cpu", "true", "--report_to", "none"]
 RAN = Path("the-payload-ran")
 
 # --- Pickles: code that runs when a file is unpickled
@@ -217,39 +215,7 @@ def test_a_models_configuration_asks_for_no_kernel(tiny_run, copy_model, capfd):
     assert "'someone/attention'" in one_error(capfd)
 
 
-# --- Secrets: core/redaction.py masks them (tests/core/test_redaction.py); no file, message or setting holds one
-
-KEY = "hf_" + "aB3" * 12
-
-
-@pytest.mark.parametrize("key", ["hub_token", "my-secret", "a.b.hf_token"])
-def test_a_setting_named_like_a_key_is_refused(key):
-    for settings in ({key: "x" * 40}, {"a": {"f": [{key: "x" * 40}]}}, {"kwargs": json.dumps({key: "x" * 40})}):
-        with pytest.raises(UserError, match="secrets are taken from the environment only") as caught:
-            refuse_secrets(settings)
-        assert key in str(caught.value) and "xxx" not in str(caught.value)
-
-
-def test_what_only_resembles_a_secret_is_accepted():
-    refuse_secrets({"chat_template_kwargs": {"eos_token": "<eos>"}, "pad_token": "<pad>", "pack_tokens": 5})
-    refuse_secrets({"system_prompt": "?token=x"})
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--dataset_name=https://me:aB3aB3@host.example/data"],
-        ["--reward_args", json.dumps({"length_reward_func": {"low": KEY}})],
-        ["--config", "recipe.yaml"],
-        ["--wandb_api_key", "aB3aB3"],  # no such flag
-    ],
-)
-def test_a_secret_as_a_value_is_refused_and_not_shown(argv, capfd):
-    Path("recipe.yaml").write_text(f"hub_model_id: {KEY}\n")
-    assert train_grpo.main([*CPU, *argv]) == 2
-    shown = "".join(capfd.readouterr())
-    assert "secrets are taken from the environment only" in shown and "aB3aB3" not in shown
-    assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]
+# --- Secrets: settings hold none (tests/config/test_configure.py), and the environment's reach no file
 
 
 def test_no_secret_reaches_a_file_or_the_console(learned):

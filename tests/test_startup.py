@@ -8,17 +8,6 @@ import time
 from helpers_runs import ROOT
 
 
-def test_a_wrong_flag_is_found_without_the_libraries():
-    words = [sys.executable, "-X", "importtime", str(ROOT / "train_grpo.py"), "--no_such_flag", "1"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 2 and "error: --no_such_flag: no such flag" in done.stderr
-    imported = {
-        line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")
-    }
-    assert "grpo.config.begin" in imported
-    assert not {"torch", "transformers", "trl", "datasets", "wandb"} & imported
-
-
 def test_a_missing_package_is_one_line(tmp_path):
     """As in a shell whose virtual environment is not active."""
     words = [sys.executable, "-S", "-c", SCRIPT.format(root=str(ROOT)), "--config", "demo"]

@@ -1,18 +1,15 @@
-"""Everything about this machine that can be known to be wrong before the first step."""
+"""Fit the settings to this machine, and refuse what it cannot do, before anything is loaded."""
 
-import contextlib
 import importlib.util
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import SchedulerType, Trainer, get_scheduler
-from transformers.training_args import OptimizerNames
-from transformers.utils import is_flash_attn_2_available, is_torch_tf32_available
-from trl import GRPOConfig
+from transformers.utils import is_flash_attn_2_available
 from trl.import_utils import is_vllm_available
 
-from grpo.core import gpu, processes
+from grpo.core import gpu
 from grpo.core.errors import UserError
 from grpo.policy import unsloth
 from grpo.runs import trackers
@@ -37,33 +34,26 @@ NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt
 # What vLLM lacks, or TRL does not do with it
 WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
-NO_BF16 = "note: this CPU has no instructions for bfloat16 (AVX512-BF16, AMX), which slows bf16"
 
 
 def world_size() -> int:
-    """The number of processes that a launcher says it started; UserError where the environment is no launcher's."""
-    count = os.environ.get("WORLD_SIZE", "1")
-    if not count.isdecimal() or (int(count) > 1 and "MASTER_ADDR" not in os.environ):
-        raise UserError(f"WORLD_SIZE: {count!r} in the environment, but no launcher; start with torchrun, or unset it")
-    return int(count)
+    """The number of processes that a launcher says it started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def claim_devices(settings: dict[str, Any], argv: list[str]) -> None:
-    """What has to be done to this process before CUDA starts and before TRL constructs its configuration.
+def claim_device(settings: dict[str, Any], argv: Sequence[str]) -> None:
+    """Set torch's switches for a GPU; of several visible ones without a launcher, use the first one and say so.
 
-    torch's switches for a GPU are set. Several visible GPUs and no launcher: the first one is used, and the line to
-    start all of them is printed, because GRPOTrainer refuses several GPUs in one process. Several processes on CPUs:
-    they form their group.
+    GRPOTrainer refuses several GPUs in one process. This must come before CUDA starts, and before TRL's configuration.
     """
     if settings["use_cpu"]:
-        processes.meet_on_cpu(settings)
         return
     gpu.prepare(tf32=settings["tf32"] is not False)  # on GPUs without TF32 it changes nothing
     # Counting asks the driver's library; is_available() would start CUDA, which reads this variable once and for all
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        launch = f"torchrun --nproc_per_node={count} {command_line(argv)}"
+        launch = f"torchrun --nproc_per_node={count} {command_line(list(argv))}"
         print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
 
 
@@ -78,13 +68,15 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
     """
     if settings["use_unsloth"]:
         _check_unsloth(settings)
-    notes = fit_to_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
-    settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]
-    return notes + trackers.check(settings, asked="report_to" in typed)
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if settings[key] and not settings["use_cpu"] and importlib.util.find_spec("bitsandbytes") is None:
+            raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
+    notes = _use_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
+    settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # which has no rollouts
+    return notes + _about_rounding(settings) + trackers.check(settings, asked="report_to" in typed)
 
 
-def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
-    """Set what a CPU needs, in place; a note for each setting that this changes, UserError for a typed one."""
+def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
@@ -92,94 +84,41 @@ def fit_to_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> l
         raise UserError(NO_VLLM)
     settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
-    notes = _fit_optimizer_to_cpu(settings, typed) + _about_rounding(settings)
-    if settings["bf16"] and not cpu_has_bf16():
-        settings["bf16"] = "bf16" in typed
-        notes.append(f"{NO_BF16}; {'use --bf16 false' if settings['bf16'] else 'the recipe has it on, it is off'}")
-    return notes
-
-
-def cpu_has_bf16() -> bool:
-    """Whether this CPU multiplies bfloat16 numbers, which torch otherwise converts one by one."""
-    has = torch.cpu.get_capabilities()
-    return any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is of ARM
-
-
-def _about_rounding(settings: dict[str, Any]) -> list[str]:
-    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
-    quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
-    kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
-    if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
+    if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
         return []
-    return [
-        f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights: 94 to 99 % at "
-        "5e-6, by the size of the weights (dtype float32 keeps them)"
-    ]
-
-
-def _fit_optimizer_to_cpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
-    if "8bit" in settings["optim"] or "4bit" in settings["optim"]:
-        if "optim" in typed:
-            raise UserError(f"optim: {settings['optim']} needs CUDA; use --optim adamw_torch on a CPU")
-        note = f"note: optim {settings['optim']} needs CUDA; adamw_torch is used on the CPU"
-        settings["optim"] = "adamw_torch"
-        return [note]
-    return []
+    if "optim" in typed:
+        raise UserError(f"optim: {settings['optim']} needs CUDA; use --optim adamw_torch on a CPU")
+    note = f"note: optim {settings['optim']} needs CUDA; adamw_torch is used on the CPU"
+    settings["optim"] = "adamw_torch"
+    return [note]
 
 
 def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
-    quantized = settings["load_in_4bit"] or settings["load_in_8bit"]
-    check_number_formats(settings, typed, quantized)
-    notes = _choose_attention(settings, typed) + _choose_vllm(settings, typed) + _about_rounding(settings)
-    if quantized and importlib.util.find_spec("bitsandbytes") is None:
-        key = "load_in_4bit" if settings["load_in_4bit"] else "load_in_8bit"
-        raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
-    if settings["tf32"] is None and is_torch_tf32_available():
-        settings["tf32"] = True  # for what stays float32: up to eight times faster, and three digits are enough
-    elif settings["tf32"] and not is_torch_tf32_available():
-        settings["tf32"] = None
-        notes.append("note: this GPU has no TF32 (Ampere and later have); tf32 is left unset")
-    return notes
-
-
-def check_number_formats(settings: dict[str, Any], typed: set[str], quantized: bool) -> None:
-    """UserError where this GPU has no bfloat16, or fp16's loss scaling would meet gradients of 16 bits."""
-    asked = settings["bf16"] and "bf16" in typed
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
+    asked = settings["bf16"] and "bf16" in typed
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):
-        emulated = "--bf16 true emulates it, slowly"
-        way = emulated if quantized else f"use --bf16 false --fp16 true --dtype float32 ({emulated})"
-        raise UserError(f"bf16: {torch.cuda.get_device_name()} has no bfloat16; {way}")
-    if not settings["fp16"] or settings["eval_only"]:
-        return
-    if quantized:
         raise UserError(
-            "fp16: the adapter of quantized weights is bfloat16, and fp16's loss scaling takes float32 gradients; "
-            "use --bf16 true --fp16 false"
+            f"bf16: {torch.cuda.get_device_name()} has no bfloat16; use --bf16 false --fp16 true --dtype float32 "
+            "(--bf16 true emulates it, slowly)"
         )
-    if settings["dtype"] in ("bfloat16", "float16") and not settings["use_peft"]:  # an adapter is float32 anyway
+    if settings["fp16"] and settings["dtype"] in ("bfloat16", "float16") and not settings["use_peft"]:
         raise UserError(
             f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes float32 "
             "gradients; use --dtype float32, or --bf16 true --fp16 false"
         )
-
-
-def _choose_attention(settings: dict[str, Any], typed: set[str]) -> list[str]:
-    """sdpa where transformers' own flash_attention_2 would have to run and the package is missing."""
-    if settings["packed"] or settings["attn_implementation"] != "flash_attention_2":
-        return []  # packs have torch's own FlashAttention 2
-    if "attn_implementation" in typed or is_flash_attn_2_available():
-        return []
-    settings["attn_implementation"] = "sdpa"
-    return ["note: flash-attn is not installed, so attention runs on sdpa (packed false)"]
+    notes = _choose_vllm(settings, typed)
+    flash = settings["attn_implementation"] == "flash_attention_2" and "attn_implementation" not in typed
+    if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
+        settings["attn_implementation"] = "sdpa"
+        notes.append("note: flash-attn is not installed, so attention runs on sdpa (packed false)")
+    return notes
 
 
 def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[str]:
     """Let vLLM sample where `use_vllm` is unset, it is installed and nothing is against it; one line says so."""
     if settings["eval_only"]:
-        settings["use_vllm"] = False  # there are no rollouts
         return []
     found, notes = is_vllm_available(), []
     if not found and (settings["use_vllm"] or any(key.startswith("vllm_") for key in typed)):
@@ -211,21 +150,13 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
     settings["packed"] = False  # it has replaced TRL's class by one with a training step of its own
 
 
-def check_optimizer(training: GRPOConfig) -> None:
-    """UserError where the optimizer or its schedule cannot be made, which train() would say after an evaluation."""
-    try:
-        with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
-            Trainer.get_optimizer_cls_and_kwargs(training)
-    except (ImportError, ValueError) as error:
-        name = OptimizerNames(training.optim).value
-        raise UserError(f"optim: {name} cannot be used (optim_args {training.optim_args!r}): {error}") from None
-    kwargs = training.lr_scheduler_kwargs if isinstance(training.lr_scheduler_kwargs, dict) else {}
-    try:
-        optimizer = torch.optim.SGD([torch.zeros(1)])
-        get_scheduler(training.lr_scheduler_type, optimizer, 1, 10, scheduler_specific_kwargs=kwargs)
-    except (TypeError, ValueError) as error:
-        name = SchedulerType(training.lr_scheduler_type).value
-        raise UserError(
-            f"lr_scheduler_kwargs: {kwargs} does not fit {name} ({error}); use the arguments of this schedule, or "
-            "another lr_scheduler_type"
-        ) from None
+def _about_rounding(settings: dict[str, Any]) -> list[str]:
+    # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
+    quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
+    kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
+    if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
+        return []
+    return [
+        f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights: 94 to 99 % at "
+        "5e-6, by the size of the weights (dtype float32 keeps them)"
+    ]

@@ -13,12 +13,12 @@ from peft import PeftConfig
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
-from transformers import PretrainedConfig, PreTrainedTokenizerBase, SchedulerType
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from grpo.core.checklist import Check, check_if, counted, in_words, stop_at_errors
+from grpo.core.checklist import Check, stop_at_errors, warn_if
 from grpo.core.processes import is_first_process, say
-from grpo.core.redaction import for_rich
 from grpo.core.settings import Config, as_list
+from grpo.core.text import counted, for_rich, human_bytes
 from grpo.data import prompts
 from grpo.data.dataset import Data, canonical
 from grpo.policy import loading, memory
@@ -45,7 +45,7 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     if data.unusable:
         lacking = "a question or a gold answer" if data.has_golds else "a question"
         finding += f"; dropped {counted(data.unusable, 'row')} without {lacking}"
-    yield check_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
+    yield warn_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
     for note in data.notes:
         yield Check("ok", "rows", note)
     finding = counted(len(data.held_out), "held-out question")
@@ -60,7 +60,7 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     remedy = f"so few held-out questions show only huge changes; {remedy}"
     if script.eval_samples == 0:
         finding += "; eval_samples 0: nothing is evaluated before and after"
-    yield check_if(len(data.held_out) < 30 and script.eval_samples != 0, "dataset", finding, remedy)
+    yield warn_if(len(data.held_out) < 30 and script.eval_samples != 0, "dataset", finding, remedy)
     if script.eval_only:
         return
     if rows < config.geometry.rollout_prompts:
@@ -72,9 +72,9 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     if data.contradictory:
         finding += f", {counted(data.contradictory, 'question')} with different gold answers"
     bad = data.contradictory or data.duplicates > 0.01 * rows
-    yield check_if(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
+    yield warn_if(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
     finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
-    yield check_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
+    yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
 
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
@@ -106,7 +106,7 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
         remedy = "int_reward_func pays for digits, which are wrong here; drop it"
     elif mathematics > 0.1 and "correctness_reward_func" in reward_names:
         remedy = "correctness_reward_func wants exactly this text; judge_reward_func also takes 1/2 for 0.5"
-    yield check_if(remedy, "gold answers", finding, remedy)
+    yield warn_if(remedy, "gold answers", finding, remedy)
 
 
 def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
@@ -117,30 +117,16 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
     finding += counted(len(data.shots), "worked example")
     if data.prompt_format.pattern != "xml":
         finding += f", answers as {data.prompt_format.answered('…', '72').split('…')[-1].strip()}"
+    if data.prompt_format.prefill:
+        finding += f"; they end in {data.prompt_format.prefill!r}, with which completions are scored and shown"
     asked = config.script.use_chat_template is not None
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
-    yield check_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
-    if data.prompt_format.prefill:
-        finding = f"prompts end in {data.prompt_format.prefill!r}: completions are scored and shown with it in front"
-        closed = "</" in data.prompt_format.prefill
-        remedy = "the reasoning is closed before it begins: use chat_template_kwargs to let the model think, or xml"
-        yield check_if(closed, "prefilled", finding, remedy)
-    elif opened := re.search(r"<\w+>\s*$", prompt):
+    yield warn_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
+    opened = re.search(r"<\w+>\s*$", prompt)
+    if opened and not data.prompt_format.prefill:
         finding = f"prompts end in {opened[0]!r}, which is no part of this format's completions"
         remedy = "no completion can have the format: use --prompt_format think, or a completion_template with that tag"
         yield Check("warning", "prefilled", finding, remedy)
-
-
-def about_sampling(config: Config) -> Iterator[Check]:
-    """Rollouts from a part of the policy's distribution, which the loss does not know of."""
-    training = config.training
-    cut = {"top_p": training.top_p < 1, "top_k": bool(training.top_k), "min_p": bool(training.min_p)}
-    if names := [f"{key} {getattr(training, key):g}" for key, is_set in cut.items() if is_set]:
-        finding = f"{' and '.join(names)}: completions are drawn from a part of the distribution, and the loss takes "
-        finding += "their probabilities in all of it, which biases the gradient"
-        if training.use_vllm and training.vllm_importance_sampling_correction:
-            finding += "; vLLM's importance ratios shrink by the probability that is cut off (trl#6789)"
-        yield Check("warning", "sampling", finding, "sample with temperature alone: top_p 1, top_k 0, min_p unset")
 
 
 def about_tags(prompt: str, data: Data, tried: probe.Tried, weights: dict[str, float]) -> Iterator[Check]:
@@ -171,14 +157,14 @@ def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Itera
     if data.too_long:
         finding += f"; dropped {counted(data.too_long, 'training row')} above it"
     many = data.too_long > 0.05 * len(data.lengths)
-    yield check_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
+    yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
     if solutions:
         limit = config.completion_limit
         long = fmean(length > limit for length in solutions)
         finding = f"gold solutions in the answer format: {_spread(solutions)}; limit {limit}"
         finding += f"; {100 * long:.0f} % are longer" if long else ""
         remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
-        yield check_if(long > 0.05, "completion length", finding, remedy)
+        yield warn_if(long > 0.05, "completion length", finding, remedy)
 
 
 # --- Model and machine --------------------------------------------------------------------------------------------
@@ -212,7 +198,10 @@ def about_model(
     )
     attends = kernel.name if config.script.packed and not config.script.eval_only else model.attn_implementation
     finding += f"{' are trained' if share else ''}, in {model.dtype}, attention {attends}"
-    yield check_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
+    yield warn_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
+    if peft_config and not config.script.eval_only and 0 < training.learning_rate <= 1e-5:
+        finding = f"{training.learning_rate:g} teaches an adapter next to nothing"
+        yield Check("warning", "learning_rate", finding, f"try {10 * training.learning_rate:g}")
     if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
         yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
@@ -228,21 +217,17 @@ def about_model(
     per_device = config.geometry.rollout // config.geometry.world_size
     free, total, where = _free_memory(training.device)
 
-    steps, schedule = count_steps(config, data), SchedulerType(training.lr_scheduler_type).value
-    yield Check("ok", "this run", counted(steps, "optimizer step"))
-    if training.warmup_steps >= max(steps, 1) and not (schedule == "constant" or training.warmup_steps < 1):
-        finding = f"the learning rate rises for {counted(training.warmup_steps, 'step')}, and the run has {steps:,}"
-        yield Check("warning", "warm-up", finding, "lower warmup_steps, or write a share of the run: 0.1")
+    yield Check("ok", "this run", counted(count_steps(config, data), "optimizer step"))
     if not shape.layers:
         yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
         return
     at_once = (config.script.pack_tokens or kernel.pack_tokens) if config.script.packed else None
     answers = min(training.per_device_eval_batch_size, len(data.held_out))
     parts = memory.memory(shape, training, model, per_device, longest, at_once, total, answers)
-    finding = f"at least about {in_words(sum(parts.values()))} at the peak, {in_words(free)} free on {where} ("
-    finding += ", ".join(f"{part} {in_words(size)}" for part, size in parts.items() if size) + ")"
+    finding = f"at least about {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
+    finding += ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
-    yield check_if(sum(parts.values()) > free, "memory", finding, remedy)
+    yield warn_if(sum(parts.values()) > free, "memory", finding, remedy)
     yield about_disk(config, shape)
 
 
@@ -261,12 +246,12 @@ def about_disk(config: Config, shape: memory.Shape) -> Check:
     needed = kept * checkpoint + final
     existing = next(path for path in (output, *output.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    what = f"{kept} checkpoints of {in_words(checkpoint)} and the model" if kept else "the model, no checkpoint"
-    finding = f"about {in_words(needed)}: {what}; "
-    finding += f"{in_words(free)} free in {existing}"
+    what = f"{kept} checkpoints of {human_bytes(checkpoint)} and the model" if kept else "the model, no checkpoint"
+    finding = f"about {human_bytes(needed)}: {what}; "
+    finding += f"{human_bytes(free)} free in {existing}"
     remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
     status = "error" if free < final + bool(kept) * checkpoint else "warning"
-    return check_if(free < needed, "disk", finding, remedy, status)
+    return warn_if(free < needed, "disk", finding, remedy, status)
 
 
 def _free_memory(device: torch.device) -> tuple[float, float, str]:
@@ -281,12 +266,12 @@ def about_surroundings(config: Config) -> Iterator[Check]:
     for note in config.notes:
         finding, _, remedy = note.removeprefix("note: ").partition("; ")
         name = next((word for word in re.findall(r"\w+", note) if word in known), "settings")  # which it is about
-        yield check_if(remedy, name, finding, remedy)
+        yield warn_if(remedy, name, finding, remedy)
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         for stage in config.stages:
             never, limit = 0 < config.training.max_steps < stage.first_step, config.training.max_steps
-            yield check_if(never, "stage", stage.describe(), f"it never begins: max_steps ends the run after {limit}")
+            yield warn_if(never, "stage", stage.describe(), f"it never begins: max_steps ends the run after {limit}")
         if adaptive := config.script.adaptive_rewards:
             names, (low, high) = ", ".join(map(short_name, adaptive)), config.script.adaptive_bounds
             yield Check(
@@ -366,8 +351,6 @@ def check(
     encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
     checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried, judge)]
     checks += about_prompts(config, data, prompt)
-    if not config.script.eval_only:
-        checks += about_sampling(config)
     checks += probe.about_judge(judge, data.train[0], data.prompt_format)
     solutions = solution_lengths(data, lambda text: len(encode(text)) + 1)  # 1: the end token
     checks += about_lengths(config, data, solutions)

@@ -17,7 +17,7 @@ class Check:
     remedy: str = ""
 
 
-def check_if(bad: Any, name: str, finding: str, remedy: str, status: str = "warning") -> Check:
+def warn_if(bad: Any, name: str, finding: str, remedy: str, status: str = "warning") -> Check:
     return Check(status, name, finding, remedy) if bad else Check("ok", name, finding)
 
 
@@ -27,15 +27,3 @@ def stop_at_errors(checks: Sequence[Check]) -> None:
     if errors:
         more = f" (and {len(errors) - 1} more, see the table)" if len(errors) > 1 else ""
         raise UserError(f"{errors[0].name}: {errors[0].finding}; {errors[0].remedy}{more}")
-
-
-def counted(count: float, noun: str) -> str:
-    """
-    >>> counted(1, "row"), counted(0, "row"), counted(1234, "optimizer step")
-    ('1 row', '0 rows', '1,234 optimizer steps')
-    """
-    return f"{count:,.10g} {noun}{'s' * (count != 1)}"
-
-
-def in_words(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

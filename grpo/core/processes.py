@@ -1,16 +1,9 @@
-"""One process among several: how they are started, meet and end."""
+"""One process among several: which one speaks, how they are started, and how they end."""
 
-import datetime
 import gc
-import importlib
-import itertools
 import os
 import sys
 from typing import Any
-
-from grpo.core.errors import readable
-
-MEETINGS = itertools.count()
 
 
 def is_first_process() -> bool:
@@ -45,49 +38,15 @@ def launch() -> str:
     return f"torchrun --nproc_per_node={processes}"
 
 
-def meet_on_cpu(settings: dict[str, Any]) -> None:
-    """Let the processes of a run on CPUs meet, and wait for each other no longer than `ddp_timeout`.
-
-    transformers does so itself on GPUs; on CPUs it ignores the setting (training_args.py), and the limit is 30 min.
-    """
-    if not settings["use_cpu"] or not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
-        return
-    import torch.distributed as dist
-
-    if int(os.environ["WORLD_SIZE"]) < 2 or dist.is_initialized():
-        return
-    # Functions in these have the group that exists at their import as a default, and would keep it for good
-    for name in ("fsdp.sharded_grad_scaler", "nn.functional", "optim.zero_redundancy_optimizer"):
-        importlib.import_module(f"torch.distributed.{name}")
-
-    timeout = datetime.timedelta(seconds=settings["ddp_timeout"])
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
-    # Addresses of an earlier run's group, in the same processes, would be found under the same names
-    store = dist.PrefixStore(f"meeting {next(MEETINGS)}", store)
-    dist.init_process_group(
-        settings["ddp_backend"] or "gloo", store=store, rank=rank, world_size=world_size, timeout=timeout
-    )
-
-
-# --- The end ------------------------------------------------------------------------------------------------------
-
-
 def end_process_group() -> None:
     """Wait for the other processes and end torch.distributed, once nothing refers to the run's trainer any more.
 
-    Without it Python can abort after a complete run ("terminate called without an active exception"). A thread of
-    gloo's releases a collective's tensors only after it has woken whoever waits for them, and takes the GIL for that
-    (torch 2.13, ProcessGroupGloo.cpp, `runLoop`); a barrier refers to the collective before it, so that the tensors
-    may last until the barrier itself is over. If Python is ending by then, it ends the thread at the GIL by
-    `pthread_exit` (Python 3.11, ceval_gil.h, `take_gil`), which a C++ destructor does not survive
-    (https://github.com/pytorch/pytorch/issues/190489). So gloo's threads are joined first: by the destructor of the
-    process group, when the last reference to it goes. That one has to be Python's, which releases the GIL meanwhile;
-    DDP's would keep it, and thread and process would wait for each other.
-
-    Raises:
-        Gone: another process has ended before its part of the run was done.
+    Without it Python can abort after a complete run ("terminate called without an active exception"): a thread of
+    gloo's that still releases a collective's tensors is ended at the GIL, which a C++ destructor does not survive
+    (https://github.com/pytorch/pytorch/issues/190489). The destructor of the process group joins these threads; the
+    last reference to it has to be Python's, which releases the GIL meanwhile.
     """
-    if "torch" not in sys.modules:  # it has answered at once
+    if "torch" not in sys.modules:  # the command was answered at once
         return
     import torch.distributed
 
@@ -96,8 +55,7 @@ def end_process_group() -> None:
     from accelerate import PartialState
 
     gc.collect()  # the trainer, whose DDP refers to the group, is part of cycles
-    with readable(left="The run had ended here, and all that it saved is complete"):
-        PartialState().wait_for_everyone()
+    PartialState().wait_for_everyone()
     if vllm := sys.modules.get("vllm.distributed.parallel_state"):
         vllm.cleanup_dist_env_and_memory()  # otherwise Python's exit looks for its groups in vain
     if torch.distributed.is_initialized():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo.core.checklist import counted
+from grpo.core.text import counted
 from rewards import short_name
 
 if TYPE_CHECKING:
@@ -248,7 +248,6 @@ class Config:
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
-    claimed: int | None = None  # when the directory's run.json was last written, as it was chosen (last_written)
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

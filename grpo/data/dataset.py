@@ -12,9 +12,9 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from grpo.core.checklist import counted
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments, as_list
+from grpo.core.text import counted
 from grpo.data import prompts
 from grpo.data.gold import gold_answers, gold_mark, gold_solution
 from grpo.data.prompts import Message, Prompt, PromptFormat, Shot, messages_of

@@ -12,7 +12,6 @@ import datasets
 import pandas as pd
 from datasets import Dataset, DatasetDict, ReadInstruction, Value
 
-from grpo.core import parsing
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, as_list, data_label
 
@@ -120,8 +119,8 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            rows.append(parsing.from_json(line))
-        except ValueError as error:
+            rows.append(json.loads(line))
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number}: broken JSON ({_first_line(error)})") from None
         if not isinstance(rows[-1], dict):
             raise ValueError(f"line {number}: each line must be one JSON object, {{…}}, not {line[:40]!r}")
@@ -131,8 +130,8 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
 def _read_json(path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8-sig")
     try:
-        rows = parsing.from_json(text) if text.strip() else []
-    except ValueError as error:
+        rows = json.loads(text) if text.strip() else []
+    except (ValueError, RecursionError) as error:
         lines = re.match(r"\s*\{.*\}[ \t\r]*\n\s*\{", text)  # the first line is an object, the next one begins
         reason = "it holds one object a line; rename it to .jsonl" if lines else f"broken JSON ({_first_line(error)})"
         raise ValueError(reason) from None

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo.core.errors import UserError, readable
-from grpo.core.parsing import ArgumentParser
-from grpo.core.redaction import printable
+from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.text import printable
 from grpo.data.prompts import PromptFormat, tokenize
 from grpo.policy import sampling
+from grpo.policy.loading import loads
 from grpo.runs import directory
 from rewards import extract_answer
 
@@ -31,7 +31,7 @@ def answer(run: Path, question: str) -> str:
         raise UserError(f"ask: {str(run)!r} is not a run ({type(error).__name__} in its run.json)") from None
     gpu = torch.cuda.is_available()
     dtype = settings["dtype"] if gpu else "float32"
-    with readable("loading", name=str(run)):
+    with loads(str(run)):
         tokenizer: Any = AutoTokenizer.from_pretrained(run, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(run, dtype=dtype, trust_remote_code=False)
     model = model.to("cuda" if gpu else "cpu")

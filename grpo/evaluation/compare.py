@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from grpo.core.errors import MISTAKE, UserError
-from grpo.core.parsing import ArgumentParser
+from grpo.core.errors import MISTAKE, ArgumentParser, UserError
 from grpo.core.processes import show
-from grpo.core.redaction import for_rich, printable
+from grpo.core.text import for_rich, printable
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs import report
 

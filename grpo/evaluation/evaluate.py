@@ -16,8 +16,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from grpo.core.processes import show
-from grpo.core.redaction import for_rich
 from grpo.core.settings import Config
+from grpo.core.text import for_rich
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.evaluation.comparison import mean_interval, rewards_of

@@ -19,8 +19,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import rewards
-from grpo.core.errors import UserError
-from grpo.core.parsing import ArgumentParser
+from grpo.core.errors import ArgumentParser, UserError
 from grpo.data.gold import gold_answers
 from grpo.rewarding import registry
 from rewards import REWARD_FUNCS, count_xml, extract_answer, has_soft_format

@@ -3,6 +3,7 @@
 Configurations are read for preflight, weights after it, and all of them before a run writes anything.
 """
 
+import contextlib
 import dataclasses
 import os
 import warnings
@@ -15,11 +16,17 @@ from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
 from trl import get_peft_config, get_quantization_config
 
-from grpo.core.errors import UserError, readable
+from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
 from grpo.data import prompts
 from grpo.data.prompts import PromptFormat
 from grpo.policy import sharding, unsloth
+
+
+def loads(name: str) -> contextlib.AbstractContextManager[None]:
+    """Where a model's files are read: whatever is wrong with them is one line."""
+    remedy = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
+    return one_line(f"model_name_or_path: {name!r} does not load (", f"); {remedy}")
 
 
 def _check_path(name: str) -> None:
@@ -33,7 +40,7 @@ def _check_path(name: str) -> None:
 def read_adapter(name: str, revision: str | None) -> PeftConfig | None:
     """The adapter's configuration; None where `name` is a whole model."""
     _check_path(name)
-    with readable("loading", name=name):
+    with loads(name):
         found = find_adapter_config_file(name, revision=revision)
         adapter = PeftConfig.from_pretrained(name, revision=revision) if found else None
     if adapter is None:
@@ -57,7 +64,7 @@ def read_model_config(name: str, **source: Any) -> PretrainedConfig:
         UserError: there is none, it is a masked LM's, or it asks for an attention kernel of the Hub.
     """
     _check_path(name)
-    with readable("loading", name=name):
+    with loads(name):
         config = AutoConfig.from_pretrained(name, **source)
     kernel = str(getattr(config, "_attn_implementation", None))
     if "/" in kernel:  # transformers would look for it, whatever attn_implementation the settings ask for
@@ -111,7 +118,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     """
     name, training, model = str(config.model.model_name_or_path), config.training, config.model
     if config.script.use_unsloth:
-        with readable("loading", name=name):
+        with loads(name):
             return unsloth.load(config), None
     adapter, base, source, _ = _read(config)
     options: dict[str, Any] = {
@@ -122,7 +129,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     }
     if os.path.isdir(base):  # of a download the bar is worth its line
         logging.disable_progress_bar()
-    with readable("loading", name=name), sharding.loaded_whole(), warnings.catch_warnings():
+    with loads(name), sharding.loaded_whole(), warnings.catch_warnings():
         loaded: Any = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         policy, found = loaded
         if options["quantization_config"] is None:
@@ -164,7 +171,7 @@ def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple[PreTrai
     name, training = str(config.model.model_name_or_path), config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     _check_path(name)
-    with readable("loading", name=name):
+    with loads(name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
         raise UserError(f"model_name_or_path: {name!r} has no tokenizer files (tokenizer.json); add the model's own")

@@ -1,6 +1,5 @@
 """Unsloth replaces Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
 
-import itertools
 import os
 import re
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo.core.errors import UserError
+from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.settings import Config
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -32,15 +31,13 @@ def import_if_asked(argv: Sequence[str]) -> None:
 
 
 def _asked(argv: Sequence[str]) -> bool:
-    words = [*argv, ""]
-    values = {"--config": words[0] if words[0].endswith((".yaml", ".yml")) else "", "--use_unsloth": ""}
-    for word, after in itertools.pairwise(words):
-        flag, _, value = word.partition("=")
-        if flag in values:
-            values[flag] = value or (after if not after.startswith("--") else "true") or "true"
-    if values["--use_unsloth"]:
-        return values["--use_unsloth"].lower() not in ("false", "no", "0")
-    recipe = values["--config"]
+    parser = ArgumentParser(prog="python train_grpo.py", add_help=False)
+    parser.add_argument("--use_unsloth", "--use-unsloth", nargs="?", const="true")
+    parser.add_argument("--config")
+    given, _ = parser.parse_known_args(argv)
+    if given.use_unsloth:
+        return given.use_unsloth.lower() not in ("false", "no", "0")
+    recipe = given.config or ""
     paths = [Path(recipe), RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"] if recipe else []
     text = next((path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()), "")
     return re.search(r"(?mi)^use_unsloth: *(true|yes|on|1)\b", text) is not None

@@ -17,11 +17,10 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import is_async_callable
 
-from grpo.core import out_of_memory
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, is_out_of_memory
 from grpo.core.processes import show
-from grpo.core.redaction import for_rich
-from grpo.runs.record import append_line, mask
+from grpo.core.text import for_rich
+from grpo.runs.record import append_line
 from rewards import completion_text
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _score_alone(
 
 def _raise_if_no_fault(error: Exception) -> None:
     """Raise what is not the fault of a row: a mistake that ends the run, or a device that is full."""
-    if isinstance(error, UserError) or out_of_memory.is_out_of_memory(error):
+    if isinstance(error, UserError) or is_out_of_memory(error):
         raise error
 
 
@@ -220,10 +219,10 @@ class RewardGuard:
             nonfinite = sum(len(each.nonfinite) for each in processes) / len(values)
             metrics.setdefault("rewards/nonfinite", []).append(nonfinite)
         if trainer.accelerator.is_main_process:
-            for fault in mask(described):
+            for fault in described:
                 self._report(fault)
         if training and excluded > self.limit and not self.excess:
-            first = mask(f"{described[0]['function']}: {described[0]['fault']}")
+            first = f"{described[0]['function']}: {described[0]['fault']}"
             self.excess = (
                 f"the reward guard: {100 * excluded:.0f} % of the rows of step {step} were excluded (first: {first})"
             )

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
-from grpo.core.checklist import Check, check_if
+from grpo.core.checklist import Check, warn_if
 from grpo.core.errors import UserError
-from grpo.core.redaction import for_rich
+from grpo.core.text import for_rich
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding import scoring
 from grpo.rewarding.guard import numbers_of
@@ -91,7 +91,7 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
     finding, remedy = f"{judge.name}; of the test completions right: {right}", ""
     if row.get("answer") and (verdicts["wrong number"] or not verdicts["perfect"]):
         remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
-    yield check_if(remedy, "judge", finding, remedy)
+    yield warn_if(remedy, "judge", finding, remedy)
 
 
 def weighted_sum(tried: Tried, weights: dict[str, float]) -> dict[str, float]:
@@ -122,13 +122,13 @@ def about_rewards(tried: Tried, weights: dict[str, float], explained: Container[
     elif total and "perfect" not in total:  # what is right is not known
         finding = ", ".join(f"{kind} earns {_number(value)}" for kind, value in total.items())
         remedy = "unless your completions differ in other ways, nothing can be learned"
-        yield check_if(len(set(total.values())) == 1, "all rewards", finding, remedy)
+        yield warn_if(len(set(total.values())) == 1, "all rewards", finding, remedy)
     elif total:
         finding = f"perfect earns {_number(total['perfect'])}, wrong number {_number(total['wrong number'])}"
         remedy = "a wrong number earns as much as the right one; add a correctness reward, or raise its weight"
         if len(set(total.values())) == 1:
             remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
-        yield check_if(total["perfect"] <= total["wrong number"], "all rewards", finding, remedy)
+        yield warn_if(total["perfect"] <= total["wrong number"], "all rewards", finding, remedy)
 
 
 def matrix(tried: Tried, weights: dict[str, float]) -> Table:

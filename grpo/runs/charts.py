@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from grpo.core.redaction import printable
+from grpo.core.text import printable
 from rewards import short_name
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from grpo.core.checklist import Check
-from grpo.core.errors import readable
+from grpo.core.errors import one_line
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, GRPOTrainer
@@ -16,7 +16,7 @@ def check(training: "GRPOConfig") -> Check:
     """A line of preflight's table: who pushes where; UserError where the Hub cannot be asked."""
     from huggingface_hub import HfApi
 
-    with readable("the Hub", remedy=LOGIN):
+    with one_line("push_to_hub: the Hub refuses the model (", f"); {LOGIN}", kinds=(OSError,)):
         user = HfApi().whoami()
     finding = f"{training.hub_model_id or training.output_dir}, as {user['name']}"
     if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
@@ -28,5 +28,6 @@ def push(trainer: "GRPOTrainer") -> None:
     """Upload the run directory without its checkpoints; the model card is ours (`create_model_card`)."""
     output = str(trainer.args.output_dir)
     command = shlex.join(["hf", "upload", str(trainer.hub_model_id), output, "--exclude", "checkpoint-*/*"])
-    with readable("the Hub", remedy=f"it is complete in {output}; to upload it: {command}"):
+    remedy = f"it is complete in {output}; to upload it: {command}"
+    with one_line("push_to_hub: the Hub refuses the model (", f"); {remedy}", kinds=(OSError,)):
         trainer.push_to_hub()

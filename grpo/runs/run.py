@@ -17,10 +17,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo.core.errors import STOPPED, Interrupted, readable, reason_of
+from grpo.core.errors import (
+    STOPPED,
+    Interrupted,
+    UserError,
+    is_disk_full,
+    is_out_of_memory,
+    origins,
+    out_of_memory,
+    reason_of,
+)
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
-from grpo.runs import advice, checkpoints, directory, record, report
+from grpo.core.text import human_bytes
+from grpo.runs import checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXAMPLE = "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"  # the demo learns to
@@ -36,7 +46,6 @@ class Run:
         save: whether a checkpoint is worth having there.
         training: whether optimizer steps are under way, which a signal lets come to a rollout's end.
         signal: the number of the signal that this process has got, 0 for none.
-        pack_tokens: tokens that a training step computes at once, where it computes packs.
     """
 
     def __init__(self, config: Config) -> None:
@@ -44,7 +53,6 @@ class Run:
         self.reason, self.status, self.save = "", 0, True
         self.training = False
         self.signal = 0
-        self.pack_tokens: int | None = None
         self._trained = self._recorded = False
         self._taken: dict[int, Any] = {}  # the signals it takes, and who took them before
         self._process, self._signalled = os.getpid(), False
@@ -189,6 +197,28 @@ class Run:
                 raise Interrupted(f" by {name}. {self.way_on()}", getattr(error, "status", 130)) from None
             raise
 
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A full device, a full disk and a mistake that shows in training are one line, with the way on."""
+        try:
+            yield
+        except Exception as error:
+            # they hide behind what the libraries in between make of them
+            full = next((each for each in origins(error) if is_out_of_memory(each)), None)
+            if full:
+                line = out_of_memory(full)
+            elif any(map(is_disk_full, origins(error))):
+                free = human_bytes(shutil.disk_usage(self.output).free)
+                line = (
+                    f"output_dir: the disk of {str(self.output)!r} is full ({free} free); free some space, or lower "
+                )
+                line += "save_total_limit"
+            elif isinstance(error, UserError) and self.training:
+                line = str(error)
+            else:
+                raise
+            raise UserError(f"{line}. {self.way_on()}") from error
+
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[Run]:
@@ -199,16 +229,12 @@ def open_run(config: Config) -> Iterator[Run]:
         Interrupted: a signal came while nothing was trained.
     """
     run = Run(config)
-    if config.script.packed:  # until the trainer knows
-        run.pack_tokens = config.script.pack_tokens or (2048 if config.training.use_cpu else 8192)
-    facts = {
-        "output": str(run.output),
-        "free": lambda: f"{shutil.disk_usage(run.output).free / 1e6:,.1f} MB free",
-        "left": run.what_is_left,
-        "way_on": run.way_on,
-    }
-    translated = readable("the run", advice=lambda phase: advice.advice(phase, run.pack_tokens, config), **facts)
-    with directory.held(run.output, config.claimed), run._signals(), run._noted(), translated:
+    with (
+        directory.held(run.output, directory.last_written(run.output)),
+        run._signals(),
+        run._noted(),
+        run._explained(),
+    ):
         yield run
 
 

@@ -17,7 +17,7 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
-from grpo.core.redaction import for_rich
+from grpo.core.text import for_rich
 from grpo.rewarding.judge import Judge
 from rewards import completion_text, short_name
 

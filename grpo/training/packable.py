@@ -8,7 +8,7 @@ from accelerate.utils import DistributedType
 from peft import PeftModel
 from transformers import ProcessorMixin
 
-from grpo.core import out_of_memory
+from grpo.core.errors import is_out_of_memory
 from grpo.policy.sampling import has_plain_cache
 
 LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
@@ -104,7 +104,7 @@ def misfit(trainer: Any) -> str | None:
             wanted = gradient(padded(ids), [0, 1, 2])
             norm, wrong = wanted.norm().item(), (gradient(*packed(LENGTHS[1])) - wanted).norm().item()
     except Exception as reason:  # custom layers may raise anything
-        if out_of_memory.is_out_of_memory(reason):  # TRL's own step would need more
+        if is_out_of_memory(reason):  # TRL's own step would need more
             raise
         return f"{type(base).__name__} refuses packs ({type(reason).__name__}: {reason})"
     finally:

@@ -23,7 +23,6 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge) -> None:
     config = run.config
     trainer.judge, trainer.prefill = judge, data.prompt_format.prefill
     trainer.checkpoint_facts = resume.facts(config, data.train)
-    run.pack_tokens = trainer.pack_tokens
     trackers.start(config.training)
     # the first reason to stop counts: a cause is asked about before the alarms that follow from it
     skip = callbacks.SkipNonFiniteSteps(trainer, run.ask)

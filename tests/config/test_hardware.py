@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,13 +9,13 @@ from helpers_runs import DEMO
 
 import train_grpo
 from grpo.config import hardware
-from grpo.config.resolve import merge, resolve
+from grpo.config.configure import configure, read
 from grpo.core.errors import UserError
 
 
 def settings(**overrides):
     """The default settings as merged, for a GPU, without a tracker."""
-    return {**merge(train_grpo.HYPERPARAMETERS, ["--report_to", "none"], 1).settings, **overrides}
+    return {**read(train_grpo.HYPERPARAMETERS, ["--report_to", "none"]).settings, **overrides}
 
 
 @pytest.fixture
@@ -36,7 +35,6 @@ def gpus(monkeypatch):
             torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16 or including_emulation
         )
         monkeypatch.setattr(hardware, "is_flash_attn_2_available", lambda: flash)
-        monkeypatch.setattr(hardware, "is_torch_tf32_available", lambda: False)
         monkeypatch.setattr(hardware, "is_vllm_available", lambda: vllm)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
@@ -47,7 +45,7 @@ def gpus(monkeypatch):
 
 def test_without_a_gpu_the_default_run_points_to_the_demo():
     with pytest.raises(UserError) as caught:
-        resolve(train_grpo.HYPERPARAMETERS, [])
+        configure(train_grpo.HYPERPARAMETERS, [])
     message = str(caught.value)
     assert "no CUDA GPU" in message and "python train_grpo.py --config recipes/demo.yaml" in message
     assert "--use_cpu true" in message and "\n" not in message
@@ -64,22 +62,8 @@ def test_use_cpu_overrides_the_inline_block_and_recipes():
     assert values["attn_implementation"] == "eager"
 
 
-@pytest.mark.parametrize("has", [True, False])
-def test_bf16_on_a_cpu_is_what_was_asked_for(has, monkeypatch):
-    """A recipe's only where the CPU has instructions for it."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has, "avx512_f": True})
-    values = settings(use_cpu=True, bf16=True)
-    assert hardware.fit_to_machine(values, typed={"use_cpu"}, chosen={"use_cpu"}) == []
-    assert not values["bf16"]  # the inline block's is for a GPU
-    for typed, says in ((set(), "the recipe has it on, it is off"), ({"bf16"}, "use --bf16 false")):
-        values = settings(use_cpu=True, bf16=True)
-        notes = hardware.fit_to_machine(values, typed, chosen={"use_cpu", "bf16"})
-        assert values["bf16"] == (has or bool(typed)) and values["dtype"] == "float32"
-        assert notes == [] if has else says in notes[0]
-
-
-def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(hardware, "cpu_has_bf16", lambda: True)
+def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path):
+    """HYPERPARAMETERS' is for a GPU."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("use_cpu: true\nbf16: true\nreport_to: none\n", encoding="utf-8")
     demo = ["--model_name_or_path", str(DEMO / "model"), "--output_dir", str(tmp_path / "run")]
@@ -88,9 +72,8 @@ def test_a_recipe_and_a_flag_turn_bf16_on_on_a_cpu(tmp_path, monkeypatch):
         (["--use_cpu", "true", "--report_to", "none", "--bf16", "true"], True),
         (["--config", str(recipe)], True),
         (["--config", str(recipe), "--bf16", "false"], False),
-        (["--config", str(recipe), "--bf16", "none"], False),
     ):
-        assert resolve(train_grpo.HYPERPARAMETERS, [*flags, *demo]).training.bf16 is expected, flags
+        assert configure(train_grpo.HYPERPARAMETERS, [*flags, *demo]).training.bf16 is expected, flags
 
 
 def test_bfloat16_weights_on_a_cpu_are_typed_and_named():
@@ -153,7 +136,6 @@ def test_vllm_that_is_missing_is_one_line(gpus, asked, typed):
 
 
 HALF = {"bf16": False, "fp16": True}
-QUANTIZED = "fp16: the adapter of quantized weights"
 T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float32"
 
 
@@ -168,10 +150,6 @@ T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float
         ({**HALF, "dtype": "float32"}, set(HALF), False, None),
         ({**HALF}, set(HALF), True, "dtype: bfloat16 weights cannot be trained with fp16"),
         ({**HALF, "use_peft": True}, set(HALF), True, None),  # its adapter is float32
-        *(
-            ({**HALF, "dtype": dtype, "use_peft": True, "load_in_4bit": True}, {*HALF, "dtype"}, False, QUANTIZED)
-            for dtype in ("bfloat16", "float32")
-        ),
     ],
 )
 def test_number_formats_that_cannot_train_here_are_one_line(gpus, overrides, typed, bf16, said):
@@ -188,21 +166,14 @@ def test_number_formats_that_cannot_train_here_are_one_line(gpus, overrides, typ
 
 def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsys):
     gpus(2)
-    hardware.claim_devices(settings(), ["--beta", "0.1"])
+    hardware.claim_device(settings(), ["--beta", "0.1"])
     (note,) = capsys.readouterr().out.splitlines()
     assert "torchrun --nproc_per_node=2 train_grpo.py --beta 0.1" in note
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
     gpus(2)
     monkeypatch.setenv("LOCAL_RANK", "0")  # a launcher's
-    hardware.claim_devices(settings(), [])
+    hardware.claim_device(settings(), [])
     assert capsys.readouterr().out == "" and os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
-
-
-def test_resolve_changes_nothing_in_this_process(capsys):
-    before = dict(os.environ)
-    resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none"])
-    assert dict(os.environ) == before and capsys.readouterr() == ("", "") and not list(Path.cwd().iterdir())
-    assert not torch.distributed.is_initialized()
 
 
 @pytest.mark.parametrize(

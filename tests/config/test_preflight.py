@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import train_grpo
 from grpo.config import preflight
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.core.checklist import Check, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.data import dataset
@@ -38,7 +38,7 @@ def table(write_jsonl):
             "gradient_accumulation_steps": "1",
             **overrides,
         }
-        config = resolve(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
+        config = configure(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
         data = dataset.load_data(config, tokenizer, style, train_grpo.EXEMPLARS)
@@ -123,17 +123,12 @@ def test_the_steps_of_the_run_are_counted(table):
     assert table(max_steps="7")["this run"].finding == "7 optimizer steps"
 
 
-@pytest.mark.parametrize(
-    ("flags", "warned"),
-    [
-        ({"warmup_steps": "100"}, True),
-        ({"warmup_steps": "6"}, False),
-    ],
-)
-def test_a_warm_up_longer_than_the_run_is_a_warning(flags, warned, table):
-    checks = table(**{"max_steps": "7", **flags})
-    assert ("warm-up" in checks) is warned
-    assert not warned or (checks["warm-up"].status == "warning" and "7" in checks["warm-up"].finding)
+@pytest.mark.parametrize(("rate", "warned"), [("5e-6", True), ("5e-5", False)])
+def test_the_rate_of_all_weights_is_warned_of_where_an_adapter_is_trained(rate, warned, table):
+    """It is not changed: a learning rate is what is written."""
+    checks = table(use_peft="true", learning_rate=rate)
+    assert ("learning_rate" in checks) is warned
+    assert not warned or checks["learning_rate"].remedy == "try 5e-05"
 
 
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):

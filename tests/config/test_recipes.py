@@ -9,7 +9,7 @@ import yaml
 from helpers_runs import COUNTDOWN, DEMO, ROOT
 
 import train_grpo
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from rewards import extract_answer
 
@@ -30,7 +30,7 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     assert path.read_text(encoding="utf-8").startswith("# ")
     argv = ["--config", str(path), "--use_cpu", "true", "--report_to", "none"]
     argv += ["--use_vllm", "false", "--use_unsloth", "false"] if recipe.get("use_unsloth") else []  # a CPU has none
-    settings = resolve(train_grpo.HYPERPARAMETERS, argv).settings()
+    settings = configure(train_grpo.HYPERPARAMETERS, argv).settings()
     for key in recipe.keys() - ON_CPU:
         assert settings[key] == recipe[key], key
         assert train_grpo.HYPERPARAMETERS.get(key, "unset") != recipe[key], f"{key} repeats the inline value"
@@ -38,11 +38,11 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
 
 def test_a_recipe_and_its_files_are_found_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = resolve(train_grpo.HYPERPARAMETERS, ["--config", "demo"]).settings()
+    settings = configure(train_grpo.HYPERPARAMETERS, ["--config", "demo"]).settings()
     assert settings["model_name_or_path"] == str(DEMO / "model")
     assert settings["dataset_name"] == str(DEMO / "train.jsonl")
-    with pytest.raises(UserError, match=r"config: cannot read 'nope'.* demo"):
-        resolve(train_grpo.HYPERPARAMETERS, ["--config", "nope"])
+    with pytest.raises(UserError, match=r"config: 'nope' cannot be read.* demo"):
+        configure(train_grpo.HYPERPARAMETERS, ["--config", "nope"])
 
 
 NEEDS = {"unsloth": "Unsloth"}

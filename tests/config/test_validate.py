@@ -1,13 +1,15 @@
-"""grpo/config/validate.py: a flag that would be ignored in silence is refused, and one that belongs is not."""
+"""grpo/config/validate.py: values, batches and flags that no run can use are refused."""
 
 import re
-from pathlib import Path
 
 import pytest
-from helpers_runs import DEMO
+from helpers_runs import DEMO, examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 import train_grpo
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
+from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
 
 CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(DEMO / "model")]
@@ -24,35 +26,142 @@ CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(D
 def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
     key = flags.split()[0].removeprefix("--")
     with pytest.raises(UserError, match=re.escape(f"{key}: it has no effect without {switch}; drop it, or add --")):
-        resolve(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 
 
 def test_an_adapters_size_belongs_to_an_adapter():
-    assert resolve(train_grpo.HYPERPARAMETERS, [*CPU, "--use_peft", "true", "--lora_r", "8"]).model.lora_r == 8
-
-
-ADAPTER = ["--use_peft", "true"]
+    assert configure(train_grpo.HYPERPARAMETERS, [*CPU, "--use_peft", "true", "--lora_r", "8"]).model.lora_r == 8
 
 
 @pytest.mark.parametrize(
-    ("flags", "noted"),
+    "flags",
     [
-        (ADAPTER, True),
-        ([*ADAPTER, "--learning_rate", "5e-5"], False),
-        ([*ADAPTER, "--eval_only", "true"], False),
-        (["--model_name_or_path", "saved"], True),  # an adapter that is trained further
-        ([], False),
+        "--learning_rate nan", "--temperature 0", "--max_completion_length 0", "--max_steps 0", "--eval_samples -1",
+        "--loss_type grop", "--importance_sampling_level word", "--answer_pattern latex",
+        "--eval_samples 0 --eval_every 5",
+        "--use_peft true --lora_target_modules q_proj lm_head", "--use_transformers_continuous_batching true",
+    ],
+)  # fmt: skip
+def test_what_fails_late_or_silently_is_refused_at_once(flags):
+    key = flags.split()[-2].removeprefix("--")
+    key = {"eval_every": "eval_samples", "q_proj": "lora_target_modules"}.get(key, key)
+    with pytest.raises(UserError, match=f"^{key}: "):
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+
+
+# --- Geometry
+
+BATCH, GROUP = "per_device_train_batch_size", "num_generations"
+TOTAL = "generation_batch_size"
+BASE = {
+    "per_device_train_batch_size": 16,
+    "gradient_accumulation_steps": 4,
+    "num_generations": 16,
+    "steps_per_generation": None,
+    "generation_batch_size": None,
+    "num_iterations": 1,
+}
+
+
+def solved(world_size=1, **overrides):
+    return solve_geometry({**BASE, **overrides}, world_size)
+
+
+def test_the_inline_defaults_are_the_demo_gists_64_completions():
+    geometry = solved()
+    assert (geometry.rollout, geometry.per_step, geometry.rollout_prompts) == (64, 64, 4)
+    assert "4 prompts × 16 generations = 64 completions per optimizer step" in geometry.describe()
+    assert "on-policy" in geometry.describe()
+
+
+def test_steps_per_epoch_of_gsm8k():
+    assert solved().steps_per_epoch(7473) == 1868
+    assert solved(world_size=4).steps_per_epoch(7473) == 467
+    assert solved(num_iterations=2).steps_per_epoch(7473) == 3736
+    assert solved().steps_per_epoch(3) == 0
+
+
+def test_generation_batch_size_counts_all_devices():
+    two = solved(2, per_device_train_batch_size=32, gradient_accumulation_steps=1, generation_batch_size=64)
+    assert two.steps_per_generation == 1 and "on-policy" in two.describe()
+    one = solved(1, per_device_train_batch_size=32, gradient_accumulation_steps=1, generation_batch_size=64)
+    assert one.steps_per_generation == 2 and "serves 2 optimizer steps" in one.describe()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named", "fix", "fixed"),
+    [
+        ({BATCH: 1}, "num_generations: 16", f"set {BATCH} to 4", {BATCH: 4}),
+        ({GROUP: 24}, "num_generations: 24", f"{GROUP} to 2, 4, 8, 16", {GROUP: 16}),
     ],
 )
-def test_the_rate_of_all_weights_is_noted_where_an_adapter_is_trained(flags, noted):
-    """It is not changed: a learning rate is what is written."""
-    Path("saved").mkdir()
-    Path("saved/adapter_config.json").write_text("{}")
-    config = resolve(train_grpo.HYPERPARAMETERS, [*CPU, *flags])
-    assert config.training.learning_rate == (5e-5 if "5e-5" in flags else 5e-6)
-    assert any("teaches an adapter next to nothing; try 5e-05" in note for note in config.notes) is noted
+def test_impossible_geometry_names_the_value_and_a_fix(overrides, named, fix, fixed):
+    with pytest.raises(UserError) as caught:
+        solved(**overrides)
+    assert named in str(caught.value) and fix in str(caught.value)
+    assert solved(**overrides | fixed)
 
 
-def test_rows_in_memory_and_a_data_set_by_name_are_refused(capsys):
-    assert train_grpo.main(["--dataset_name", "foo.csv"], dataset=[]) == 2
-    assert "error: dataset_name:" in capsys.readouterr().err
+SMALL = st.integers(1, 12)
+
+
+@st.composite
+def geometries(draw):
+    """Settings and a number of devices; what TRL wants to divide each other often does."""
+    settings = {
+        "per_device_train_batch_size": draw(SMALL),
+        "gradient_accumulation_steps": draw(SMALL),
+        "num_generations": draw(st.integers(2, 12)),
+        "steps_per_generation": draw(st.none() | SMALL),
+        "generation_batch_size": None,
+        "num_iterations": draw(st.integers(1, 4)),
+    }
+    world = draw(st.integers(1, 4))
+    if draw(st.booleans()):
+        multiple = settings["per_device_train_batch_size"] * world * draw(SMALL)
+        settings["generation_batch_size"] = draw(st.one_of(st.just(multiple), st.integers(1, 300)))
+        settings["steps_per_generation"] = draw(st.sampled_from([None, settings["steps_per_generation"]]))
+    return settings, world
+
+
+def trls(settings, world):
+    """What TRL 1.16 makes of the settings (GRPOConfig.__post_init__): its rollout and steps; None where it raises."""
+    batch, total = settings["per_device_train_batch_size"] * world, settings["generation_batch_size"]
+    steps = settings["steps_per_generation"]
+    if total is not None and steps is not None:
+        return None
+    if total is None:
+        steps = steps or settings["gradient_accumulation_steps"]
+        total = batch * steps
+    if total % batch or total % settings["num_generations"]:
+        return None
+    return total, total // batch
+
+
+@examples(300)
+@given(geometries(), st.integers(0, 60))
+def test_what_is_solved_is_what_trl_does_with_any_settings(case, rows):
+    from trl.trainer.utils import RepeatSampler
+
+    settings, world = case
+    try:
+        geometry = solve_geometry(settings, world)
+    except UserError as error:
+        mixed = "would mix rollouts" in str(error)  # which TRL allows
+        assert mixed or trls(settings, world) is None
+        return
+    if trls(settings, world) is None:  # it says so itself
+        return
+    assert trls(settings, world) == (geometry.rollout, geometry.steps_per_generation)
+    assert geometry.rollout_prompts * geometry.num_generations == geometry.rollout
+    assert geometry.per_step == geometry.per_device_train_batch_size * world * geometry.gradient_accumulation_steps
+    accumulation, reuse = geometry.gradient_accumulation_steps, geometry.steps_per_generation * geometry.num_iterations
+    sampler = RepeatSampler(
+        range(rows),
+        mini_repeat_count=geometry.num_generations,
+        batch_size=geometry.rollout_prompts,
+        repeat_count=reuse,
+    )
+    micro_steps = sum(1 for _ in sampler) // geometry.rollout  # the dataloader hands out whole rollouts
+    assert geometry.steps_per_epoch(rows) == -(-micro_steps // accumulation)
+    assert str(geometry.per_step) in geometry.describe()

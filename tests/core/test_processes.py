@@ -1,11 +1,8 @@
-"""grpo/core/processes.py: how processes are started and end, and that two machines train and resume as one."""
+"""grpo/core/processes.py: how processes are started, and that two launchers' processes train and resume as one."""
 
 import json
-import re
-import shlex
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import helpers_trainer
 import pytest
@@ -17,40 +14,7 @@ from helpers_runs import LEARNS, ROOT
 from trl import GRPOTrainer
 
 from grpo.core import processes
-from grpo.core.errors import Gone
 from grpo.training.trainer import LeanGRPOTrainer
-
-SECOND = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-SECOND |= {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1", "MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "29500"}
-
-
-@pytest.fixture
-def second(monkeypatch):
-    """The environment of a process on the second of two machines."""
-    for name, value in SECOND.items():
-        monkeypatch.setenv(name, value)
-
-
-# --- The end
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "line"),
-    [
-        (RuntimeError("[gloo/pair.cc:5] Connection closed by peer"), Gone, "all that it saved is complete"),
-        (ZeroDivisionError("a bug"), ZeroDivisionError, "a bug"),
-    ],
-    ids=["gone", "bug"],
-)
-def test_a_process_gone_at_the_end_is_one_line(second, monkeypatch, error, kind, line):
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("accelerate.PartialState", lambda: SimpleNamespace(wait_for_everyone=wait))
-
-    def wait():
-        raise error
-
-    with pytest.raises(kind, match=line):
-        processes.end_process_group()
 
 
 def test_one_process_ends_without_a_group():
@@ -122,16 +86,9 @@ def test_two_machines_train_and_resume(tiny_run):
 
     first, other = on_two_machines(dies("SIGKILL"), killed)
     assert first.returncode > 0 and other.returncode == -signal.SIGKILL
-    (line,) = re.findall(r"^error: .*$", first.stderr, re.M)
-    assert "another process of this run is gone or does not answer (" in line
-    assert (
-        "the newest complete checkpoint is killed/checkpoint-2. To resume: torchrun [its options as before] " in line
-    )
-    assert "grpo/training" not in first.stderr  # no traceback of ours
     assert json.loads(Path("killed/run.json").read_text())["status"].startswith("failed: ")
 
-    words = shlex.split(line.partition("as before] train_grpo.py ")[2])
-    first, other = on_two_machines(ROOT / "train_grpo.py", words)
+    first, other = on_two_machines(ROOT / "train_grpo.py", [*killed, "--resume_from_checkpoint", "auto"])
     assert first.returncode == other.returncode == 0, first.stderr + other.stderr
     assert [each["from_step"] for each in json.loads(Path("killed/run.json").read_text())["sessions"]] == [0, 2]
     assert_same(state_of(Path("killed")), state_of(Path("whole")))

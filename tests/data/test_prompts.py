@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 import train_grpo
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.data import dataset, prompts
 from rewards import extract_answer
@@ -112,7 +112,7 @@ def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected
 def test_a_formats_fields_can_be_set_by_recipe_or_flag(tmp_path):
     (tmp_path / "own.yaml").write_text("system_prompt: |\n  Be brief.\nquestion_template: '<q>{question}</q>'\n")
     argv = ["--use_cpu", "true", "--report_to", "none", "--config", "own.yaml", "--prompt_format", "think"]
-    chosen = prompts.choose(PROMPT_FORMATS, resolve(train_grpo.HYPERPARAMETERS, argv).script)
+    chosen = prompts.choose(PROMPT_FORMATS, configure(train_grpo.HYPERPARAMETERS, argv).script)
     assert (chosen.system, chosen.question) == ("Be brief.\n", "<q>{question}</q>")
     assert chosen.completion == THINK.completion
 
@@ -134,8 +134,8 @@ def test_tokenized_prompts_end_where_the_assistant_begins(tokenizer):
 def test_exemplars_of_a_recipe_replace_ours():
     listed = [{"question": "1 + 1?", "reasoning": "1 + 1 = 2", "answer": 2}]
     assert prompts.exemplars(SimpleNamespace(exemplars=listed), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
-    config = resolve(
-        train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--num_shots", "1", "--exemplars", json.dumps(listed)]
+    config = configure(
+        train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--num_shots", "1", "--exemplars", json.dumps(listed[0])]
     )
     assert prompts.exemplars(config.script, EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
     assert prompts.exemplars(SimpleNamespace(exemplars=None), EXEMPLARS) is EXEMPLARS

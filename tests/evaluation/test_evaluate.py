@@ -10,7 +10,7 @@ import torch
 from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
 
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import wilson
@@ -75,7 +75,7 @@ def test_saved_files_are_json_and_keep_every_completion(tmp_path):
 
 
 def measure(model, tokenizer, questions, bf16=False, **script):
-    config = resolve(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
+    config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
     config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
     data = SimpleNamespace(held_out=questions, prompt_format=PROMPT_FORMATS["xml"], sources=[])
     return evaluate.measure(config, model, tokenizer, data, Judge(), {})

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import train_grpo
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.data.prompts import choose
 from grpo.policy import loading
@@ -20,7 +20,7 @@ CPU = ["--use_cpu", "true", "--report_to", "none"]
 
 
 def configured(model, *argv):
-    return resolve(train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", str(model), *argv])
+    return configure(train_grpo.HYPERPARAMETERS, [*CPU, "--model_name_or_path", str(model), *argv])
 
 
 @pytest.fixture

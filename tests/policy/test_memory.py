@@ -7,12 +7,12 @@ from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import train_grpo
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.policy import memory
 
 
 def settings(*flags):
-    config = resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
+    config = configure(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
     return config.training, config.model
 
 

@@ -24,7 +24,7 @@ RECIPE = str(ROOT / "recipes" / "unsloth.yaml")
         (["--config", "demo"], False),
         (["--config", "unsloth"], True),
         (["--config", "unsloth.yaml"], True),
-        ([RECIPE], True),
+        (["--use-unsloth", "true"], True),
         (["--system_prompt", "write --use_unsloth here"], False),
         ([f"--config={RECIPE}"], True),
         (["--config", RECIPE, "--use_unsloth", "false"], False),

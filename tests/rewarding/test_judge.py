@@ -130,7 +130,7 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
     [
         (["--judge", "my_tasks.even"], "judge: 'my_tasks.even' runs the code of my_tasks.py"),
         (["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"], "judge: my_tasks.broken raises KeyError"),
-        (["--answer_pattern", "latex"], "answer_pattern: 'latex' is unknown; use xml, boxed, hash or final"),
+        (["--answer_pattern", "latex"], "answer_pattern: 'latex': use xml, boxed, hash or final"),
     ],
 )
 def test_mistakes_are_one_line(flags, line, capsys):

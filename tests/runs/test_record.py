@@ -7,13 +7,13 @@ import pytest
 from helpers_checkpoints import make_checkpoint
 
 import train_grpo
-from grpo.config.resolve import resolve
+from grpo.config.configure import configure
 from grpo.runs import record as records
 
 
 def config(*argv):
     output = () if "--output_dir" in argv else ("--output_dir", "r")
-    return resolve(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *output, *argv])
+    return configure(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *output, *argv])
 
 
 def read():

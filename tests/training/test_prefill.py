@@ -74,7 +74,7 @@ def argv(model, **flags):
 def test_a_run_scores_evaluates_and_shows_whole_completions(model, capsys):
     assert train_grpo.main(argv(model(R1), reward_funcs="soft_format_reward_func")) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "completions are scored and shown with it in front" in shown
+    assert "with which completions are scored and shown" in shown
     records = [json.loads(line) for line in Path("run/completions_before.jsonl").read_text().splitlines()]
     assert all(record["completion"].startswith("<think>\n") for record in records)
     summary = json.loads(Path("run/eval_before.json").read_text())
@@ -85,9 +85,3 @@ def test_a_run_scores_evaluates_and_shows_whole_completions(model, capsys):
     capsys.readouterr()
     assert tool(["ask", "run", "What is 3 + 4?"]) == 0
     assert "answers:\n\n<think>\n" in capsys.readouterr().out
-
-
-def test_preflight_warns_where_thinking_is_closed(model, capsys):
-    flags = {"chat_template_kwargs": '{"enable_thinking": false}', "dry_run": "true"}
-    assert train_grpo.main(argv(model(QWEN3), **flags)) == 0
-    assert "closed before it begins" in " ".join(capsys.readouterr().out.split())

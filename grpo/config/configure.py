@@ -1,0 +1,258 @@
+"""From HYPERPARAMETERS, a recipe and flags to one checked configuration: HYPERPARAMETERS < recipe < flags."""
+
+import contextlib
+import difflib
+import json
+import os
+import re
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+from transformers import Trainer
+from trl import GRPOConfig, ModelConfig, TrlParser
+
+from grpo.config import hardware, validate
+from grpo.core.errors import UserError
+from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
+from grpo.rewarding import registry, stages
+from grpo.runs import directory, resume
+
+# TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
+warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
+# What belongs to one data set: other data by a recipe or a flag never meets it
+OF_THE_DATA = ("eval_dataset_name", "dataset_config")
+DATA_SETS = ("dataset_name", "eval_dataset_name")
+# What other trainers call a setting, or what people type first
+ALIASES = {
+    "batch_size": "per_device_train_batch_size",
+    "cpu": "use_cpu",
+    "dataset": "dataset_name",
+    "epochs": "num_train_epochs",
+    "group_size": "num_generations",
+    "kl_coef": "beta",
+    "lr": "learning_rate",
+    "max_new_tokens": "max_completion_length",
+    "model": "model_name_or_path",
+    "recipe": "config",
+    "resume": "resume_from_checkpoint",
+    "steps": "max_steps",
+    "torch_dtype": "dtype",
+    "use_lora": "use_peft",
+    "warmup_ratio": "warmup_steps",
+}
+
+
+class Parser(TrlParser):
+    """TRL's parser, without abbreviated flags and with one-line errors."""
+
+    def __init__(self) -> None:
+        for owner, title in GROUPS.items():
+            setattr(owner, "_argument_group_name", title)  # noqa: B010 - HfArgumentParser's name for it
+        super().__init__(
+            list(GROUPS),  # type: ignore[arg-type]  # dataclasses, all of them
+            allow_abbrev=False,
+            add_help=False,
+            usage="python train_grpo.py [--config RECIPE] [--flag value ...]",
+            description="Settings: HYPERPARAMETERS < --config recipe < --flag value.",
+        )
+        self.settings = {action.dest: action for action in reversed(self._actions)}
+        for key in DATA_SETS:  # one is a text, several are a list
+            self.settings[key].nargs = "+"
+        for key in ("stages", "exemplars"):
+            self.settings[key].type = json.loads
+        self.needed = {key for key, action in self.settings.items() if action.default is not None}
+        self.needed -= {"use_vllm"}  # None: where it is installed
+        self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
+        self.add_argument("--help_all", action="help", help="Show all settings and exit.")
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(re.sub(r"^argument --([^/:]*)[^:]*", r"\1", message))  # --bf16/--no_bf16
+
+    def layer(self, values: Mapping[str, Any], where: str) -> None:
+        """Replace defaults; UserError for a setting that does not exist, or a value of the wrong type."""
+        for key, value in values.items():
+            if key not in self.settings:
+                raise UserError(f"{key}: no such setting (in {where}){did_you_mean(str(key), self.settings)}")
+            if value is None and key in self.needed:
+                raise UserError(f"{key}: a value is needed (in {where})")
+        self.set_defaults_with_config(**{key: self._default(key, value) for key, value in values.items()})
+
+    def _default(self, key: str, value: Any) -> Any:
+        """A value as argparse takes it for a default: numbers as text, which it then checks as it checks a flag's."""
+        action = self.settings[key]
+        if action.nargs == "+" and value is not None:
+            items = value if isinstance(value, list) else [value]
+            kind: Any = action.type
+            try:
+                return [item if isinstance(item, dict) else kind(str(item)) for item in items]
+            except ValueError as error:
+                raise UserError(f"{key}: {error}") from None
+        if isinstance(value, list):
+            raise UserError(f"{key}: one value is needed, not the list {value}")
+        if value is False and action.choices:  # YAML reads a bare `no` as false
+            return "no"
+        return str(value) if isinstance(value, int | float) else value
+
+
+class Read(NamedTuple):
+    """Every setting by name, and which of them the recipe and the command line give."""
+
+    settings: dict[str, Any]
+    inline: dict[str, Any]  # what HYPERPARAMETERS alone says
+    recipe: set[str]
+    typed: set[str]
+    notes: list[str]
+
+
+def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
+    """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
+    parser, notes = Parser(), []
+    parser.layer(registry.named(hyperparameters), "HYPERPARAMETERS")
+    inline = _parse(parser, [])
+    paths = parser.parse_known_args(argv)[0].config or []
+    if len(paths) > 1:
+        raise UserError(f"config: more than one recipe ({', '.join(paths)}); use one, and flags")
+    recipe = read_recipe(paths[0]) if paths else {}
+    if "dataset_name" in recipe:
+        recipe = dict.fromkeys(OF_THE_DATA) | recipe
+    parser.layer(recipe, paths[0] if paths else "")
+    below, settings = _parse(parser, []), _parse(parser, argv)
+    flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+    typed = {key for key in parser.settings if {key, f"no_{key}"} & flags}
+    if settings["dataset_name"] != below["dataset_name"]:
+        own = inline if settings["dataset_name"] == inline["dataset_name"] else {}
+        settings |= {key: own.get(key) for key in OF_THE_DATA if key not in typed}
+    dropped = below["eval_dataset_name"] or inline["eval_dataset_name"]
+    if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
+        notes = [
+            f"note: eval_dataset_name {dropped} is ignored, since your data replaces what it belongs to: held-out "
+            "questions come from yours"
+        ]
+    return Read(settings, inline, set(recipe), typed, notes)
+
+
+def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
+    namespace, unknown = parser.parse_known_args(argv)
+    if unknown and unknown[0].startswith("-"):
+        flag = unknown[0].partition("=")[0]
+        raise UserError(f"{flag}: no such flag{did_you_mean(flag.lstrip('-').replace('-', '_'), parser.settings)}")
+    if unknown:
+        recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
+        raise UserError(f"{unknown[0]!r} follows no flag that takes it; write settings as --flag value{recipe}")
+    settings = {key: getattr(namespace, key) for key in parser.settings}
+    for key in DATA_SETS:
+        if settings[key] and len(settings[key]) == 1:  # one is a text
+            settings[key] = None if settings[key][0] in ("none", "None") else settings[key][0]
+    if isinstance(settings["reward_args"], str):
+        try:
+            settings["reward_args"] = json.loads(settings["reward_args"])
+        except ValueError as error:
+            raise UserError(f"reward_args: {settings['reward_args']!r} is not JSON ({error})") from None
+    return settings
+
+
+def did_you_mean(key: str, names: Collection[str]) -> str:
+    """The end of an error about a setting that does not exist."""
+    close = [ALIASES[key]] if key in ALIASES else difflib.get_close_matches(key, names, n=1)
+    return f"; did you mean {close[0]}?" if close else "; --help_all lists all of them"
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """A YAML file by its path, or one of recipes/ by its name."""
+    path = Path(name)
+    if not path.is_file():
+        path = RECIPES / f"{name.removesuffix('.yaml')}.yaml"
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except OSError:
+        names = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.yaml")))
+        raise UserError(f"config: {name!r} cannot be read; use a file's path, or one of {names}") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"config: {name} is not valid YAML in UTF-8 ({error})") from None
+    if not isinstance(recipe, dict):
+        raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
+    if "env" in recipe:
+        raise UserError(f"env: {name} may not set environment variables; export them in the shell instead")
+    if recipe.get("stages") and "reward_funcs" in recipe:
+        raise UserError(f"reward_funcs: {name} contains stages, too, which have their own; drop one of them")
+    if path.resolve().parent == RECIPES:  # its files are found from any directory
+        for key in ("model_name_or_path", *DATA_SETS):
+            given = recipe.get(key)
+            if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():
+                recipe[key] = str(ROOT / given)
+    return recipe
+
+
+def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Config:
+    """The configuration of this run on this machine; writes nothing.
+
+    Args:
+        dataset: rows in memory, which replace `dataset_name`.
+
+    Raises:
+        UserError: for the first thing that is wrong.
+    """
+    settings, inline, recipe, typed, notes = read(hyperparameters, argv)
+    if dataset is not None:
+        if "dataset_name" in typed:
+            raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
+        settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
+    validate.check(settings, typed)
+    if settings["eval_samples"] == 0 and "eval_every" in recipe - typed:
+        settings["eval_every"] = None
+    geometry = validate.solve_geometry(settings, hardware.world_size())
+    in_stages = stages.read(settings, typed)
+    settings.update(stages.whole_run(in_stages, settings["max_steps"]))
+    hardware.claim_device(settings, argv)
+    notes += hardware.fit_to_machine(settings, typed, typed | recipe)
+    settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
+    inline["report_to"] = (inline["report_to"] or "none").split(",")
+    if inline["use_vllm"] is None:
+        inline["use_vllm"] = settings["use_vllm"]
+    changed = {key: {"inline": inline[key], "run": value} for key, value in settings.items() if value != inline[key]}
+    output_dir, run_name = directory.default_names(
+        settings["model_name_or_path"], settings["dataset_name"], settings["eval_only"]
+    )
+    claim = directory.claim(settings["output_dir"], output_dir, settings["resume_from_checkpoint"])
+    settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
+    notes += claim.notes
+    if claim.output_dir.startswith(f"{output_dir}-"):  # its number, so that no tracker makes one curve of two runs
+        run_name += claim.output_dir.removeprefix(output_dir)
+    settings["run_name"] = settings["run_name"] or run_name
+    script, training, model = to_dataclasses(settings)
+    config = Config(
+        script=script,
+        training=training,
+        model=model,
+        geometry=geometry,
+        notes=notes,
+        changed=changed,
+        argv=list(argv),
+        stages=in_stages,
+        typed=typed,
+    )
+    if claim.checkpoint:
+        notes += resume.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)
+    return config
+
+
+def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
+    """The settings as this project's and TRL's own objects; UserError for what TRL refuses."""
+    try:
+        script, training, model = Parser().parse_dict(settings)
+        with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
+            Trainer.get_optimizer_cls_and_kwargs(training)
+    except (ValueError, TypeError, ImportError, OSError) as error:
+        known = any(key in str(error) for key in settings)
+        raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
+    if model.model_revision != "main":  # TRL loads the reference model with these
+        given = training.model_init_kwargs
+        training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}
+    return script, training, model

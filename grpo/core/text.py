@@ -1,0 +1,37 @@
+"""Text for people: counts and sizes in words, and text of models and files without what steers a terminal."""
+
+import unicodedata
+
+
+def counted(count: float, noun: str) -> str:
+    """
+    >>> counted(1, "row"), counted(0, "row"), counted(1234, "optimizer step")
+    ('1 row', '0 rows', '1,234 optimizer steps')
+    """
+    return f"{count:,.10g} {noun}{'s' * (count != 1)}"
+
+
+def human_bytes(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+
+
+def printable(text: str) -> str:
+    r"""The text with an escape for each character that steers a terminal or turns what follows around.
+
+    Newlines and tabs stay, and so do spaces of any width.
+
+    >>> print(printable("\x1b[31mred\u202e"))
+    \x1b[31mred\u202e
+    """
+
+    def stays(character: str) -> bool:
+        return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
+
+    return text if text.isprintable() else "".join(c if stays(c) else repr(c)[1:-1] for c in text)
+
+
+def for_rich(text: str) -> str:
+    """What a model, a user or a file wrote, as text: rich takes it for no markup, and the terminal for no command."""
+    from rich.markup import escape  # here: the start of a command does without libraries
+
+    return escape(printable(text))

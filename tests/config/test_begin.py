@@ -1,0 +1,22 @@
+"""grpo/config/begin.py: the help is the script's own text."""
+
+from helpers_runs import ROOT
+
+import train_grpo
+from grpo.config.begin import answer, help_of
+
+SCRIPT = ROOT / "train_grpo.py"
+
+
+def test_the_help_is_the_docstring_and_every_default():
+    text = help_of(SCRIPT)
+    assert text.startswith("Teach a small language model") and text.endswith("--help_all lists every other setting.")
+    assert all(f"\n{key}=" in text for key in train_grpo.HYPERPARAMETERS)
+    assert "learning_rate=5e-6,  # of all weights" in text
+
+
+def test_help_and_version_are_answered_and_nothing_else_is(capsys):
+    for flag, begins in (("--help", "Teach"), ("-h", "Teach"), ("--version", "train_grpo.py ")):
+        assert answer(["--config", "demo", flag], str(SCRIPT))
+        assert capsys.readouterr().out.startswith(begins)
+    assert not answer(["--config", "demo", "--help_all"], str(SCRIPT)) and capsys.readouterr().out == ""

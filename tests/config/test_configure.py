@@ -1,0 +1,168 @@
+"""grpo/config/configure.py: HYPERPARAMETERS < recipe < command line, and one readable line for every mistake."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from helpers_runs import ROOT
+
+import train_grpo
+from grpo.config.configure import Parser, configure, read
+from grpo.core.errors import UserError
+
+INLINE = train_grpo.HYPERPARAMETERS
+CPU = ["--use_cpu", "true", "--report_to", "none"]
+
+
+def recipe(tmp_path, text, name="recipe.yaml"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_inline_values_reach_trl():
+    config = configure(INLINE, CPU)
+    for key in ("learning_rate", "adam_beta2", "weight_decay", "warmup_steps", "max_grad_norm", "num_generations"):
+        assert getattr(config.training, key) == INLINE[key]
+    assert config.script.max_prompt_length == 256 and len(config.model.lora_target_modules) == 7
+    assert config.model.lora_task_type == "CAUSAL_LM"
+
+
+def test_recipe_overrides_inline_and_flags_override_the_recipe(tmp_path):
+    path = recipe(tmp_path, "learning_rate: 1e-3\nbeta: 0.5\nmax_samples: 7\n")
+    config = configure(INLINE, ["--config", path, "--beta", "0.25", "--max-samples=8", *CPU])
+    # 1e-3 is a string in YAML 1.1, and still a number here
+    assert (config.training.learning_rate, config.training.beta, config.script.max_samples) == (1e-3, 0.25, 8)
+    assert config.training.weight_decay == 0.1
+
+
+def test_null_unsets_and_lists_and_dictionaries_pass(tmp_path):
+    path = recipe(
+        tmp_path,
+        "save_total_limit: null\nreward_funcs: [int_reward_func]\nreward_weights: [-1.0]\n"
+        "lora_target_modules: [q_proj]\nchat_template_kwargs: {enable_thinking: false}\neval_strategy: no\n",
+    )
+    config = configure(INLINE, ["--config", path, *CPU])
+    assert config.training.save_total_limit is None and config.script.reward_funcs == ["int_reward_func"]
+    assert config.training.reward_weights == [-1.0] and config.model.lora_target_modules == "q_proj"
+    assert config.training.chat_template_kwargs == {"enable_thinking": False}
+    assert config.training.eval_strategy == "no"  # a bare `no` is false in YAML
+
+
+OTHER_DATA = [  # flags: eval_dataset_name, dataset_config, whether the note about the recipe's questions is there
+    ("", "held_out.csv", None, False),
+    ("--dataset_name mine.csv", None, None, True),
+    ("--dataset_name recipe.csv", "held_out.csv", None, False),
+    ("--dataset_name mine.csv --eval_dataset_name own.csv", "own.csv", None, False),
+    ("--eval_dataset_name none", None, None, False),
+    ("--eval_dataset_name a.csv b.csv", ["a.csv", "b.csv"], None, False),
+    ("--eval_dataset_name=None --dataset_name me/hub --dataset_config small", None, "small", False),
+]
+
+
+@pytest.mark.parametrize(("flags", "held_out", "configuration", "noted"), OTHER_DATA)
+def test_own_data_never_meets_the_recipes_evaluation(flags, held_out, configuration, noted, tmp_path):
+    path = recipe(tmp_path, "dataset_name: recipe.csv\neval_dataset_name: held_out.csv\n")
+    config = configure(INLINE, ["--config", path, *flags.split(), *CPU])
+    assert (config.script.eval_dataset_name, config.script.dataset_config) == (held_out, configuration)
+    assert any("eval_dataset_name held_out.csv is ignored" in note for note in config.notes) == noted
+
+
+@pytest.mark.parametrize("key", ["eval_dataset_name", "eval_samples", "max_prompt_length", "save_total_limit"])
+def test_none_on_the_command_line_unsets(key):
+    assert configure(INLINE, [f"--{key}", "None", *CPU]).settings()[key] is None
+
+
+def test_the_inline_data_keeps_its_configuration():
+    assert configure(INLINE, ["--dataset_name", INLINE["dataset_name"], *CPU]).script.dataset_config == "main"
+    assert configure(INLINE, ["--dataset_name", "openai/other", *CPU]).script.dataset_config is None
+    back = ["--config", "demo", "--dataset_name", INLINE["dataset_name"]]
+    assert configure(INLINE, [*back, *CPU]).script.dataset_config == "main"
+
+
+def test_several_data_sets_are_a_list_and_one_is_a_text(tmp_path):
+    path = recipe(tmp_path, "dataset_name: [a.jsonl, b.csv]\neval_dataset_name: [c.json]\n")
+    config = configure(INLINE, ["--config", path, *CPU])
+    assert (config.script.dataset_name, config.script.eval_dataset_name) == (["a.jsonl", "b.csv"], "c.json")
+    assert config.training.run_name.endswith("-a+b") and config.script.dataset_config is None
+    assert configure(INLINE, ["--config", path, "--dataset_name", "b.csv", *CPU]).script.dataset_name == "b.csv"
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [({"learning_rate": "abc"}, "learning_rate"), ({"lerning_rate": 1}, "did you mean learning_rate")],
+)
+def test_inline_edits_are_checked_like_flags(edit, expected):
+    with pytest.raises(UserError, match=expected):
+        configure({**INLINE, **edit}, CPU)
+
+
+def test_what_differs_from_the_inline_block_is_known(tmp_path):
+    path = recipe(tmp_path, "beta: 0.5\nlearning_rate: 5.0e-6\n")
+    config = configure(INLINE, [f"--config={path}", *CPU])
+    assert config.changed["beta"] == {"inline": 0.0, "run": 0.5}
+    assert config.changed["dtype"] == {"inline": "bfloat16", "run": "float32"}  # what use_cpu implies
+    assert config.changed["report_to"] == {"inline": ["wandb"], "run": ["none"]}
+    assert {"learning_rate", "output_dir", "weight_decay"}.isdisjoint(config.changed)
+
+
+def test_nothing_is_written_or_changed_while_settings_are_read(capsys):
+    before = dict(os.environ)
+    configure(INLINE, CPU)
+    assert dict(os.environ) == before and capsys.readouterr() == ("", "") and not list(Path.cwd().iterdir())
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("argv", [["--config", "demo"], ["--config=recipes/demo.yaml"]])
+def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert read(INLINE, argv).settings["run_name"] == "demo"
+
+
+def test_a_file_goes_before_a_shipped_recipe_of_its_name(tmp_path):
+    (tmp_path / "demo").write_text("run_name: mine\n")
+    assert read(INLINE, ["--config", "demo"]).settings["run_name"] == "mine"
+
+
+SLIPS = {  # words of the error
+    "--optim adam": "adamw_torch",
+    "--seed abc": "seed: invalid int value: 'abc'",
+    "--lerning_rate 1": "--lerning_rate: no such flag; did you mean learning_rate?",
+    "--torch-dtype bfloat16": "--torch-dtype: no such flag; did you mean dtype?",
+    "--config dmeo": "use a file's path, or one of a100_x2, countdown, demo",
+    "--config demo --config math": "more than one recipe (demo, math)",
+    "demo": "'demo' follows no flag that takes it; write settings as --flag value (a recipe: --config demo)",
+    "--wandb_api_key=aB3aB3": "--wandb_api_key: no such flag",
+    "--hub_token aB3aB3": "hub_token: settings are written to files; export the variable instead",
+    "--reward_args {": "reward_args: '{' is not JSON",
+}
+
+
+@pytest.mark.parametrize("words", SLIPS)
+def test_a_slip_is_answered_with_what_was_meant(words, capsys):
+    assert train_grpo.main(words.split()) == 2
+    shown = "".join(capsys.readouterr())
+    assert SLIPS[words] in shown and "aB3" not in shown
+
+
+def test_a_recipe_holds_no_secret(tmp_path, capsys):
+    assert train_grpo.main(["--config", recipe(tmp_path, "hub_token: aB3aB3\n")]) == 2
+    assert "aB3" not in "".join(capsys.readouterr())
+
+
+def test_help_all_has_every_setting_once(capsys):
+    with pytest.raises(SystemExit) as left:
+        read(INLINE, ["--help_all"])
+    assert not left.value.code
+    text = capsys.readouterr().out
+    flags = re.findall(r"^  --(?!no_)(\w+)", text, re.MULTILINE)
+    assert sorted(flags) == sorted([*Parser().settings, "config", "help_all"])
+    assert "this project:\n" in text and "GRPOConfig (TRL):\n" in text
+
+
+def test_rows_in_memory_and_a_data_set_by_name_are_refused(capsys):
+    for flag in ("--dataset_name", "--dataset-name"):
+        assert train_grpo.main([flag, "foo.csv"], dataset=[]) == 2
+        assert "error: dataset_name:" in capsys.readouterr().err
