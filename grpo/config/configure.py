@@ -204,9 +204,9 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
-    validate.check(settings, typed)
     if settings["eval_samples"] == 0 and "eval_every" in recipe - typed:
         settings["eval_every"] = None
+    validate.check(settings, typed)
     geometry = validate.solve_geometry(settings, hardware.world_size())
     in_stages = stages.read(settings, typed)
     settings.update(stages.whole_run(in_stages, settings["max_steps"]))
