@@ -211,6 +211,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
             measure_after(before)  # the same questions again
         run.end()
+        trainer.create_model_card(config.output.name)  # TRL's, with the comparison, the rewards and the prompt
         if not run.stopped:
             inference.share(config, trainer)  # merge_lora and push_to_hub, if they are set
     return run.exit_status
