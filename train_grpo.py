@@ -208,6 +208,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
             trainer.save_model(_internal_call=True)  # otherwise push_to_hub would upload a run without its report
             measure_after(before)  # the same questions again
         run.end()
+        trainer.create_model_card(config.output.name)  # TRL's, with the comparison, the rewards and the prompt
         if config.training.push_to_hub and not run.stopped:
             hub.push(trainer)
     return run.exit_status

@@ -9,7 +9,7 @@ import pytest
 from helpers_runs import DEMO, LONG, ROWS, SECRETS, TINY, finish, flags
 from hypothesis import HealthCheck, settings
 
-from grpo.runs import report
+from grpo.runs import charts
 
 # One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -55,8 +55,8 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
 def _without_charts(request, monkeypatch):
     """Drawing is half of a toy run's time; tests of what is drawn, and the runs made once, draw."""
     if request.node.path.stem not in ("test_report", "test_security", "test_docs"):
-        monkeypatch.setitem(report._environment(True).globals, "svg", lambda *_, **__: "")
-        monkeypatch.setattr(report, "draw_curves", lambda run: run / "curves.png")
+        monkeypatch.setattr(charts, "image", lambda *_, **__: "")
+        monkeypatch.setattr(charts, "draw_curves", lambda *_: None)
 
 
 @pytest.fixture

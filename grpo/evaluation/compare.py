@@ -22,8 +22,11 @@ from grpo.runs import report
 # The key in eval_*.json, and what its numbers are multiplied by; rewards are there where gold answers are not
 MEASURES = {"lenient": ("accuracy_lenient", 100), "strict": ("accuracy_strict", 100), "reward": ("reward", 1)}
 # They name a run, or change what is seen and kept of it: not what is trained
-NOT_TRAINED = {*report.NOT_ON_THE_CARD, "logging_dir", "resume_from_checkpoint", "hub_model_id", "project"}
-NOT_TRAINED |= {"eval_every", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "logging_steps"}
+NOT_TRAINED = {
+    *("output_dir", "run_name", "report_to", "project", "hub_model_id", "logging_dir", "resume_from_checkpoint"),
+    *("save_strategy", "save_steps", "save_total_limit", "save_only_model"),
+    *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
+}
 
 
 class Estimate(NamedTuple):

@@ -25,7 +25,7 @@ def check(training: "GRPOConfig") -> Check:
 
 
 def push(trainer: "GRPOTrainer") -> None:
-    """Upload the run directory without its checkpoints; the model card is ours (`create_model_card`)."""
+    """Upload the run directory without its checkpoints; TRL writes the model card (`create_model_card`)."""
     output = str(trainer.args.output_dir)
     command = shlex.join(["hf", "upload", str(trainer.hub_model_id), output, "--exclude", "checkpoint-*/*"])
     remedy = f"it is complete in {output}; to upload it: {command}"

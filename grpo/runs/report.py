@@ -1,23 +1,18 @@
-"""The run directory → `report.html`, `curves.png` and the model card: what was learned, and at what cost.
+"""A run directory → `report.html` and `curves.png`.
 
     python -m grpo report RUN_DIR
 
-Reads files only, so a run can be reported while it trains, after it was killed, or elsewhere; what is missing is left
-out. Whatever a model or a user wrote is escaped where the templates are filled.
+Reads files only, so a run can be reported while it trains, after it was killed, or on another machine. A missing file
+is skipped.
 """
 
-import contextlib
 import functools
 import json
 import platform
-import re
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
-from markupsafe import Markup, escape
 
 from grpo.core.errors import ArgumentParser, UserError, reason_of
 from grpo.core.settings import as_list
@@ -25,75 +20,64 @@ from grpo.runs import charts, directory
 from rewards import short_name
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Template
 
-# Settings that concern the machine and its user, not what was learned
-NOT_ON_THE_CARD = (
-    *("output_dir", "run_name", "report_to"),
-    *("log_completions", "num_completions_to_print"),
-)
 REFRESH = 30  # seconds after which the page of a run that trains is reloaded, and at least between two versions of it
+# Keys of eval_*.json, and how people call them
+SHARES = {
+    "accuracy_lenient": "Accuracy, lenient",
+    "accuracy_strict": "Accuracy, strict",
+    "pass_1": "pass@1, sampled",
+    "maj_k": "maj@k, sampled",
+    "pass_k": "pass@k, sampled",
+    "format_strict": "Format, strict",
+    "format_soft": "Format, soft",
+    "truncated": "Truncated",
+}
+HEADINGS = {"before": "Before", "after": "After", "only": "Result"}
 
 # --- Reading ------------------------------------------------------------------------------------------------------
-
-
-def read_metrics(run: Path, key: str = "reward") -> list[dict[str, Any]]:
-    """The logs of optimizer steps in order, the later one where a resumed run logged a step again.
-
-    Args:
-        key: what such a log holds: `eval/n` those of accuracy while training, `eval_reward` TRL's evaluations.
-    """
-    steps = {line["step"]: line for line in read_lines(run / "metrics.jsonl") if key in line}
-    return [steps[step] for step in sorted(steps)]
-
-
-def _read_curves(run: Path) -> dict[str, charts.Curve]:
-    """A curve of every number that training and its evaluations logged, by its key in `metrics.jsonl`."""
-    curves, measured = charts.read_curves(read_metrics(run)), charts.read_curves(read_metrics(run, "eval/n"))
-    curves |= {key: curve for key, curve in measured.items() if key.startswith("eval/")}
-    sampled = [
-        {key.removeprefix("eval_"): value for key, value in line.items()} for line in read_metrics(run, "eval_reward")
-    ]
-    return curves | {f"eval_{key}": curve for key, curve in charts.read_curves(sampled).items()}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The file's objects, one a line; none where there is no file."""
     # not splitlines(): a completion may hold U+2028. After the last newline is what a killed run has half written
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
-    objects = []
-    for number, line in enumerate(lines, 1):
-        found = _object(line)
-        if found is None:
-            raise UserError(f"{path}, line {number} is not a JSON object; remove the line")
-        objects.append(found)
-    return objects
+    return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     """The file's JSON object; empty where there is no file."""
-    found = _object(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else {}
-    if found is None:
-        raise UserError(f"{path} is not a JSON object; remove it to read the run without it")
-    return found
+    return _object(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else {}
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _object(text: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{where} is not a JSON object; remove it to read the run without it")
+    return found
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """What was logged at each optimizer step, in order: the later value where a resumed run logged a step again."""
+    steps: dict[int, dict[str, Any]] = {}
+    for line in read_lines(run / "metrics.jsonl"):
+        if "reward" in line or "eval/n" in line:  # of training, or of the held-out questions
+            steps[line["step"]] = steps.get(line["step"], {}) | line
+    return [steps[step] for step in sorted(steps)]
 
 
 def read_facts(run: Path) -> dict[str, Any]:
-    """What the templates show, from the files that are there; UserError where one is broken, or all are missing."""
-    record, curves = _read_object(run / "run.json"), _read_curves(run)
-    evaluations = {when: _read_object(run / f"eval_{when}.json") for when in ("before", "after", "only")}
+    """The contents of the run's files; UserError where one is broken, or all are missing."""
+    record, curves = _read_object(run / "run.json"), charts.read_curves(read_metrics(run))
+    evaluations = {when: _read_object(run / f"eval_{when}.json") for when in HEADINGS}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     if not (record or curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
-    settings = record.get("settings") or {}
+    settings, comparison = record.get("settings") or {}, _read_object(run / "comparison.json")
     return {
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
@@ -105,17 +89,10 @@ def read_facts(run: Path) -> dict[str, Any]:
         "limits": _limits(record, settings, curves),
         "stages": record.get("stages") or [],
         "evaluations": evaluations,
-        "earned": _earned(evaluations),
-        "comparison": _read_object(run / "comparison.json"),
+        "results": _results(evaluations, comparison),
+        "comparison": comparison,
         "alarms": read_lines(run / "alarms.jsonl"),
     }
-
-
-def _earned(evaluations: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """The rewards that evaluations without gold answers measured: their keys, and how people call them."""
-    keys = dict.fromkeys(key for summary in evaluations.values() for key in summary if f"{key}_low" in summary)
-    names = {key: short_name(key.removeprefix("rewards/")) for key in keys if key.startswith("reward")}
-    return list((names | ({"reward": "Reward, weighted sum"} if "reward" in names else {})).items())
 
 
 def _status(run: Path, record: dict[str, Any]) -> str:
@@ -136,6 +113,37 @@ def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, 
     if "grad_norm" in curves and 0 < norm < 4 * max(curves["grad_norm"].values):  # farther away it would flatten these
         limits["grad_norm"] = norm
     return limits
+
+
+def _results(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Any]:
+    """By key of eval_*.json: its name, and a number with its interval for each evaluation and the paired change.
+
+    Rewards are there where questions without gold answers were evaluated; shares are in per cent.
+    """
+    found = dict.fromkeys(key for summary in evaluations.values() for key in summary)
+    earned = {key: short_name(key[8:]) for key in found if key.startswith("rewards/") and f"{key}_low" in found}
+    earned |= {"reward": "Reward, weighted sum"} if "reward_low" in found else {}
+    k = next((summary["k"] for summary in evaluations.values() if "k" in summary), "k")
+    shares = {key: name.replace("@k", f"@{k}") for key, name in SHARES.items()}
+    results = {}
+    for key, name in (earned | shares | {"mean_length": "Mean length, tokens"}).items():
+        unit, places = (100, ".1f") if key in SHARES else (1, ".1f" if key == "mean_length" else ".2f")
+        known = [summary[key] for summary in evaluations.values() if summary.get(key) is not None]
+        cells = [_cell(summary, key, unit, places) for summary in evaluations.values()]
+        if len(evaluations) == 2:
+            unpaired = {"difference": known[1] - known[0]} if len(known) == 2 else {}
+            paired = comparison.get(key.removeprefix("accuracy_")) or unpaired
+            cells.append(_cell(paired, "difference", unit, f"+{places}"))
+        if known:
+            results[key] = (name, cells)
+    return results
+
+
+def _cell(summary: dict[str, Any], key: str, unit: int, places: str) -> tuple[str, str]:
+    """A number and its interval as texts; a dash for no number, an empty text for no interval."""
+    numbers = [summary.get(key + end) for end in ("", "_low", "_high")]
+    value, *ends = ["–" if each is None else format(unit * each, places).replace("-", "−") for each in numbers]
+    return value, " to ".join(ends) if "–" not in ends else ""
 
 
 def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
@@ -161,89 +169,16 @@ def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]
     }
 
 
-# --- Writing ------------------------------------------------------------------------------------------------------
-
-
-def draw_curves(run: Path) -> Path:
-    """Write `curves.png`, the rewards while training beside the answers before and after, and return its path."""
-    facts = read_facts(run)
-    drawn = ("curves", "evaluations", "stages", "limits")
-    return charts.draw_curves(run / "curves.png", *(facts[name] for name in drawn))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes > 59:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _markdown(value: Any) -> str:
-    """Text that stays text: one line, with a backslash before all that Markdown or HTML could take for markup."""
-    if hasattr(value, "__html__"):  # the template says that it is safe
-        return str(value)
-    markup = r"[\\`*\[\]{}#|~>&$@]|<(?! )|:(?=//)|(?<=www)\.|(?<![^\W_])_|_(?![^\W_])"
-    return re.sub(markup, r"\\\g<0>", re.sub(r"\s+", " ", str(value)))
-
-
-def _code(value: Any) -> Markup:
-    """A code span in Markdown, in a table too."""
-    text = " ".join(str(value).split()).replace("`", "'").replace("|", "¦")
-    return Markup(f"`{text or '(empty)'}`")
-
-
-def _setting(value: Any) -> Any:
-    """A setting's value; whole numbers without `.0`, where a setting could be a ratio, too (save_steps)."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
-
-
-def _command(text: str) -> Markup:
-    """A command in the page, its flags in elements that no line breaks."""
-    return Markup(re.sub(r"(?<!\S)--\w{1,40}\b", r'<span class="flag">\g<0></span>', str(escape(text))))
-
-
-def _python(text: str) -> Markup:
-    """A string of Python, in a fenced block of Markdown."""
-    return Markup(json.dumps(text, ensure_ascii=False).replace("`", r"\x60"))
-
-
-@functools.cache
-def _environment(html: bool) -> "Environment":
-    """Of the page, which escapes what it is filled with, or of the model card, which does so for Markdown."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=html,
-        finalize=None if html else _markdown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"svg": charts.svg}
-    environment.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
-    environment.filters |= {"code": _code, "python": _python, "setting": _setting, "command": _command}
-    return environment
-
-
-def fill(template: str, path: Path, facts: dict[str, Any]) -> Path:
-    """Write the page or the card that the template makes of these facts, and return its path."""
-    text = _environment(path.suffix == ".html").get_template(template).render(facts)
-    part = path.with_name(f".{path.name}.part")  # a browser may load the page while it is written
-    try:
-        part.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)  # what a full disk has cut short
-    return path
+# --- The page and curves.png --------------------------------------------------------------------------------------
 
 
 def write(run: Path) -> Path:
     """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
     facts = read_facts(run)
     if facts["curves"]:
-        draw_curves(run)
-    return fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": None})
+        curves = _between(facts["evaluations"], facts["curves"]) | facts["curves"]
+        charts.draw_curves(run / "curves.png", curves, facts["stages"], facts["limits"])
+    return _write_page(run, facts)
 
 
 def refresh(run: Path, steps: int = 0) -> str:
@@ -258,39 +193,55 @@ def refresh(run: Path, steps: int = 0) -> str:
     try:
         facts = read_facts(run)
         now = {"every": REFRESH, "at": time.strftime("%H:%M:%S"), "steps": steps}
-        live = now if facts["status"] == "running" else None
-        fill("report.html.j2", run / "report.html", facts | {"examples": _examples(run), "live": live})
+        _write_page(run, facts, now if facts["status"] == "running" else None)
     except Exception as error:
         return reason_of(error)
     return ""
 
 
-def write_model_card(run: Path, **names: Any) -> Path:
-    """Write the model card, `README.md` beside the model; TRL's names for model and data are in `run.json` already."""
-    facts = read_facts(run) | {"adapter": (run / "adapter_config.json").is_file()}
-    facts["model_name_or_path"] = _hub_id(str(facts["settings"].get("model_name_or_path")))
-    facts["datasets"] = list(filter(None, map(_hub_id, as_list(facts["settings"].get("dataset_name")))))
-    facts |= {"license": _license(facts), "directory": run.resolve().name, "unimportant": NOT_ON_THE_CARD}
-    return fill("model_card.md.j2", run / "README.md", facts)
+def _between(evaluations: dict[str, dict[str, Any]], curves: dict[str, charts.Curve]) -> dict[str, charts.Curve]:
+    """The evaluations before and after as curves of two points, for a run without `eval_every`."""
+    if not {"before", "after"} <= evaluations.keys():
+        return {}
+    last = max(curve.steps[-1] for curve in curves.values())
+    ends = {0: evaluations["before"], last: evaluations["after"]}
+    lines = [{f"eval/{key}": value for key, value in ends[step].items()} | {"step": step} for step in ends]
+    return charts.read_curves(lines)
 
 
-def _hub_id(name: str) -> str | None:
-    """The Hub id that a name is, without a data set's configuration; None for a file, a directory or a text."""
-    pattern = r"([a-zA-Z0-9][\w.-]*(/[\w.-]+)?)(?<!\.jsonl|.\.json|..\.csv|arquet)(:[\w.-]+)?"
-    found = re.fullmatch(pattern, name, re.ASCII)
-    return found[1] if found and not Path(name).exists() else None
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes > 59:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _license(facts: dict[str, Any]) -> dict[str, str]:
-    """The license's keys in a model card's front matter: the base model's where its card is on this machine."""
-    base, hub_id = Path(str(facts["settings"].get("model_name_or_path"))), facts["model_name_or_path"]
-    with contextlib.suppress(OSError, ValueError):
-        head = (base / "README.md").read_text(encoding="utf-8").split("---\n", 2)[1:2]
-        found = yaml.safe_load(head[0]) if head else None
-        if isinstance(found, dict) and isinstance(found.get("license"), str):
-            return {key: str(found[key]) for key in ("license", "license_name", "license_link") if key in found}
-    named = {"license": "other", "license_name": "as-the-base-model"}
-    return named | ({"license_link": f"https://huggingface.co/{hub_id}"} if hub_id else {})
+def _setting(value: Any) -> Any:
+    """A setting's value; whole numbers without `.0`, where a setting could be a ratio, too (save_steps)."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
+
+
+@functools.cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folder = FileSystemLoader(Path(__file__).with_name("templates"))
+    rules: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    page = Environment(loader=folder, **rules)  # it escapes: models write markup
+    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name, "setting": _setting}
+    return page.get_template("report.html.j2")
+
+
+def _write_page(run: Path, facts: dict[str, Any], live: dict[str, Any] | None = None) -> Path:
+    shown = {"examples": _examples(run), "live": live, "headings": HEADINGS, "image": charts.image}
+    text = _template().render(facts | shown)
+    path, part = run / "report.html", run / ".report.html.part"  # a browser may load the page while it is written
+    try:
+        part.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)  # what a full disk has cut short
+    return path
 
 
 def main(argv: list[str] | None = None) -> int:

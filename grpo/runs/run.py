@@ -82,13 +82,11 @@ class Run:
         self.training = self._trained = True
 
     def end(self, status: str = "finished") -> None:
-        """Write how the run ended, the model card and the report, and say what to do next."""
+        """Write how the run ended and the report, and say what to do next."""
         if self.stopped:
             status = f"{'stopped' if self.status == STOPPED else 'interrupted'} by {self.reason}"
         if is_first_process():
             self._note(status)
-            if self._trained:
-                report.write_model_card(self.output)
             written, complete = report.write(self.output), self._trained and not self.stopped
             say(f"Saved in {self.output}" + ("" if complete else f"; the report is {written}"))
             if self.stopped:

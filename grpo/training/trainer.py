@@ -38,7 +38,7 @@ from grpo.policy.sampling import Sampling
 from grpo.rewarding import groups
 from grpo.rewarding.guard import RewardGuard
 from grpo.rewarding.judge import Judge
-from grpo.runs import checkpoints, report
+from grpo.runs import checkpoints, model_card
 from grpo.training import attention, micro_batches, packable, packing
 from grpo.training.micro_batches import Batch, Plan
 
@@ -362,12 +362,11 @@ class LeanGRPOTrainer(GRPOTrainer):
             checkpoints.remove_old(run, keep, self.state.best_model_checkpoint)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Ours where the directory holds the record of a run, which TRL's would replace at each save."""
+        """TRL's, completed with the results where the directory holds a run."""
+        super().create_model_card(*args, **kwargs)
         output = Path(self.args.output_dir or "")
-        if not (output / "run.json").exists():
-            super().create_model_card(*args, **kwargs)
-        elif self.is_world_process_zero():
-            report.write_model_card(output)
+        if self.is_world_process_zero() and (output / "run.json").exists():
+            model_card.complete(output)
 
 
 class _InEpochs(RepeatSampler):

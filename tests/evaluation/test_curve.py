@@ -155,5 +155,3 @@ def test_trls_own_evaluation_runs_beside_it(tiny_run, capfd):
     assert [line["step"] for line in others if "reward" in line] == [2]
     shown = [line.split() for line in capfd.readouterr().out.splitlines()]
     assert len([words for words in shown if words[:2] == ["eval", f"{sampled[0]['eval_reward']:.2f}"]]) >= 1
-    page = Path("run/report.html").read_text()
-    assert "TRL's evaluation" in page and "Accuracy while it trained" in page

@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 
 from grpo.evaluation import comparison
 
-HOSTILE = "</pre></title></style>--><script>alert(1)</script><img src=x onerror=alert(1)>'\"{{ 7 * 6 }}\n---\n`|[a](b)"
 PARTS = ("run.json", "metrics.jsonl", "eval_before.json", "eval_after.json", "comparison.json", "alarms.jsonl")
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 

@@ -1,14 +1,16 @@
 """grpo/runs/report.py reads a run's files and shows them, whatever is missing and whatever a model wrote."""
 
+import base64
 import itertools
 import json
 import platform
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-import yaml
-from helpers_report import HOSTILE, PARTS, Page, write_run
+from helpers_report import PARTS, Page, write_run
+from matplotlib.figure import Figure
 
 from grpo.core.errors import UserError
 from grpo.runs import charts, directory, report
@@ -23,7 +25,7 @@ def no_picture(monkeypatch):
 @pytest.fixture
 def undrawn(no_picture, monkeypatch):
     """A report without any curve."""
-    monkeypatch.setattr(charts, "svg", lambda *_, **__: "")
+    monkeypatch.setattr(charts, "image", lambda *_, **__: "")
 
 
 @pytest.fixture
@@ -109,25 +111,24 @@ def measured(step, share):
 
 def test_accuracy_while_training_is_a_curve_with_its_interval(run, no_picture):
     page = Page(report.write(run)).text
-    assert "Accuracy while it trained" not in page
+    assert "Lenient accuracy 50 →" not in page
     add_metrics(run, measured(0, 0.5), measured(12, 0.625), measured(24, 0.75), measured(12, 0.25))  # resumed at 11
-    curves = report._read_curves(run)
+    curves = report.read_facts(run)["curves"]
     curve = curves["eval/accuracy_lenient"]
     assert (curve.steps, curve.values) == ([0, 12, 24], [50, 25, 75])
     assert (curve.lows, curve.highs) == ([37.5, 12.5, 62.5], [62.5, 37.5, 87.5])
     assert curves["eval/accuracy_strict"].values == [25, 12.5, 37.5] and curves["reward"].steps[-1] == 24
     change_record(run, settings={"eval_every": 12})
     page = Page(report.write(run)).text
-    assert "Accuracy while it trained" in page and "Lenient accuracy 50 → 75" in page
+    assert "Lenient accuracy 50 → 75 per cent of 8 held-out questions, every 12 steps" in page
 
 
 def test_without_gold_answers_the_reward_has_the_curve(run, undrawn):
     shares = {"eval/n": 8, "eval/format_strict": 0.5, "eval/reward": 2.5, "eval/reward_low": 2, "eval/reward_high": 3}
     add_metrics(run, {"step": 0, **shares})
     page = Page(report.write(run)).text
-    assert "Reward of greedy answers while it trained 8 held-out questions" in page
-    assert "Reward 2.5 → 2.5 weighted sum" in page and "Strict format 50 → 50" in page
-    curve = report._read_curves(run)["eval/reward"]
+    assert "Reward of greedy answers 2.5 → 2.5 8 held-out questions" in page
+    curve = report.read_facts(run)["curves"]["eval/reward"]
     assert (curve.lows, curve.highs) == ([2], [3])
 
 
@@ -142,16 +143,16 @@ def test_any_subset_of_the_files_makes_a_report(tmp_path, undrawn):
                 report.write(run)
             continue
         text = Page(report.write(run)).text
-        assert ("What the policy earned" in text) == ("metrics.jsonl" in kept)
+        assert ("Learning curves" in text) == ("metrics.jsonl" in kept)
         assert ("held-out questions" in text) == bool({"eval_before.json", "eval_after.json"} & set(kept))
         assert ("not finished: it was killed, or still trains" in text) == ("run.json" not in kept)
-        assert report.write_model_card(run).exists()
 
 
 def test_the_page_needs_nothing_and_fits_phones_and_the_dark(run, no_picture):
     page = Page(report.write(run))
     html = (run / "report.html").read_text()
-    assert not [attrs for _, attrs in page.elements if {"src", "href", "srcset", "data"} & attrs.keys()]
+    addresses = [attrs.get("src") or attrs.get("href") for _, attrs in page.elements if {"src", "href"} & attrs.keys()]
+    assert len(addresses) > 5 and all(address.startswith("data:image/svg+xml;base64,") for address in addresses)
     assert not re.search(r"https?:|url\(|@import|<link|<base", html)
     assert 'name="viewport" content="width=device-width' in html and "prefers-color-scheme: dark" in html
 
@@ -198,76 +199,50 @@ def test_a_run_that_was_killed_is_told_from_one_that_trains(run, undrawn):
 
 
 def test_two_reports_of_one_run_are_the_same(run):
-    first = [path.read_bytes() for path in (report.write(run), run / "curves.png", report.write_model_card(run))]
-    assert first == [
-        path.read_bytes() for path in (report.write(run), run / "curves.png", report.write_model_card(run))
-    ]
+    first, second = ([report.write(run).read_bytes(), (run / "curves.png").read_bytes()] for _ in range(2))
+    assert first == second
 
 
 def test_curves_are_a_picture_without_an_evaluation_too(run):
     for name in ("eval_after.json", "eval_before.json"):
         (run / name).unlink()
-        picture = report.draw_curves(run).read_bytes()
+        report.write(run)
+        picture = (run / "curves.png").read_bytes()
         assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
 
 
-# --- The model card -----------------------------------------------------------------------------------------------
+def test_a_run_whose_rewards_were_never_numbers_has_a_report(run):
+    for name in ("eval_after.json", "eval_before.json", "comparison.json", "metrics.jsonl"):
+        (run / name).unlink()
+    add_metrics(run, {"step": 1, "reward": None, "rewards/own/mean": None, "loss": 0.5})
+    assert "Learning curves" in Page(report.write(run)).text and (run / "curves.png").exists()
 
 
-def front_matter(card):
-    _, head, body = card.read_text(encoding="utf-8").split("---\n", 2)
-    return yaml.safe_load(head), body
+def test_the_picture_has_the_accuracies_at_both_ends(run, undrawn, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(charts, "draw_curves", lambda path, curves, *_: drawn.append(curves))
+    report.write(run)
+    curve = drawn[0]["eval/accuracy_lenient"]
+    assert (curve.steps, curve.values, curve.lows) == ([0, 24], [50, 62.5], [43.75, 56.25])
+    add_metrics(run, measured(0, 0.5), measured(12, 0.625), measured(24, 0.75))
+    report.write(run)
+    assert drawn[1]["eval/accuracy_lenient"].steps == [0, 12, 24]
 
 
-def test_the_model_card_says_what_how_and_how_well(run):
-    (run / "adapter_config.json").write_text("{}")
-    head, body = front_matter(report.write_model_card(run))
-    assert head == {
-        "library_name": "peft",
-        "pipeline_tag": "text-generation",
-        "base_model": "Qwen/Qwen2.5-0.5B-Instruct",
-        "datasets": ["openai/gsm8k"],
-        "license": "other",
-        "license_name": "as-the-base-model",
-        "license_link": "https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct",
-        "tags": ["trl", "grpo", "reinforcement-learning", "reasoning", "lora"],
-    }
-    assert "| Accuracy, lenient | 50.0 (43.8 – 56.2) | 62.5 (56.2 – 68.8) |" in body
-    assert "> Too small to tell: plain." in body and "shao2024deepseekmath" in body and "TRL" in body
-    assert "| `learning_rate` | `5e-06` | `0.0001` |" in body
-    code = re.search(r"```python\n(.*?)```", body, re.DOTALL)[1]
-    compile(code, "card", "exec")
-    assert '"role": "system", "content": "Respond so:' in code
+def test_a_chart_holds_what_it_is_given():
+    curve = charts.Curve([10, 20, 30], [0.1, 0.3, 0.2], [0, 0.2, 0.1], [0.2, 0.4, 0.3])
+    stages, alarms = [{"first_step": 20}], [{"step": 25}, {"step": 500}, {"step": "?"}]
+    axes = Figure().add_subplot()
+    charts.draw(axes, curve, stages, alarms, limit=2, beside=[(curve, "good")])
+    assert axes.get_xlim() == (10, 30) and axes.get_ylim() == (0, 2)
+    assert sorted(float(line.get_xdata()[0]) for line in axes.lines) == [0, 10, 10, 20, 25]  # 0: the limit, across
 
 
-def test_the_card_leaves_this_machine_out(run):
-    change_record(run, changed={key: {"inline": None, "run": "x"} for key in ("output_dir", "report_to", "seed")})
-    _, body = front_matter(report.write_model_card(run))
-    assert 'model="your-name/run")' in body and "`seed`" in body
-    assert "outputs/" not in body and "`output_dir`" not in body and "`report_to`" not in body
-
-
-@pytest.mark.parametrize("name", ["assets/demo/model", "here", "rows.csv"])
-def test_local_paths_are_no_hub_ids(run, name):
-    Path("here").mkdir()
-    change_record(run, settings={"model_name_or_path": name, "dataset_name": name})
-    head, _ = front_matter(report.write_model_card(run))
-    assert "base_model" not in head and "datasets" not in head
-
-
-@pytest.mark.parametrize("name", [HOSTILE, "org/name\nlicense: mit"])
-def test_names_can_break_neither_front_matter_nor_markdown(tmp_path, name):
-    run = write_run(tmp_path / "run", name)
-    change_record(run, settings={"model_name_or_path": name, "dataset_name": name})
-    head, body = front_matter(report.write_model_card(run))
-    assert head.keys() == {"library_name", "pipeline_tag", "tags", "license", "license_name"}
-    code = re.search(r"```python\n(.*?)```", body, re.DOTALL)
-    compile(code[1], "card", "exec")
-    prose = re.sub(r"```.*?```|`[^`\n]*`", "", body, flags=re.DOTALL)  # code is text
-    assert not re.search(r"(?<!\\)[<`]|&#", prose)
-    assert not re.search(r"\[a\]|(?<!\\)\]\(|(?m:^---)|(?m:^- a)|(?m:^license)", prose)
-    columns = [line.count("|") for line in prose.splitlines() if line.startswith("|")]
-    assert set(columns) == {4}  # no name adds a column: three columns in both tables
+@pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [-0.5], [1e-9, 2e-9], [-3.0, 1e6]])
+def test_any_numbers_can_be_drawn(values):
+    curve = charts.Curve([*range(len(values))], values, values, values)
+    picture = base64.b64decode(charts.image(curve, 330, 165).partition("base64,")[2])
+    assert ElementTree.fromstring(picture).tag.endswith("svg") and b"nan" not in picture.lower()
 
 
 # --- The command line ---------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def test_a_signal_ends_the_step_saves_and_reports(tiny_run, monkeypatch, capfd):
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted by SIGTERM"
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 2]
     assert (run / "report.html").exists() and not (run / "eval_after.json").exists()
+    assert "Optimizer steps: 2 (interrupted by SIGTERM)" in (run / "README.md").read_text()
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "finished" and [s["from_step"] for s in record["sessions"]] == [0, 2]

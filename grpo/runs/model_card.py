@@ -1,0 +1,72 @@
+"""Complete TRL's model card with what a run learned, from which data and rewards, and with which prompt."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+from grpo.core.settings import as_list
+from grpo.runs import charts, report
+from rewards import short_name
+
+
+def complete(run: Path) -> None:
+    """Add to the card that TRL has written, `README.md`, what the run's files say; none of its paths."""
+    card, facts = ModelCard.load(run / "README.md"), report.read_facts(run)
+    names = as_list(facts["settings"].get("dataset_name"))
+    card.data.datasets = [name.partition(":")[0] for name in names if _is_hub_id(name)] or None
+    if (run / "adapter_config.json").exists():
+        card.data.library_name = "peft"
+    # TRL writes None for what has no Hub id
+    text = card.text.replace("[None](https://huggingface.co/None)", "a local model")
+    text = text.replace('model="None"', f'model="your-name/{run.resolve().name}"')
+    opening, heading, rest = text.partition("## Quick start")
+    card.text = "\n".join([opening.rstrip(), "", *_results(facts), *_training(facts), heading]) + rest
+    card.save(run / "README.md")
+
+
+def _is_hub_id(name: str) -> bool:
+    """Whether a data set is the Hub's: `id` or `id:configuration`."""
+    try:
+        validate_repo_id(name.partition(":")[0])
+    except HFValidationError:
+        return False
+    return not Path(name).exists()
+
+
+def _results(facts: dict[str, Any]) -> list[str]:
+    """The sentence and the table, as lines of Markdown."""
+    evaluations, sentence = facts["evaluations"], facts["comparison"].get("sentence")
+    if not evaluations:
+        return []
+    columns = [report.HEADINGS[when] for when in evaluations] + ["Change"] * (len(evaluations) == 2)
+    lines = ["## Results", "", *([f"**{sentence}**", ""] if sentence else [])]
+    asked = next(iter(evaluations.values()))["n"]
+    lines += [f"{asked} held-out questions, one greedy completion each. Shares in per cent, 95 % intervals.", ""]
+    lines += [f"| | {' | '.join(columns)} |", "| :-- |" + " --: |" * len(columns)]
+    for name, cells in facts["results"].values():
+        texts = [f"{value} ({interval})" if interval else value for value, interval in cells]
+        lines.append(f"| {name} | {' | '.join(texts)} |")
+    return [*lines, ""]
+
+
+def _training(facts: dict[str, Any]) -> list[str]:
+    """Data, steps, rewards with their weights, and the prompt, as lines of Markdown."""
+    settings, prompt = facts["settings"], facts["record"].get("prompt") or {}
+    lines = ["## Training data, rewards and prompt", ""]
+    for name in as_list(settings.get("dataset_name")):
+        lines.append(f"- Data: `{name if _is_hub_id(name) else Path(name).name}`")
+    if "reward" in facts["curves"]:
+        lines.append(f"- Optimizer steps: {facts['curves']['reward'].steps[-1]} ({facts['status']})")
+    for stage in facts["stages"] or [settings | {"name": "Rewards"}]:
+        names = stage.get("reward_funcs") or []
+        weights = stage.get("reward_weights") or [1.0] * len(names)
+        parts = [f"`{short_name(name)}` × {charts.number(each)}" for name, each in zip(names, weights, strict=True)]
+        lines.append(f"- {stage['name']}: {', '.join(parts)}")
+    if text := prompt.get("system" if prompt.get("chat") else "opening"):
+        shots = f", and with {settings['num_shots']} worked examples" if settings.get("num_shots") else ""
+        lines += ["", f"Ask it as it was trained, with this prompt{shots}:", ""]
+        lines.append(textwrap.indent(text.strip("\n"), "    "))
+    return [*lines, ""]
