@@ -150,7 +150,6 @@ def resolve(hyperparameters: dict[str, Any], argv: list[str] | None = None, merg
         argv=argv,
         stages=merged.stages,
         typed=merged.typed,
-        claimed=run_directory.last_written(Path(claim.output_dir)),
     )
     if claim.checkpoint:
         notes += resume.compare(Path(claim.checkpoint), config.settings(), merged.geometry.world_size)

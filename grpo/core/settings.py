@@ -257,7 +257,6 @@ class Config:
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
-    claimed: int | None = None  # when the directory's run.json was last written, as it was chosen (last_written)
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

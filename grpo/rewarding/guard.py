@@ -20,8 +20,8 @@ from trl.trainer.utils import is_async_callable
 from grpo.core import out_of_memory
 from grpo.core.errors import UserError
 from grpo.core.processes import show
-from grpo.core.redaction import for_rich
-from grpo.runs.record import append_line, mask
+from grpo.core.redaction import for_rich, mask
+from grpo.runs.record import append_line
 from rewards import completion_text
 
 if TYPE_CHECKING:
