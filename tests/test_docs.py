@@ -26,8 +26,7 @@ from torch.distributed import run as torchrun
 import rewards
 import train_grpo
 from grpo.__main__ import main as tool
-from grpo.config import arguments
-from grpo.config.configure import configure
+from grpo.config.configure import Parser, configure
 from grpo.training.alarms import ALARMS
 
 NOT_RUN = {  # command: why
@@ -289,7 +288,7 @@ def test_every_flag_in_backticks_exists(page):
     parsers = (launch_command_parser(), torchrun.get_args_parser())
     launchers = {option.strip("-") for parser in parsers for option in parser._option_string_actions}
     others = {found for text in SOURCES.values() for found in re.findall(r"\"--([a-z][a-z0-9_-]*)\"", text)}
-    assert not flags - set(arguments.Parser().keys) - others - launchers - FOREIGN
+    assert not flags - set(Parser().settings) - others - launchers - FOREIGN
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

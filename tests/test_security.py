@@ -21,7 +21,7 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import evaluate
 from grpo.rewarding.judge import Judge
-from grpo.runs import charts, checkpoints, report
+from grpo.runs import charts, report
 from grpo.training import console
 
 RAN = Path("the-payload-ran")
@@ -91,14 +91,11 @@ def test_pickles_beside_a_model_are_not_opened(copy_model, tiny_run):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_runs_no_code_at_a_resume(tiny_run, learned, capfd):
-    """Pickles that are no archives: tests/runs/test_checkpoints.py."""
+@pytest.mark.parametrize(("name", "raw"), [("optimizer.pt", False), ("optimizer.pt", True), ("rng_state.pth", False)])
+def test_a_checkpoint_runs_no_code_at_a_resume(name, raw, tiny_run, learned, capfd):
     run = learned.copy()
-    checkpoint = run / "checkpoint-1"
     shutil.rmtree(run / "checkpoint-2")
-    plant(checkpoint / "optimizer.pt")
-    checkpoints.break_seal(checkpoint)
-    checkpoints.seal(checkpoint, 1)  # by somebody who knows how
+    plant(run / "checkpoint-1" / name, raw)
     resume = tiny_run(model_name_or_path=str(DEMO / "model"), resume_from_checkpoint="auto", eval_samples="2")
     assert train_grpo.main(resume) == 2
     line = one_error(capfd)

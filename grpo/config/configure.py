@@ -204,6 +204,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
+        argv = [*argv, "--dataset_name", IN_MEMORY]
     if settings["eval_samples"] == 0 and "eval_every" in recipe - typed:
         settings["eval_every"] = None
     validate.check(settings, typed)

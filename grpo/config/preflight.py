@@ -26,7 +26,7 @@ from grpo.rewarding import probe
 from grpo.rewarding.answers import kind_of
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, refuse_collisions, refuse_missing, weights_of
-from grpo.runs import hub, trackers
+from grpo.runs import hub
 from grpo.training import attention
 from rewards import XML_COT_FORMAT, short_name, template_parts
 
@@ -277,7 +277,7 @@ def about_surroundings(config: Config) -> Iterator[Check]:
             yield Check(
                 "ok", "adaptive", f"{names}: weights follow their success, {low:g} to {high:g} times their own"
             )
-        yield Check("ok", "tracker", trackers.describe(config.training))
+        yield Check("ok", "tracker", ", ".join(config.training.report_to or ["none"]))
         if config.training.push_to_hub:
             yield hub.check(config.training)
     resume = config.training.resume_from_checkpoint

@@ -16,7 +16,7 @@ from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
-from grpo.runs.resume import unchanged
+from grpo.runs.resume import changes
 from grpo.runs.run import Run, open_run
 
 COLOURS = {"got_better": "bold green", "got_worse": "bold red"}  # of a verdict; all others say less than was hoped
@@ -33,7 +33,7 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
         return None
     checkpoint = config.training.resume_from_checkpoint
     saved = None
-    if checkpoint and unchanged(checkpoint, config.settings()):
+    if checkpoint and not changes(Path(checkpoint), config.settings()):
         saved = _saved(Path(checkpoint).parent, data, config.script.eval_num_samples)
     known: Evaluation | None = broadcast_object_list([saved])[0]  # the main process', since all must do the same
     if known:

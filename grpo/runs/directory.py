@@ -1,7 +1,6 @@
-"""Which directory a run writes, which checkpoint it resumes from, and that nobody else writes there meanwhile."""
+"""Choose and lock a run's directory, and choose the checkpoint that it resumes from."""
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -22,9 +21,9 @@ WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or dele
 
 
 def default_names(model_name_or_path: str, dataset_name: str | list[str], eval_only: bool = False) -> tuple[str, str]:
-    """Unset `output_dir` and `run_name` follow from the model's name (family and size) and the data sets'.
+    """Name a run after its model (family and size) and its data: `output_dir` and `run_name`, where they are unset.
 
-    An evaluation alone is called after all of the model's name.
+    An evaluation alone has all of the model's name.
 
     >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
     ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
@@ -36,9 +35,9 @@ def default_names(model_name_or_path: str, dataset_name: str | list[str], eval_o
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
     # a run that starts from another one's model keeps its name
-    name = (
-        f"{family}-{size[0].upper()}-GRPO" if family and size else re.sub(r"(-GRPO(-\d+)?)?$", "-GRPO", base, count=1)
-    )
+    name = re.sub(r"(-GRPO(-\d+)?)?$", "-GRPO", base, count=1)
+    if family and size:
+        name = f"{family}-{size[0].upper()}-GRPO"
     if eval_only:
         name = f"{base}-eval"
     data = "+".join(map(data_label, as_list(dataset_name)))
@@ -80,7 +79,7 @@ class Claim(NamedTuple):
 
 
 def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim:
-    """Which directory a run writes, and what it resumes from; creates nothing.
+    """Choose the directory that a run writes, and what it resumes from; creates nothing.
 
     Args:
         output_dir: as the user set it; None: `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
@@ -89,21 +88,13 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim
     Raises:
         UserError: there is nothing to resume from, or a run would be overwritten.
     """
-    try:
-        return _claim(output_dir, default_dir, resume)
-    except OSError as error:  # a name that is too long
-        name = error.filename or output_dir
-        raise UserError(f"output_dir: {str(name)!r} cannot be used ({error.strerror}); use another one") from None
-
-
-def _claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim:
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
     if output_dir:
         newest = free = Path(output_dir)
-    else:  # the last that holds a run, and the first that is neither a run's nor about to be
+    else:  # the last that holds a run, and the first that neither holds one nor is about to
         names = [Path(default_dir)]
-        while holds_run(names[-1]) or (names[-1] / LOCK).exists():
+        while holds_run(names[-1]) or is_held(names[-1]):
             names.append(Path(f"{default_dir}-{len(names) + 1}"))
         newest, free = next(filter(holds_run, reversed(names)), names[0]), names[-1]
     if resume == "auto":
@@ -114,7 +105,7 @@ def _claim(output_dir: str | None, default_dir: str, resume: str | None) -> Clai
 
 
 def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
-    """Resume from this checkpoint: in its own run if it is the newest there, otherwise in a directory of its own."""
+    """Resume from this checkpoint: in its own run if it is the newest there, otherwise in another directory."""
     if reason := checkpoints.problem_with(checkpoint):
         weights = f", or start a new run from its weights (--model_name_or_path {checkpoint})"
         raise UserError(
@@ -137,20 +128,19 @@ def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
 def _resume_newest(run: Path) -> Claim:
     """Resume from a run's newest complete checkpoint.
 
-    A run that was killed before it had one starts again, from another run's checkpoint if it had: nothing in it is
-    worth keeping. So does a run that torchrun restarts (--max_restarts) before there is anything. Whatever else has no
-    complete checkpoint is left as it is.
+    A run that was killed before it had one starts again as it had started: from the beginning, or from another run's
+    checkpoint. Any other run without a complete checkpoint is left as it is.
     """
     found, skipped = checkpoints.newest(run)
     if found is not None:
         return Claim(str(run), str(found), tuple(f"note: {line}; it is skipped" for line in skipped))
-    if not holds_run(run) and not int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+    if not holds_run(run):
         raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
-    weights = any(run.glob("*.safetensors"))
-    broken_off = str(recorded(run, "status")).startswith(("running", "interrupted", "failed"))
-    sealed = any(map(checkpoints.is_sealed, checkpoints.all_of(run)))
     origin = recorded(run, "settings", "resume_from_checkpoint")
-    if not holds_run(run) or (broken_off and not weights and not sealed and _can_begin_again(origin, run)):
+    broken_off = str(recorded(run, "status")).startswith(("running", "interrupted", "failed"))
+    weights = any(run.glob("*.safetensors"))
+    kept = weights or any(map(checkpoints.is_sealed, checkpoints.all_of(run)))
+    if broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
         start = origin or "the beginning"
         return Claim(str(run), origin, (f"note: {run} has no checkpoint yet; starting from {start}",))
     detail = f" ({'; '.join(skipped)})" if skipped else ""
@@ -161,13 +151,6 @@ def _resume_newest(run: Path) -> Claim:
     )
 
 
-def _can_begin_again(origin: str | None, run: Path) -> bool:
-    """True for a run that began at the beginning, or at a checkpoint of another run that is still whole."""
-    return origin is None or (
-        Path(origin).resolve().parent != run.resolve() and not checkpoints.problem_with(Path(origin))
-    )
-
-
 # --- One writer -----------------------------------------------------------------------------------------------------
 
 
@@ -175,46 +158,52 @@ def refuse_unwritable(directory: Path) -> None:
     """UserError where the directory cannot be made or written; writes nothing."""
     existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        why = "does not let you write" if existing.is_dir() else "is in the way"
-        raise UserError(f"output_dir: {str(directory)!r} cannot be written: {str(existing)!r} {why}; use another name")
-
-
-def last_written(directory: Path) -> int | None:
-    """When the directory's `run.json` was last written, in nanoseconds; None where there is none."""
-    try:
-        return (directory / "run.json").stat().st_mtime_ns
-    except OSError:
-        return None
+        raise UserError(
+            f"output_dir: {str(directory)!r} cannot be written: {str(existing)!r} is not a directory that you may "
+            "write; use another name"
+        )
 
 
 @contextlib.contextmanager
-def held(directory: Path, claimed: int | None) -> Iterator[None]:
+def held(directory: Path, checkpoint: str | None = None) -> Iterator[None]:
     """Make the directory, and let no other process write a run there meanwhile; the first process locks for all.
 
-    The lock goes with the process, however that ends. Where nothing was written, the directory is removed again.
+    The system unlocks it when the process ends, however that happens. A new directory that is left without a run's
+    files is removed again.
 
     Args:
-        claimed: `last_written` of when the directory was claimed: of two runs that start at once, one is refused here
-            even if the other has ended meanwhile.
+        checkpoint: what the run resumes from, if anything.
 
     Raises:
-        UserError: another process holds it, or has written it meanwhile.
+        UserError: another process writes there, or has finished a run there since this one chose the directory.
     """
     if not is_first_process():
         yield
         return
     new = not directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with _lock(directory):
-            if last_written(directory) != claimed:
-                raise UserError(
-                    f"output_dir: {str(directory)!r} was written by another run since this one started; {WAYS_OUT}"
-                )
+    with _lock(directory):
+        if checkpoint is None and recorded(directory, "status") == "finished":
+            raise UserError(f"output_dir: {str(directory)!r} already holds a run; {WAYS_OUT}")
+        try:
             yield
-    finally:
-        if new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:  # TRL makes completions
-            shutil.rmtree(directory)
+        finally:
+            if new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:  # TRL's, empty
+                shutil.rmtree(directory)
+
+
+def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return FileLock(directory / LOCK).acquire(timeout=0)
+    except Timeout:
+        process = recorded(directory, "process") or {}
+        who = f"process {process.get('id', 'unknown')} on {process.get('host', 'an unknown machine')}"
+        raise UserError(
+            f"output_dir: {str(directory)!r} is being written by another run ({who}); wait until it ends, stop it, "
+            f"or use another name (if there is no such process, delete {directory / LOCK})"
+        ) from None
+    except OSError as error:
+        raise UserError(f"output_dir: {str(directory)!r} cannot be written ({error.strerror})") from None
 
 
 def is_held(directory: Path) -> bool:
@@ -226,21 +215,3 @@ def is_held(directory: Path) -> bool:
             return False
     except (Timeout, OSError):
         return True
-
-
-def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
-    try:
-        return FileLock(directory / LOCK).acquire(timeout=0)
-    except Timeout:
-        process = recorded(directory, "process") or {}
-        who = f"process {process.get('id', 'unknown')} on {process.get('host', 'an unknown machine')}"
-        raise UserError(
-            f"output_dir: {str(directory)!r} is being written by another run ({who}); wait until it ends, stop it, "
-            f"or use another name (if there is no such process, delete {directory / LOCK})"
-        ) from None
-    except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
-            raise UserError(
-                f"output_dir: {str(directory)!r}: its file system has no locks; use another output_dir"
-            ) from None
-        raise UserError(f"output_dir: {str(directory / LOCK)!r} cannot be written ({error.strerror})") from None

@@ -1,22 +1,19 @@
-"""Whether the Hub takes the model, asked before training, and how the model gets there afterwards."""
+"""Check access to the Hub before training, and push the model after it."""
 
 import shlex
-from typing import TYPE_CHECKING
+
+from huggingface_hub import HfApi
+from trl import GRPOConfig, GRPOTrainer
 
 from grpo.core.checklist import Check
 from grpo.core.errors import one_line
 
-if TYPE_CHECKING:
-    from trl import GRPOConfig, GRPOTrainer
-
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
 
 
-def check(training: "GRPOConfig") -> Check:
-    """A line of preflight's table: who pushes where; UserError where the Hub cannot be asked."""
-    from huggingface_hub import HfApi
-
-    with one_line("push_to_hub: the Hub refuses the model (", f"); {LOGIN}", kinds=(OSError,)):
+def check(training: GRPOConfig) -> Check:
+    """A line of preflight's table: who pushes where; UserError where the Hub cannot be reached."""
+    with one_line("push_to_hub: the Hub refuses the model (", f"); {LOGIN}"):
         user = HfApi().whoami()
     finding = f"{training.hub_model_id or training.output_dir}, as {user['name']}"
     if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
@@ -24,10 +21,10 @@ def check(training: "GRPOConfig") -> Check:
     return Check("ok", "push_to_hub", finding)
 
 
-def push(trainer: "GRPOTrainer") -> None:
-    """Upload the run directory without its checkpoints; TRL writes the model card (`create_model_card`)."""
+def push(trainer: GRPOTrainer) -> None:
+    """Upload the run's directory without its checkpoints."""
     output = str(trainer.args.output_dir)
     command = shlex.join(["hf", "upload", str(trainer.hub_model_id), output, "--exclude", "checkpoint-*/*"])
     remedy = f"it is complete in {output}; to upload it: {command}"
-    with one_line("push_to_hub: the Hub refuses the model (", f"); {remedy}", kinds=(OSError,)):
+    with one_line("push_to_hub: the Hub refuses the model (", f"); {remedy}"):
         trainer.push_to_hub()

@@ -1,18 +1,18 @@
-"""Whether a resumed run still has the settings and the data that its checkpoint was made with."""
+"""Compare a run that resumes with the run that wrote its checkpoint: settings, data, processes, versions."""
 
 import hashlib
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from datasets import Dataset
 
 from grpo.core.errors import UserError
 from grpo.core.settings import Config
+from grpo.core.versions import versions
 from grpo.runs import checkpoints
-from grpo.runs.record import versions, without_nan
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from grpo.runs.record import without_nan
 
 # Another value would change the meaning of the checkpoint's place in the data, or of its optimizer's state
 MUST_MATCH = (
@@ -21,13 +21,15 @@ MUST_MATCH = (
     *("lora_target_modules", "dtype"),
 )
 # These decide what is shown, kept or measured, or how fast; they do not change what is learned
-FREE = (
+MAY_CHANGE = (
     *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "stop_on_alarm"),
     *("dry_run", "merge_lora", "ddp_timeout", "disable_tqdm", "dataset_name", "dataset_config", "dataset_split"),
     *("max_samples", "packed", "pack_tokens", "max_faulty_rewards", "allow_custom_rewards", "trackio_space_id"),
     *("gradient_checkpointing", "activation_checkpointing"),
 )
-FREE_PREFIXES = ("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb")
+MAY_CHANGE_PREFIXES = (
+    *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb"),
+)
 
 
 class _Without(logging.Filter):
@@ -39,7 +41,7 @@ class _Without(logging.Filter):
         return self.text not in record.getMessage()
 
 
-# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which are FREE, of the batch, which MUST_MATCH,
+# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which may change, of the batch, which must not,
 # and of a tied head, which checkpoints hold once
 for module, text in (
     ("trainer_utils", "do not match the ones in the `trainer_state.json`"),
@@ -48,8 +50,8 @@ for module, text in (
     logging.getLogger(f"transformers.{module}").addFilter(_Without(text))
 
 
-def facts(config: Config, rows: "Dataset") -> dict[str, Any]:
-    """What the seals of this run's checkpoints record: settings, data, versions.
+def facts(config: Config, rows: Dataset) -> dict[str, Any]:
+    """Settings, data and versions, for the seals of this run's checkpoints.
 
     Raises:
         UserError: the checkpoint to resume from was trained on other rows.
@@ -64,7 +66,7 @@ def facts(config: Config, rows: "Dataset") -> dict[str, Any]:
 
 
 def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list[str]:
-    """A note for whatever differs from the checkpoint's run.
+    """A note for each difference from the checkpoint's run that changes what comes next.
 
     Raises:
         UserError: a changed setting makes this checkpoint unusable.
@@ -76,19 +78,19 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
             f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before}, "
             f"{_or_new_run(checkpoint)}"
         )
-    then, now = sealed.get("settings") or {}, as_json(settings)
-    changed = {key: then[key] for key in then if key in now and then[key] != now[key]}
-    for key in (key for key in changed if key in MUST_MATCH):
-        words = " ".join(map(str, then[key])) if isinstance(then[key], list) else then[key]
-        remedy = f"drop --{key}" if words is None else f"use --{key} {words}"
-        raise UserError(
-            f"{key}: {now[key]} instead of the {then[key]} of {checkpoint}, which makes it unusable; {remedy}, "
-            f"{_or_new_run(checkpoint)}"
-        )
-    found = [f"{key} {then[key]} → {now[key]}" for key in changed if _matters(key)]
+    changed, notes = changes(checkpoint, settings), []
+    for key in MUST_MATCH:
+        if key in changed:
+            then, now = changed[key]
+            words = " ".join(map(str, then)) if isinstance(then, list) else then
+            remedy = f"drop --{key}" if words is None else f"use --{key} {words}"
+            raise UserError(
+                f"{key}: {now} instead of the {then} of {checkpoint}, which makes it unusable; {remedy}, "
+                f"{_or_new_run(checkpoint)}"
+            )
+    found = [f"{key} {then} → {now}" for key, (then, now) in changed.items()]
     if settings.get("sync_ref_model"):
         found.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
-    notes = []
     if found:
         notes.append(
             f"note: changed since the checkpoint: {', '.join(found)}; the run will differ from an uninterrupted one"
@@ -99,26 +101,27 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
     return notes
 
 
-def unchanged(checkpoint: str | None, settings: dict[str, Any]) -> bool:
-    """Whether a run resumes from a checkpoint with all the settings that decide what is learned."""
-    then, now = checkpoints.read_seal(Path(checkpoint or "")).get("settings") or {}, as_json(settings)
-    return bool(then) and not any(_matters(key) for key in then if then[key] != now.get(key))
+def changes(checkpoint: Path, settings: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Changed settings that change what is learned, by name: the checkpoint's value and the one now."""
+    then, now = checkpoints.read_seal(checkpoint).get("settings") or {}, as_json(settings)
+    return {
+        key: (then[key], now[key])
+        for key in then
+        if key in now and then[key] != now[key]
+        if key not in MAY_CHANGE and not key.startswith(MAY_CHANGE_PREFIXES)
+    }
 
 
-def fingerprint(rows: "Dataset") -> str:
-    """Of the prompts and gold answers of rows, in their order."""
+def fingerprint(rows: Dataset) -> str:
+    """A hash of the prompts and gold answers of rows, in their order."""
     found = hashlib.sha256()
     for pair in zip(rows["prompt"], rows["answer"], strict=True):
         found.update(json.dumps(pair).encode())
     return found.hexdigest()
 
 
-def _matters(key: str) -> bool:
-    return key not in FREE and not key.startswith(FREE_PREFIXES)
-
-
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as they come back from a JSON file, without secrets."""
+    """The settings as they come back from a JSON file."""
     return json.loads(json.dumps(without_nan(settings), default=str))
 
 

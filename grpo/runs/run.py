@@ -1,21 +1,22 @@
-"""A run while it is made: its directory is held, its record kept, and whatever ends it leaves a readable line.
+"""Lock a run's directory, keep its record, and end it with a readable line, whatever ends it.
 
-A run ends before its last step for a signal, an alarm or faulty rewards. While it trains, the end is asked for here
-and comes at a rollout's boundary (training/stopping.py); at any other time a signal ends it at once.
+A signal, an alarm or faulty rewards end a run before its last step. While it trains, the end is requested here and
+comes at a rollout's boundary (training/stopping.py); at any other time a signal ends it at once.
 """
 
 import contextlib
-import json
 import os
-import re
 import shlex
 import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from transformers.integrations import integration_utils
 
 from grpo.core.errors import (
     STOPPED,
@@ -33,11 +34,12 @@ from grpo.core.text import human_bytes
 from grpo.runs import checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
 EXAMPLE = "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"  # the demo learns to
 
 
 class Run:
-    """What a run's parts share about how it ends.
+    """A run's state, which its parts share: whether it trains, whether it is to end, and why.
 
     Attributes:
         output: its directory.
@@ -61,8 +63,8 @@ class Run:
     def stopped(self) -> bool:
         return bool(self.reason)
 
-    def ask(self, reason: str, status: int = STOPPED, save: bool = True) -> None:
-        """End training at the next boundary; all processes ask alike. The first reason counts."""
+    def request_stop(self, reason: str, status: int = STOPPED, save: bool = True) -> None:
+        """End training at the next boundary; all processes request it alike. The first reason counts."""
         if not self.reason:
             self.reason, self.status, self.save = reason, status, save
 
@@ -98,43 +100,26 @@ class Run:
         if self._recorded:
             record.finish(self.output, status, time.perf_counter() - self.config.started)
 
-    # What is left of it
+    # What to do next
 
     def what_is_left(self) -> str:
         """The newest complete checkpoint."""
         last, _ = checkpoints.newest(self.output)
         return f"the newest complete checkpoint is {last}" if last else "no checkpoint is complete"
 
-    def next_steps(self, written: Path) -> str:
-        """What a finished run is good for, in commands to copy."""
-        ask = ["train_grpo.py", "--model_name_or_path", str(self.output), "--ask", EXAMPLE]
-        publish = ["hf", "upload", f"your-name/{self.output.name}", str(self.output), "--exclude", "checkpoint-*/*"]
-        steps = {
-            "read the report": written,
-            "ask the model": f"python {shlex.join(ask)}",
-            "evaluate more": record.evaluate_command(self.output, self.config.argv) if self._judged() else "",
-            "publish it": "" if self.config.training.push_to_hub else shlex.join(publish),
-        }
-        return "\n".join(["Next:", *(_row(name, str(command)) for name, command in steps.items() if command)])
-
-    def _judged(self) -> bool:
-        """Whether held-out answers were right or wrong; without gold answers they only earned rewards."""
-        path = self.output / "eval_after.json"
-        return path.is_file() and "accuracy_lenient" in json.loads(path.read_text(encoding="utf-8"))
-
     def way_on(self) -> str:
-        """What can be done with what there is of the run."""
-        if self.config.script.eval_only:
-            return "Nothing was measured or written"
-        argv = self.config.argv
-        if checkpoints.newest(self.output)[0]:
-            return f"To resume: {record.resume_command(self.output, argv)}"
-        if not self.reason and any(self.output.glob("*.safetensors")):
-            return f"Training had ended, and its weights are in {self.output} (--eval_only true measures them)"
-        if self.reason and self.status == STOPPED:
-            return "There is no checkpoint to resume from: start a new run"
-        lost = "No checkpoint was complete" if self._trained else "Nothing was trained yet"
-        return f"{lost}. To start again: {record.start_command(self.output, argv)}"
+        """How to continue a run that has ended early."""
+        if not checkpoints.newest(self.output)[0]:
+            return "There is no checkpoint to resume from"
+        return f"To resume: {record.resume_command(self.output, self.config.argv)}"
+
+    def next_steps(self, written: Path) -> str:
+        """What to do with a finished run, as commands to copy."""
+        run, name = shlex.quote(str(self.output)), shlex.quote(self.output.name)
+        lines = ["Next:", f"  read the report  {written}", f'  ask the model    python -m grpo ask {run} "{EXAMPLE}"']
+        if not self.config.training.push_to_hub:
+            lines.append(f'  publish it       hf upload your-name/{name} {run} --exclude "checkpoint-*/*"')
+        return "\n".join(lines)
 
     # Signals
 
@@ -197,54 +182,46 @@ class Run:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """A full device, a full disk and a mistake that shows in training are one line, with the way on."""
+        """What ends a run and can be told from its traceback is one line, with how to continue."""
         try:
             yield
         except Exception as error:
-            # they hide behind what the libraries in between make of them
-            full = next((each for each in origins(error) if is_out_of_memory(each)), None)
-            if full:
-                line = out_of_memory(full)
-            elif any(map(is_disk_full, origins(error))):
-                free = human_bytes(shutil.disk_usage(self.output).free)
-                line = (
-                    f"output_dir: the disk of {str(self.output)!r} is full ({free} free); free some space, or lower "
-                )
-                line += "save_total_limit"
-            elif isinstance(error, UserError) and self.training:
-                line = str(error)
-            else:
+            line = str(error) if isinstance(error, UserError) else self._explanation(error)
+            if not line:
                 raise
-            raise UserError(f"{line}. {self.way_on()}") from error
+            raise UserError(f"{line}. {self.way_on()}" if self.training else line) from error
+
+    def _explanation(self, error: Exception) -> str:
+        """Empty where it is none of these: a full device, a full disk, a damaged checkpoint, a tracker."""
+        # what is full hides behind what the libraries in between make of it
+        if full := next((each for each in origins(error) if is_out_of_memory(each)), None):
+            return out_of_memory(full)
+        if any(map(is_disk_full, origins(error))):
+            free = human_bytes(shutil.disk_usage(self.output).free)
+            place = f"the disk of {str(self.output)!r} is full ({free} free)"
+            return f"output_dir: {place}; free some space, or lower save_total_limit"
+        frames = traceback.extract_tb(error.__traceback__)
+        checkpoint, reason = self.config.training.resume_from_checkpoint, reason_of(error)
+        if checkpoint and READS_CHECKPOINT & {frame.name for frame in frames}:
+            remedy = "delete it, and --resume_from_checkpoint auto takes the one before it"
+            return f"resume_from_checkpoint: {checkpoint} does not load ({reason}); {remedy}"
+        if any(frame.filename == integration_utils.__file__ for frame in frames):
+            return f"report_to: the tracker failed ({reason}); check its key and the network, or use --report_to none"
+        return ""
 
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[Run]:
-    """Hold the run's directory, take signals, make errors readable.
+    """Lock the run's directory, take signals, make errors readable.
 
     Raises:
         UserError: another process writes there; the disk is full; a device is full; another process is gone.
         Interrupted: a signal came while nothing was trained.
     """
     run = Run(config)
-    with (
-        directory.held(run.output, directory.last_written(run.output)),
-        run._signals(),
-        run._noted(),
-        run._explained(),
-    ):
+    lock = directory.held(run.output, config.training.resume_from_checkpoint)
+    with lock, run._signals(), run._noted(), run._explained():
         yield run
-
-
-def _row(name: str, command: str) -> str:
-    """Both on one line of 80 columns, or the command below, with breaks that a shell takes, before its flags."""
-    if len(command) < 62:
-        return f"  {name:17}{command}"
-    lines = ["   "]
-    for part in re.split(r" (?=--)", command):
-        lines += ["     "] if len(lines[-1] + part) > 76 else []
-        lines[-1] += f" {part}"
-    return f"  {name}\n" + " \\\n".join(lines)
 
 
 def name_of(signum: int) -> str:

@@ -65,7 +65,7 @@ class SkipNonFiniteSteps(TrainerCallback):
     run ends after SKIPPED such steps in a row.
 
     Args:
-        stop: ends the run, given the reason (`Run.ask`).
+        stop: ends the run, given the reason (`Run.request_stop`).
 
     Attributes:
         in_a_row, in_all: skipped steps, in this session.
@@ -102,7 +102,7 @@ class Watch(TrainerCallback):
     same step without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
 
     Args:
-        ask: ends the run, given the reason (`Run.ask`).
+        request_stop: ends the run, given the reason (`Run.request_stop`).
         stop_on_alarm: whether an alarm does.
     """
 
@@ -111,11 +111,11 @@ class Watch(TrainerCallback):
         trainer: LeanGRPOTrainer,
         directory: Path,
         skip: SkipNonFiniteSteps,
-        ask: Callable[..., None],
+        request_stop: Callable[..., None],
         stop_on_alarm: bool = False,
     ) -> None:
         self.trainer, self.path, self.skip = trainer, directory / "alarms.jsonl", skip
-        self.ask, self.stop_on_alarm = ask, stop_on_alarm
+        self.request_stop, self.stop_on_alarm = request_stop, stop_on_alarm
         self.seen = History()
         self.raised: list[str] = []
         self._read = 0  # rollouts since the last log
@@ -135,7 +135,7 @@ class Watch(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.trainer.guard.excess:
-            self.ask(self.trainer.guard.excess)
+            self.request_stop(self.trainer.guard.excess)
         self.seen.steps += 1
         self._read_rollout(state)
         self.seen.skipped = self.skip.in_a_row > 0
@@ -146,7 +146,7 @@ class Watch(TrainerCallback):
                 self.raised.append(name)
                 self._report(state, name, message, remedy)
                 if self.stop_on_alarm and name not in WARN_ONLY:
-                    self.ask(f"an alarm: {name}")
+                    self.request_stop(f"an alarm: {name}")
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any

@@ -11,7 +11,7 @@ from grpo.training.trainer import LeanGRPOTrainer
 
 
 def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge) -> None:
-    """Begin the run's record, start its tracker, and add the callbacks in their order.
+    """Begin the run's record and its tracker, and add the callbacks in their order.
 
     Args:
         data: whose prompts may end in what completions begin with.
@@ -24,15 +24,15 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge) -> None:
     trainer.judge, trainer.prefill = judge, data.prompt_format.prefill
     trainer.checkpoint_facts = resume.facts(config, data.train)
     trackers.start(config.training)
-    # the first reason to stop counts: a cause is asked about before the alarms that follow from it
-    skip = callbacks.SkipNonFiniteSteps(trainer, run.ask)
+    # the first reason to stop counts: a cause is looked for before the alarms that follow from it
+    skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
         callbacks.MetricsFile(run.output),
         callbacks.LiveReport(run.output),  # which shows what is in that file
         skip,
-        callbacks.Watch(trainer, run.output, skip, run.ask, config.script.stop_on_alarm),
+        callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm),
         RewardWeights(trainer, config.script, config.stages),
-        StopAtRolloutEnd(trainer, run),  # last: it sees what the others ask for
+        StopAtRolloutEnd(trainer, run),  # last: it sees what the others request
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, judge)

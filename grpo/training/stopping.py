@@ -30,7 +30,7 @@ class StopAtRolloutEnd(TrainerCallback):
         self.run.training = False
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._ask_for_signal()
+        self._stop_for_signal()
         self._due |= control.should_save
         may_end = self.trainer.at_boundary or state.global_step >= state.max_steps
         control.should_save = self._due and may_end
@@ -40,10 +40,10 @@ class StopAtRolloutEnd(TrainerCallback):
                 control.should_training_stop, control.should_save = True, self.run.save
         control.should_log |= control.should_save  # a checkpoint holds no metrics that wait for a log
 
-    def _ask_for_signal(self) -> None:
-        """Ask the run to end for the signal that any of the processes has got."""
+    def _stop_for_signal(self) -> None:
+        """Request the end for a signal that any of the processes has got."""
         found, accelerator = self.run.signal, self.trainer.accelerator
         if accelerator.num_processes > 1:
             found = int(accelerator.gather(torch.tensor([found], device=accelerator.device)).max())
         if found:
-            self.run.ask(name_of(found), 128 + found)
+            self.run.request_stop(name_of(found), 128 + found)

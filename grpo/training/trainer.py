@@ -16,7 +16,6 @@ docs/training-step.md lists what differs and what falls back to TRL's own step.
 
 import contextlib
 import math
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -344,8 +343,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         run, args = Path(self.args.output_dir or ""), self.args
         directory, keep = run / f"checkpoint-{self.state.global_step}", args.save_total_limit
         if args.should_save:
-            checkpoints.break_seal(directory)
-            shutil.rmtree(directory, ignore_errors=True)  # what an earlier attempt left
+            checkpoints.delete(directory)  # what an earlier attempt left
         self.accelerator.wait_for_everyone()
         args.save_total_limit = None
         try:
@@ -354,12 +352,12 @@ class LeanGRPOTrainer(GRPOTrainer):
             if args.should_save:
                 checkpoints.seal(directory, self.accelerator.num_processes, **self.checkpoint_facts)
         except Exception:
-            shutil.rmtree(directory, ignore_errors=True)  # to free the space
+            checkpoints.delete(directory)  # to free the space
             raise
         finally:
             args.save_total_limit = keep
         if args.should_save:
-            checkpoints.remove_old(run, keep, self.state.best_model_checkpoint)
+            checkpoints.rotate(run, keep, self.state.best_model_checkpoint)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """TRL's, completed with the results where the directory holds a run."""

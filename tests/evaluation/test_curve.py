@@ -114,7 +114,7 @@ class StopAt(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 1:
-            self.run.ask("a test")
+            self.run.request_stop("a test")
 
 
 @pytest.mark.slow

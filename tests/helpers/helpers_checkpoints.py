@@ -1,4 +1,4 @@
-"""Checkpoints made in a moment, whole or damaged, for tests that never train."""
+"""Checkpoints made in a moment, complete or not, for tests that never train."""
 
 import json
 from pathlib import Path
@@ -26,14 +26,3 @@ def make_checkpoint(run, step, world_size=1, sealed=True, **state):
     if sealed:
         checkpoints.seal(directory, world_size, note="hello")
     return directory
-
-
-def cut(directory, name, keep=0.5):
-    """Keep this share of a file's bytes."""
-    path = directory / name
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
-
-
-def reseal(directory):
-    checkpoints.break_seal(directory)
-    checkpoints.seal(directory, 1)

@@ -19,12 +19,12 @@ def engines(monkeypatch):
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
     from vllm.model_executor.layers import utils
 
-    from grpo.core import ending
+    from grpo.core import errors
 
     for name, value in {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", keep_weights)
-    started, start, end = [], VLLMGeneration._init_vllm, ending.end_process_group
+    started, start, end = [], VLLMGeneration._init_vllm, errors.end_process_group
     before = dict(os.environ)
 
     def init(self):

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers_checkpoints import cut, make_checkpoint
+from filelock import FileLock
+from helpers_checkpoints import make_checkpoint
 from helpers_runs import ROOT
 
 import train_grpo
 from grpo.core.errors import UserError
-from grpo.runs.directory import LOCK, claim, default_names, held, last_written, refuse_unwritable
+from grpo.runs.directory import LOCK, claim, default_names, held, refuse_unwritable
 
 
 def make_run(name, checkpoints=(), **record):
@@ -44,9 +45,8 @@ def test_an_unset_directory_takes_the_next_free_number():
     make_run("out/X-2")
     assert claim(None, "out/X", None) == ("out/X-3", None, ())
     assert not Path("out/X-3").exists()
-    Path("out/X-3").mkdir()
-    (Path("out/X-3") / LOCK).touch()  # a run that has only begun
-    assert claim(None, "out/X", None)[0] == "out/X-4"
+    with held(Path("out/X-3")):  # a run that has only begun
+        assert claim(None, "out/X", None)[0] == "out/X-4"
 
 
 def test_a_directory_that_holds_a_run_is_refused():
@@ -64,7 +64,7 @@ def test_a_file_in_the_way_is_named():
     Path("file").write_text("x")
     Path("broken").symlink_to("nowhere")
     for name in ("file", "file/run", "broken"):
-        with pytest.raises(UserError, match=r"output_dir.*(file|broken). is in the way"):
+        with pytest.raises(UserError, match=r"output_dir.*(file|broken). is not a directory"):
             refuse_unwritable(Path(name))
     refuse_unwritable(Path("new/deep/run"))
     assert not Path("new").exists()
@@ -76,18 +76,17 @@ def test_a_file_in_the_way_is_named():
 def test_auto_takes_the_newest_checkpoint_of_the_newest_run():
     make_run("out/X", [5, 10])
     make_run("out/X-2", [9, 100, 20])
-    Path("out/X-3").mkdir()
-    (Path("out/X-3") / LOCK).touch()  # a run that has only begun
-    assert claim(None, "out/X", "auto") == ("out/X-2", "out/X-2/checkpoint-100", ())
+    with held(Path("out/X-3")):  # a run that has only begun
+        assert claim(None, "out/X", "auto") == ("out/X-2", "out/X-2/checkpoint-100", ())
     assert claim("out/X", "unused", "auto") == ("out/X", "out/X/checkpoint-10", ())
 
 
 def test_auto_names_the_checkpoints_it_skips():
     make_run("run", [5, 15])
-    cut(Path("run/checkpoint-15"), "model.safetensors")
+    Path("run/checkpoint-15/rng_state.pth").unlink()
     found = claim("run", "unused", "auto")
     assert found.checkpoint == "run/checkpoint-5"
-    assert "run/checkpoint-15: model.safetensors has" in found.notes[0] and found.notes[0].endswith("skipped")
+    assert found.notes == ("note: run/checkpoint-15: rng_state.pth is missing; it is skipped",)
 
 
 def test_auto_restarts_a_run_killed_before_its_first_one():
@@ -104,11 +103,9 @@ def test_auto_restarts_a_branch_killed_before_its_first_one():
     assert claim("branch", "unused", "auto")[:2] == ("branch", "first/checkpoint-5")
 
 
-def test_auto_restarts_what_torchrun_restarts(monkeypatch):
+def test_auto_needs_a_run():
     with pytest.raises(UserError, match="'run' holds no checkpoint; drop the flag"):
         claim("run", "unused", "auto")
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    assert claim("run", "unused", "auto")[:2] == ("run", None)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +119,10 @@ def test_auto_never_restarts_a_finished_or_foreign_run(record):
         claim("run", "unused", "auto")
 
 
-def test_auto_never_restarts_over_damaged_checkpoints():
+def test_auto_never_restarts_over_checkpoints_without_a_state():
+    """As save_only_model leaves them."""
     make_run("run", [5], status="running")
-    cut(Path("run/checkpoint-5"), "optimizer.pt")
+    Path("run/checkpoint-5/optimizer.pt").unlink()
     with pytest.raises(UserError, match=r"no complete checkpoint \(run/checkpoint-5: "):
         claim("run", "unused", "auto")
 
@@ -153,7 +151,7 @@ def test_a_checkpoint_of_stock_trl_is_refused_truthfully():
 
 def test_an_older_checkpoint_needs_a_directory_of_its_own():
     make_run("run", [5, 10, 15])
-    cut(Path("run/checkpoint-15"), "optimizer.pt")
+    Path("run/checkpoint-15/optimizer.pt").unlink()
     with pytest.raises(UserError, match="'run/checkpoint-5' is not the newest of its run, checkpoint-10 is"):
         claim(None, "unused", "run/checkpoint-5")
     assert claim("other", "unused", "run/checkpoint-5") == ("other", "run/checkpoint-5", ())
@@ -169,15 +167,11 @@ HOLD = """
 import sys
 from pathlib import Path
 from grpo.runs.directory import held
-with held(Path("run"), None):
+with held(Path("run")):
     Path("run/run.json").write_text('{"status": "running", "process": {"id": 4711, "host": "there"}}')
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-def hold(directory="run"):
-    return held(Path(directory), last_written(Path(directory)))
 
 
 def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
@@ -187,7 +181,7 @@ def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
     ) as other:  # fmt: skip
         assert other.stdout.readline() == "held\n"
         with pytest.raises(UserError, match=r"is being written by another run \(process 4711 on there\); wait"):
-            hold().__enter__()
+            held(Path("run")).__enter__()
         before = {path: path.read_bytes() for path in Path("run").iterdir()}
         assert train_grpo.main([*tiny_run(), "--resume_from_checkpoint", "auto"]) == 2
         (line,) = capfd.readouterr().err.splitlines()
@@ -195,28 +189,49 @@ def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
         assert {path: path.read_bytes() for path in Path("run").iterdir()} == before
         other.kill()
         other.wait()
-    with hold():
+    with held(Path("run")):
         pass
     assert Path("run/run.json").exists()
 
 
+def test_of_two_starts_the_refused_one_removes_nothing(tiny_run, monkeypatch, capfd):
+    """Both found no directory, and the other one's holds nothing but its lock yet."""
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path.name != "run" and exists(path))
+    Path("run").mkdir()
+    with FileLock(Path("run") / LOCK):
+        assert train_grpo.main(tiny_run()) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith("error: output_dir: 'run' is being written by another run")
+        assert [path.name for path in Path("run").iterdir()] == [LOCK]
+
+
+def test_a_run_that_finished_meanwhile_is_not_overwritten():
+    assert claim("run", "unused", None).output_dir == "run"
+    make_run("run", [5], status="finished")
+    with pytest.raises(UserError, match="'run' already holds a run"):
+        held(Path("run")).__enter__()
+    with held(Path("run"), checkpoint="run/checkpoint-5"):
+        pass
+
+
 def test_a_directory_without_a_new_file_is_removed_again():
-    with pytest.raises(KeyError), hold("new"):
+    with pytest.raises(KeyError), held(Path("new")):
         Path("new/completions").mkdir()
         raise KeyError
     assert not Path("new").exists()
     Path("mine").mkdir()
-    with hold("mine"):
+    with held(Path("mine")):
         pass
     assert Path("mine").exists()
-    with hold("kept/run"):
+    with held(Path("kept/run")):
         Path("kept/run/metrics.jsonl").write_text("{}")
     assert Path("kept/run/metrics.jsonl").exists()
 
 
 def test_other_processes_leave_the_lock_to_the_first(monkeypatch):
-    with hold():
+    with held(Path("run")):
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("LOCAL_RANK", "1")
-        with hold():
+        with held(Path("run")):
             pass

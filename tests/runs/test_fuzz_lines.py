@@ -10,7 +10,6 @@ from helpers_texts import JSON
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo.core import redaction
 from grpo.runs import record as records
 
 
@@ -29,5 +28,5 @@ def test_lines_come_back_whatever_is_half_written_between(written, torn):
     assert lines.pop() == "" and len(lines) == len(written) + 1
     for line, record in zip(lines, written, strict=False):
         expected = json.dumps(records.without_nan(record), ensure_ascii=False)
-        assert line.encode() == expected.encode("utf-8", errors="replace") or redaction.holds_key(expected)
+        assert line.encode() == expected.encode("utf-8", errors="replace")
         assert json.loads(line, parse_constant=pytest.fail) is not None

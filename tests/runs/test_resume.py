@@ -1,6 +1,7 @@
 """grpo/runs/resume.py: what may change when a run is resumed, and what may not."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from helpers_runs import LEARNS
 
 import train_grpo
 from grpo.core.errors import UserError
+from grpo.core.versions import versions
 from grpo.runs import checkpoints, resume
-from grpo.runs.record import versions
 
 THEN = {"learning_rate": 1e-5, "num_generations": 8, "seed": 42, "output_dir": "a", "save_steps": 10, "top_p": None}
 
@@ -27,15 +28,13 @@ def test_the_same_settings_need_no_note():
     directory = sealed()
     assert resume.compare(directory, dict(THEN), 1) == []
     assert resume.compare(directory, {**THEN, "output_dir": "b", "save_steps": 5, "new_in_this_version": 1}, 1) == []
-    assert resume.unchanged(str(directory), {**THEN, "output_dir": "b"})
+    assert resume.changes(directory, {**THEN, "output_dir": "b"}) == {}
 
 
 def test_a_changed_setting_is_listed():
     changed = {**THEN, "learning_rate": 2e-5, "top_p": 0.9}
     (note,) = resume.compare(sealed(), changed, 1)
     assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note and "will differ from an uninterrupted one" in note
-    assert not resume.unchanged("run/checkpoint-4", changed)
-    assert not resume.unchanged(None, THEN)
 
 
 @pytest.mark.parametrize(
@@ -100,3 +99,25 @@ def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, wr
         and "dataset_name" not in out.partition("since the checkpoint")[2][:40]
     )
     assert (run / "checkpoint-3").exists()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGED = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b"")], ids=["cut", "empty"])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_one_line(name, damage, tiny_run, learned, capfd):
+    run = learned.copy()
+    shutil.rmtree(run / "checkpoint-2")  # which has no step to go
+    damage(run / "checkpoint-1" / name)
+    flags = tiny_run(**LEARNS, save_steps="1", resume_from_checkpoint="auto")
+    assert train_grpo.main(flags) == 2
+    err = capfd.readouterr().err
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: resume_from_checkpoint: ") and "checkpoint-1" in line and "Traceback" not in err
+    assert json.loads((run / "run.json").read_text())["status"].startswith("failed: resume_from_checkpoint")

@@ -1,6 +1,6 @@
 """grpo/runs/trackers.py: what cannot work is found before training; without a key it is logged offline, unasked."""
 
-import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +9,9 @@ import pytest
 import wandb
 from helpers_commands import command
 from helpers_runs import ROOT, SECRETS
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+import train_grpo
 from grpo.core.errors import UserError
 from grpo.runs import trackers
 
@@ -19,23 +21,21 @@ VARIABLES = ("WANDB_MODE", "WANDB_API_KEY", "HF_TOKEN")
 @pytest.fixture(autouse=True)
 def _nobody_is_logged_in(monkeypatch, tmp_path):
     for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that what is set meanwhile is undone
+        monkeypatch.delenv(name)
     monkeypatch.setenv("NETRC", "/nonexistent")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-def settings(report_to, **others):
-    return {"report_to": report_to, "trackio_space_id": None, **others}
-
-
-def training(*names):
-    return SimpleNamespace(report_to=list(names), run_name="x")
+def settings(report_to):
+    return {"report_to": report_to}
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (settings("wandb,notebook"), "'notebook' is not a tracker; use none, wandb"),
+        (settings("wandb,notebook"), "'notebook' is not a tracker"),
+        (settings("comet"), "'comet' is not a tracker; did you mean comet_ml"),
         (settings("none,wandb"), "'none' cannot be combined"),
     ],
 )
@@ -49,23 +49,36 @@ def test_no_tracker_is_no_trouble():
     assert trackers.check(values) == [] and values["report_to"] == ["none"]
 
 
-def test_a_missing_tracker_is_named_with_its_package(monkeypatch):
-    """A recipe's is dropped instead."""
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "swanlab" else find_spec(name))
-    with pytest.raises(UserError, match="swanlab is not installed; pip install swanlab"):
-        trackers.check(settings("swanlab,tensorboard"))
-    values = settings("swanlab,tensorboard")
+def test_every_tracker_of_transformers_is_known(monkeypatch):
+    """As if all of them were installed."""
+    for name in INTEGRATION_TO_CALLBACK:
+        monkeypatch.setitem(INTEGRATION_TO_CALLBACK, name, object)
+        values = settings(name)
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        assert trackers.check(values) == [] and values["report_to"] == [name]
+
+
+def test_all_are_those_that_are_installed(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    values = settings("all")
+    assert trackers.check(values) == [] and {"tensorboard", "wandb"} <= set(values["report_to"])
+
+
+def test_a_missing_tracker_is_named_with_its_package():
+    """A default or a recipe's is dropped instead."""
+    with pytest.raises(UserError, match="requires dvclive to be installed"):
+        trackers.check(settings("dvclive,tensorboard"))
+    values = settings("dvclive,tensorboard")
     (note,) = trackers.check(values, asked=False)
-    assert "swanlab is not installed" in note and values["report_to"] == ["tensorboard"]
+    assert "nothing is logged to dvclive" in note and values["report_to"] == ["tensorboard"]
 
 
 def test_without_a_key_it_logs_offline_and_never_asks(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))  # a terminal that cannot be read
     (note,) = trackers.check(settings("wandb"))
-    assert "logs offline" in note and "--report_to none" in note
+    assert "logs offline" in note and "--report_to none" in note and os.environ["WANDB_MODE"] == "offline"
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert trackers.check(settings("wandb")) == []  # somebody has decided
+    assert trackers.check(settings("wandb")) == [] and os.environ["WANDB_MODE"] == "disabled"  # the user has decided
 
 
 def test_a_key_in_the_environment_is_a_login(monkeypatch):
@@ -73,18 +86,19 @@ def test_a_key_in_the_environment_is_a_login(monkeypatch):
     with pytest.raises(UserError, match="W&B refuses its key"):
         trackers.check(settings("wandb"))
     monkeypatch.setattr(wandb, "login", lambda **_: True)  # with a key like its own it would ask a server
-    assert trackers.check(settings("wandb")) == []
+    assert trackers.check(settings("wandb")) == [] and "WANDB_MODE" not in os.environ
 
 
-def test_a_server_that_refuses_is_one_line(monkeypatch):
-    def refuse(mode, **_):
-        assert mode == "online"
+@pytest.mark.slow
+def test_a_server_that_refuses_is_one_line(tiny_run, monkeypatch, capfd):
+    def refuse(**_):
         raise wandb.errors.CommError("timed out\nmore of it")
 
     monkeypatch.setenv("WANDB_MODE", "online")
-    monkeypatch.setattr("wandb.init", refuse)
-    with pytest.raises(UserError, match=r"refuses this run \(timed out more of it\).*_MODE=offline"):
-        trackers.start(training("wandb"))
+    monkeypatch.setattr(wandb, "init", refuse)
+    assert train_grpo.main(tiny_run(report_to="wandb")) == 2
+    err = capfd.readouterr().err
+    assert "error: report_to: the tracker failed (timed out); " in err and "Traceback" not in err
 
 
 ACCURACY = "train/eval/accuracy_lenient"

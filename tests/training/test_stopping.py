@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -81,17 +80,15 @@ def test_a_signal_while_nothing_is_trained_ends_the_run_at_once(tiny_run, monkey
     interrupted_at(monkeypatch, 1)
     assert train_grpo.main(tiny_run(max_steps="1")) == 143
     err = capfd.readouterr().err
-    assert re.search(r"^Interrupted by SIGTERM\. Nothing was trained yet\. .*auto$", err, re.M)
+    assert "\nInterrupted by SIGTERM. There is no checkpoint to resume from\n" in f"\n{err}"
     assert "Traceback" not in err
     assert json.loads(Path("run/run.json").read_text())["status"] == "interrupted by SIGTERM"
 
 
-def test_weights_without_a_checkpoint_are_not_called_nothing(tiny_run, monkeypatch, capfd):
+def test_a_signal_in_the_last_evaluation_keeps_the_weights(tiny_run, monkeypatch, capfd):
     interrupted_at(monkeypatch, 2)
     assert train_grpo.main(tiny_run(max_steps="1", save_strategy="no")) == 143
-    err = capfd.readouterr().err
-    assert "Interrupted by SIGTERM. Training had ended, and its weights are in run" in err
-    assert "Nothing was trained" not in err and "--resume_from_checkpoint" not in err
+    assert "Interrupted by SIGTERM. There is no checkpoint to resume from" in capfd.readouterr().err
     assert Path("run/model.safetensors").exists()  # which no restart replaces: tests/runs/test_directory.py
     page = Path("run/report.html").read_text()
     assert "interrupted by SIGTERM</span>" in page and "http-equiv" not in page
@@ -134,16 +131,16 @@ STATE = SimpleNamespace(global_step=4, max_steps=10, is_world_process_zero=True)
 def test_unusable_checkpoints_are_not_recommended(tmp_path):
     ending = run(tmp_path)
     make_checkpoint(tmp_path, 3, sealed=False)
-    ending.ask("SIGTERM")
-    assert ending.way_on() == "There is no checkpoint to resume from: start a new run"
+    ending.request_stop("SIGTERM")
+    assert ending.way_on() == "There is no checkpoint to resume from"
 
 
 @pytest.mark.parametrize("save", [True, False])
 def test_the_first_reason_counts_and_says_whether_to_save(tmp_path, save):
     (ending, stop), asked = stopping(tmp_path), control()
     asked.should_save = not save  # as where a checkpoint is due
-    ending.ask("faulty rewards", save=save)
-    ending.ask("an alarm", save=not save)
+    ending.request_stop("faulty rewards", save=save)
+    ending.request_stop("an alarm", save=not save)
     stop.on_step_end(None, STATE, asked)
     assert (ending.reason, ending.status) == ("faulty rewards", 3)
     assert asked.should_training_stop and asked.should_save is save
@@ -156,7 +153,7 @@ def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path):
         stop.trainer._step, asked = step, control()
         asked.should_save = step % 2 == 0
         if step == 4:
-            ending.ask("an alarm")
+            ending.request_stop("an alarm")
         stop.on_step_end(None, state, asked)
         saved += [step] * asked.should_save
         assert asked.should_log is asked.should_save  # a checkpoint holds no metrics that wait for a log
@@ -183,7 +180,11 @@ def test_under_torchrun_a_line_says_how_long_it_waits(tmp_path, monkeypatch, cap
 
 def test_outside_of_training_a_signal_raises(tmp_path):
     ending = run(tmp_path, "--output_dir", str(tmp_path))
-    with pytest.raises(Interrupted, match="Nothing was trained yet") as caught, ending._noted(), ending._signals():
+    with (
+        pytest.raises(Interrupted, match="There is no checkpoint") as caught,
+        ending._noted(),
+        ending._signals(),
+    ):
         os.kill(os.getpid(), signal.SIGINT)
     assert caught.value.status == 130
     make_checkpoint(tmp_path, 3)
