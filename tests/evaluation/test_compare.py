@@ -73,7 +73,7 @@ def test_an_unfinished_run_is_shown_without_a_gain(runs, capsys):
         ("seed1 ./seed1", "name at least two runs, each once"),
         ("seed1 nothing", "'nothing' holds no run"),
         ("seed1 empty", "'empty' holds no evaluation"),
-        ("seed1 seed2 --fast", "--fast: no such flag"),
+        ("seed1 seed2 --fast", "unrecognized arguments: --fast"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(words, reason, runs, capsys):

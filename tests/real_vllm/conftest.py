@@ -37,7 +37,7 @@ def engines(monkeypatch):
         started.clear()
 
     monkeypatch.setattr(VLLMGeneration, "_init_vllm", init)
-    monkeypatch.setattr(ending, "end_process_group", lambda: (end_all(), end()))
+    monkeypatch.setattr(errors, "end_process_group", lambda: (end_all(), end()))
     yield started
     end_all()
     cleanup_dist_env_and_memory()
