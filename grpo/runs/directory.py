@@ -196,11 +196,11 @@ def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
         directory.mkdir(parents=True, exist_ok=True)
         return FileLock(directory / LOCK).acquire(timeout=0)
     except Timeout:
-        process = recorded(directory, "process") or {}
-        who = f"process {process.get('id', 'unknown')} on {process.get('host', 'an unknown machine')}"
+        process = recorded(directory, "process")  # unknown while it starts
+        who = f" (process {process['id']} on {process['host']})" if process else ""
         raise UserError(
-            f"output_dir: {str(directory)!r} is being written by another run ({who}); wait until it ends, stop it, "
-            f"or use another name (if there is no such process, delete {directory / LOCK})"
+            f"output_dir: {str(directory)!r} is being written by another run{who}; wait until it ends, stop it, or "
+            "use another name"
         ) from None
     except OSError as error:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({error.strerror})") from None
