@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import json
 import os
-import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -63,6 +62,8 @@ class Parser(TrlParser):
             description="Settings: HYPERPARAMETERS < --config recipe < --flag value.",
         )
         self.settings = {action.dest: action for action in reversed(self._actions)}
+        for action in self._actions:  # the spelling with hyphens is understood, too, and not shown
+            action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
         for key in DATA_SETS:  # one is a text, several are a list
             self.settings[key].nargs = "+"
         for key in ("stages", "exemplars"):
@@ -73,7 +74,7 @@ class Parser(TrlParser):
         self.add_argument("--help_all", action="help", help="Show all settings and exit.")
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(re.sub(r"^argument --([^/:]*)[^:]*", r"\1", message))  # --bf16/--no_bf16
+        raise UserError(message.removeprefix("argument --"))
 
     def layer(self, values: Mapping[str, Any], where: str) -> None:
         """Replace defaults; UserError for a setting that does not exist, or a value of the wrong type."""

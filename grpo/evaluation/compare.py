@@ -5,7 +5,6 @@ since with two or three of them the normal one is far too narrow.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +12,9 @@ from typing import Any, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from grpo.core.errors import MISTAKE, ArgumentParser, UserError
+from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.processes import show
-from grpo.core.text import for_rich, printable
+from grpo.core.text import for_rich
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs import report
 
@@ -139,18 +138,14 @@ def _in_two(gain: Estimate, measure: str) -> str:
     return gain.in_words(2 if measure == "reward" else 1).replace(" (", "\n(")
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """`python -m grpo compare`; its exit status."""
     parser = ArgumentParser(
         prog="python -m grpo compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="directories of runs")
-    try:
-        paths = parser.parse_args(argv).runs
-        if len({path.resolve() for path in paths}) < max(2, len(paths)):
-            raise UserError("compare: name at least two runs, each once")
-        print_runs([read(path) for path in paths])
-    except (UserError, OSError) as error:  # OSError: a run that may not be read
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return MISTAKE
+    paths = parser.parse_args(argv).runs
+    if len({path.resolve() for path in paths}) < max(2, len(paths)):
+        raise UserError("compare: name at least two runs, each once")
+    print_runs([read(path) for path in paths])
     return 0

@@ -194,26 +194,19 @@ def print_summary(rows: Sequence[Row], sums: dict[str, dict[str, float | None]])
             show(row)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     parser = ArgumentParser(
         prog="python -m grpo xray", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", metavar="FILE.jsonl", help="the completions")
     parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
-    try:
-        arguments = parser.parse_args(argv)
-        settings, form = run_settings(Path(arguments.file))
-        rows, bad = read(Path(arguments.file).read_bytes().split(b"\n"))
-        if not rows:
-            first = next((f" (line {line}: {reason})" for line, reason in bad.items()), "")
-            raise UserError(f"{arguments.file!r} holds no row that can be scored{first}")
-        functions = select(arguments.reward_funcs, settings, form, rows[0]["answer"] is not None)
-    except (UserError, OSError) as error:
-        reason = str(error)
-        if isinstance(error, OSError):
-            reason = f"{arguments.file!r} cannot be read ({error.strerror}); name a JSONL file of completions"
-        print(f"error: {reason}", file=sys.stderr)
-        return 2
+    arguments = parser.parse_args(argv)
+    settings, form = run_settings(Path(arguments.file))
+    rows, bad = read(Path(arguments.file).read_bytes().split(b"\n"))
+    if not rows:
+        first = next((f" (line {line}: {reason})" for line, reason in bad.items()), "")
+        raise UserError(f"{arguments.file!r} holds no row that can be scored{first}")
+    functions = select(arguments.reward_funcs, settings, form, rows[0]["answer"] is not None)
     for line, reason in bad.items():
         print(f"line {line}: {reason}", file=sys.stderr)
     rows = score(rows, functions, form)

@@ -7,13 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from grpo.core.text import printable
 from rewards import short_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
 # Mid-tones, which read on a light background and on a dark one
@@ -108,7 +110,7 @@ def number(value: float) -> str:
 
 
 def draw(
-    axes: "Axes",
+    axes: Axes,
     curve: Curve,
     stages: Sequence[dict[str, Any]] = (),
     alarms: Sequence[dict[str, Any]] = (),
@@ -146,10 +148,8 @@ def draw(
             axes.axvline(alarm["step"], color=COLORS["bad"], linewidth=1.2, linestyle=(0, (3, 3)))
 
 
-def _scale(axes: "Axes", left: int, right: int, values: Sequence[float]) -> None:
+def _scale(axes: Axes, left: int, right: int, values: Sequence[float]) -> None:
     """Scale the axes to these steps and values, from or to 0, with a tick at either end of the values."""
-    from matplotlib.ticker import MaxNLocator
-
     bottom, top = min(0, *values), max(0, *values)
     found = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(bottom, top if top > bottom else 1)
     ticks = [float(tick) + 0.0 for tick in found]  # not −0
@@ -165,11 +165,8 @@ def image(curve: Curve, width: int, height: int, **lines: Any) -> str:
         width: in px, as is `height`; the image scales with its box.
         lines: what else `draw` takes.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     file = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(width / 72, height / 72))
         draw(figure.add_axes((44 / width, 22 / height, 1 - 58 / width, 1 - 30 / height)), curve, **lines)
         figure.savefig(file, format="svg", metadata={"Date": None})
@@ -184,13 +181,10 @@ def draw_curves(
     Args:
         limits: dotted lines, by the key of the curve.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     parts = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
     names = {key: name for key, name in PANELS.items() if key in curves} | parts
     rows = math.ceil(len(names) / 4) or 1  # no reward was ever finite
-    with matplotlib.rc_context(STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(13, 2.4 * rows), layout="constrained")
         panels = figure.subplots(rows, 4, squeeze=False).flatten()
         for axes, (key, name) in zip(panels, names.items(), strict=False):

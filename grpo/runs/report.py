@@ -9,18 +9,16 @@ is skipped.
 import functools
 import json
 import platform
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from grpo.core.errors import ArgumentParser, UserError, reason_of
 from grpo.core.settings import as_list
 from grpo.runs import charts, directory
 from rewards import short_name
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 REFRESH = 30  # seconds after which the page of a run that trains is reloaded, and at least between two versions of it
 # Keys of eval_*.json, and how people call them
@@ -222,9 +220,7 @@ def _setting(value: Any) -> Any:
 
 
 @functools.cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+def _template() -> Template:
     folder = FileSystemLoader(Path(__file__).with_name("templates"))
     rules: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     page = Environment(loader=folder, **rules)  # it escapes: models write markup
@@ -244,14 +240,10 @@ def _write_page(run: Path, facts: dict[str, Any], live: dict[str, Any] | None = 
     return path
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """`python -m grpo report`; its exit status."""
     parser = ArgumentParser(prog="python -m grpo report", description="Write a run's report.html and curves.png.")
     parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the directory of a run, finished or not")
-    try:
-        report = write(parser.parse_args(argv).run)
-    except (UserError, OSError) as error:  # OSError: a directory that cannot be written
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    report = write(parser.parse_args(argv).run)
     print(*[path for path in (report, report.with_name("curves.png")) if path.exists()], sep="\n")
     return 0

@@ -8,6 +8,7 @@ import pytest
 from helpers_runs import SHARED
 from helpers_texts import GOOD
 
+from grpo.__main__ import main as tool
 from grpo.data.gold import gold_answers
 from grpo.evaluation import xray
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT
@@ -45,7 +46,7 @@ def test_the_summary_comes_first_then_five_flagged_rows(write_jsonl, capsys):
     path = write_jsonl(
         [{"completion": GOOD, "answer": "7"}, {"completion": GOOD.replace("7", "7 apples"), "answer": "7"}] * 8
     )
-    assert xray.main([path]) == 0
+    assert tool(["xray", path]) == 0
     out = capsys.readouterr().out
     assert out.startswith("16 rows, 8 of them flagged\n") and out.count("  line ") == 5
     assert "line 2: gold '7', extracted '7 apples', total 1.500 (0.5 0.5 0.5 0 0)" in out
@@ -77,11 +78,11 @@ def in_a_run(tmp_path, completion, names=None, template=XML_COT_FORMAT, pattern=
 
 def test_rewards_by_name(write_jsonl, capsys):
     path = write_jsonl([{"completion": THINK, "answer": "7"}])
-    assert xray.main([path, "--reward_funcs", "step_verified_reward_func", "int_reward_func"]) == 0
+    assert tool(["xray", path, "--reward_funcs", "step_verified_reward_func", "int_reward_func"]) == 0
     out = capsys.readouterr().out
     assert "step_verified" in out and "xmlcount" not in out
     for name in ("length_reward_func", "my_rewards.own"):
-        assert xray.main([path, "--reward_funcs", name]) == 2
+        assert tool(["xray", path, "--reward_funcs", name]) == 2
         assert f"{name!r} cannot be scored here; use one or more of xmlcount" in capsys.readouterr().err
 
 
@@ -115,11 +116,11 @@ def test_a_run_without_gold_answers_has_its_other_rewards(tmp_path, capsys):
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings, "prompt": {"completion": XML_COT_FORMAT}}))
     file = tmp_path / "completions_after.jsonl"
     file.write_text(json.dumps({"completion": GOOD, "answer": None, "lenient": True}) + "\n")
-    assert xray.main([str(file)]) == 0
+    assert tool(["xray", str(file)]) == 0
     out, err = capsys.readouterr()
     assert "judge_reward_func" in err and "judge" not in out and "xmlcount" in out
     file.write_text(json.dumps({"completion": GOOD, "answer": None}) + "\n" + line(GOOD).decode())
-    assert xray.main([str(file)]) == 1
+    assert tool(["xray", str(file)]) == 1
     assert "line 1: `answer` is not a gold answer" in capsys.readouterr().err
 
 
@@ -150,7 +151,7 @@ BAD = [
 def test_bad_lines_are_named_by_number_and_the_rest_is_scored(tmp_path, capsys):
     lines = [b"", *(bad for bad, _ in BAD), b"  \r", line(GOOD, question="kept out")]
     (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines))
-    assert xray.main(["rows.jsonl"]) == 1
+    assert tool(["xray", "rows.jsonl"]) == 1
     out, err = capsys.readouterr()
     assert out.startswith("1 rows")
     for number, ((_, reason), message) in enumerate(zip(BAD, err.splitlines(), strict=True), start=2):
@@ -160,7 +161,7 @@ def test_bad_lines_are_named_by_number_and_the_rest_is_scored(tmp_path, capsys):
 @pytest.mark.parametrize("words", [["nowhere.jsonl"], ["."], ["rows.jsonl"], ["rows.jsonl", "--js"], []])
 def test_a_mistake_is_one_line_and_status_2(words, capsys):
     Path("rows.jsonl").write_text("question,answer\n1,2\n")
-    assert xray.main(words) == 2
+    assert tool(["xray", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
 
@@ -196,7 +197,7 @@ def test_every_kind_has_a_case_and_perfection_has_none():
 
 def test_model_text_is_shown_and_not_obeyed(write_jsonl, capsys):
     row = {"completion": "<answer>[bold]\x1b[31mred\u202e 7</answer>", "answer": "7"}
-    assert xray.main([write_jsonl([row])]) == 0
+    assert tool(["xray", write_jsonl([row])]) == 0
     out = capsys.readouterr().out
     assert r"extracted '[bold]\x1b[31mred\u202e 7'" in out
     assert all(character.isprintable() or character == "\n" for character in out)
@@ -205,6 +206,6 @@ def test_model_text_is_shown_and_not_obeyed(write_jsonl, capsys):
 def test_a_line_of_a_million_characters_is_quick(capsys):
     Path("rows.jsonl").write_bytes(line("<reasoning>" + "</answer>\n<answer>\n...\n" * 40_000))
     start = time.process_time()
-    assert xray.main(["rows.jsonl"]) == 0
+    assert tool(["xray", "rows.jsonl"]) == 0
     assert time.process_time() - start < 5  # quadratic code takes minutes
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 160

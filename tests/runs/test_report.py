@@ -12,6 +12,7 @@ import pytest
 from helpers_report import PARTS, Page, write_run
 from matplotlib.figure import Figure
 
+from grpo.__main__ import main as tool
 from grpo.core.errors import UserError
 from grpo.runs import charts, directory, report
 
@@ -249,13 +250,13 @@ def test_any_numbers_can_be_drawn(values):
 
 
 def test_another_directory_is_one_line_and_status_2(capsys):
-    assert report.main(["none"]) == 2
+    assert tool(["report", "none"]) == 2
     out, err = capsys.readouterr()
     assert err.startswith("error: ") and err.count("\n") == 1 and not out
 
 
 def test_a_broken_file_is_one_line_that_names_it(run, capsys):
     (run / "run.json").write_text('{"n": 3,')
-    assert report.main([str(run)]) == 2
+    assert tool(["report", str(run)]) == 2
     err = capsys.readouterr().err
     assert "run.json" in err and err.count("\n") == 1
