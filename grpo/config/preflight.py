@@ -214,21 +214,26 @@ def about_model(
         yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
     if config.script.eval_only:
         return
-    per_device = config.geometry.rollout // config.geometry.world_size
-    free, total, where = _free_memory(training.device)
-
     yield Check("ok", "this run", counted(count_steps(config, data), "optimizer step"))
-    if not shape.layers:
-        yield Check("warning", "memory", "this kind of model does not say its layers' sizes", "watch the first step")
-        return
     at_once = (config.script.pack_tokens or kernel.pack_tokens) if config.script.packed else None
+    yield about_memory(config, data, shape, longest, at_once)
+    yield about_disk(config, shape)
+
+
+def about_memory(config: Config, data: Data, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
+    """Whether a step, the sampling of a rollout and an evaluation fit, as a line of preflight's table."""
+    training = config.training
+    if not shape.layers:
+        finding = "this kind of model does not say its layers' sizes"
+        return Check("warning", "memory", finding, "watch the first step")
+    free, total, where = _free_memory(training.device)
+    per_device = config.geometry.rollout // config.geometry.world_size
     answers = min(training.per_device_eval_batch_size, len(data.held_out))
-    parts = memory.memory(shape, training, model, per_device, longest, at_once, total, answers)
+    parts = memory.memory(shape, training, config.model, per_device, longest, pack_tokens, total, answers)
     finding = f"at least about {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
     finding += ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
-    yield warn_if(sum(parts.values()) > free, "memory", finding, remedy)
-    yield about_disk(config, shape)
+    return warn_if(sum(parts.values()) > free, "memory", finding, remedy)
 
 
 def count_steps(config: Config, data: Data) -> int:

@@ -33,139 +33,93 @@ def data_label(name: str) -> str:
     return re.sub(r"[.](jsonl?|csv|parquet)$", "", last).replace(" ", "-")
 
 
+# ruff: noqa: RUF009 - `_setting` makes a field for each dataclass anew
+
+
+def _setting(text: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field with its text for --help_all."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass
 class ScriptArguments:
     """This project's own settings; most have their value in HYPERPARAMETERS, a default here is "off"."""
 
     # Data
-    dataset_name: list[str] | str = field(
-        metadata={
-            "help": "One or more of: a Hub id, a .jsonl, .json, .csv or .parquet file, a directory written by "
-            "save_to_disk."
-        }
+    dataset_name: list[str] | str = _setting(
+        "One or more of: a Hub id, a .jsonl, .json, .csv or .parquet file, a directory written by save_to_disk."
     )
-    dataset_split: str = field(metadata={"help": "Training split; slices allowed: train[:1000], train[:10%%]."})
-    eval_split: str = field(metadata={"help": "Split of held-out questions; cut from training rows if there is none."})
-    question_column: str = field(
-        metadata={
-            "help": "The column of questions, as text or lists of messages; `prompt` where there is no question."
-        }
+    dataset_split: str = _setting("Training split; slices allowed: train[:1000], train[:10%%].")
+    eval_split: str = _setting("Split of held-out questions; cut from training rows if there is none.")
+    question_column: str = _setting("The column of questions, as text or lists of messages.")
+    answer_column: str = _setting("The column of gold answers: `... #### 72`, or 72 alone, as text or a number.")
+    num_shots: int = _setting("Worked examples before each question (0 ... 3, or of `exemplars`).")
+    prompt_format: str = _setting("How questions are asked and answered: xml or think.")
+    reward_funcs: list[str] = _setting(
+        "Names from rewards.REWARD_FUNCS, functions in HYPERPARAMETERS, or my_file.my_function."
     )
-    answer_column: str = field(
-        metadata={"help": "The column of gold answers: `... #### 72`, or 72 alone, as text or a number."}
+    packed: bool = _setting("The training step without padding: the same gradient in less time; false: TRL's own.")
+    dataset_config: str | None = _setting("Configuration of a Hub dataset; or write openai/gsm8k:main.", None)
+    eval_dataset_name: list[str] | str | None = _setting(
+        "Where the held-out questions come from; unset: from dataset_name.", None
     )
-    num_shots: int = field(metadata={"help": "Worked examples before each question (0 ... 3, or of `exemplars`)."})
-    prompt_format: str = field(metadata={"help": "How questions are asked and answered: xml or think."})
-    reward_funcs: list[str] = field(
-        metadata={
-            "help": "Names from rewards.REWARD_FUNCS, functions in HYPERPARAMETERS, or my_file.my_function with "
-            "allow_custom_rewards."
-        }
+    max_samples: int | None = _setting("Training rows, at most.", None)
+    eval_samples: int | None = _setting("Held-out questions, at most; 0: no evaluation.", None)
+    eval_num_samples: int = _setting(
+        "Above 1: also sample each held-out question this often, for maj@k and pass@k.", 1
     )
-    packed: bool = field(
-        metadata={"help": "The training step without padding: the same gradient in less time; false: TRL's own step."}
-    )
-    dataset_config: str | None = field(
-        default=None, metadata={"help": "Configuration of a Hub dataset; or write it after the id: openai/gsm8k:main."}
-    )
-    eval_dataset_name: list[str] | str | None = field(
-        default=None, metadata={"help": "Where the held-out questions come from; unset: from dataset_name."}
-    )
-    max_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows (>= 1)."})
-    eval_samples: int | None = field(
-        default=None, metadata={"help": "Evaluate on at most this many questions; 0: no evaluation."}
-    )
-    eval_num_samples: int = field(
-        default=1, metadata={"help": "Above 1: also sample each held-out question this often, for maj@k and pass@k."}
-    )
-    eval_every: int | None = field(
-        default=None,
-        metadata={"help": "Also measure greedy accuracy every so many optimizer steps; unset: before and after only."},
-    )
-    max_prompt_length: int | None = field(
-        default=None, metadata={"help": "Tokens; training rows with longer prompts are dropped, never cut."}
-    )
+    eval_every: int | None = _setting("Also evaluate every so many optimizer steps.", None)
+    max_prompt_length: int | None = _setting("Tokens; longer training prompts are dropped, never cut.", None)
     # Prompt
-    exemplars: list[dict[str, Any]] | None = field(
-        default=None,
-        metadata={"help": "Replace EXEMPLARS: for each a mapping (JSON) of question, reasoning, answer."},
+    exemplars: list[dict[str, Any]] | None = _setting(
+        "Replace EXEMPLARS: for each a mapping (JSON) of question, reasoning, answer.", None
     )
-    system_prompt: str | None = field(default=None, metadata={"help": "Replaces the prompt format's system prompt."})
-    question_template: str | None = field(
-        default=None, metadata={"help": "Replaces the prompt format's question; contains {question}."}
+    system_prompt: str | None = _setting("Replaces the prompt format's system prompt.", None)
+    question_template: str | None = _setting("Replaces the prompt format's question; contains {question}.", None)
+    completion_template: str | None = _setting(
+        "Replaces its perfect completion; contains {reasoning} and {answer}.", None
     )
-    completion_template: str | None = field(
-        default=None,
-        metadata={"help": "Replaces its perfect completion; contains {reasoning} and {answer}."},
+    answer_pattern: str = _setting(
+        "Where a completion has its answer: xml (<answer>), boxed (\\boxed{...}), hash (####), final (Answer: ...), "
+        "or a template such as `Final: {answer}`. Without a completion_template, the prompt asks for it.",
+        "xml",
     )
-    answer_pattern: str = field(
-        default="xml",
-        metadata={
-            "help": "Where a completion has its answer: xml (<answer>), boxed (\\boxed{...}), hash (####), final "
-            "(Answer: ...), or a template such as `Final: {answer}`. Without a completion_template, the prompt asks "
-            "for it."
-        },
-    )
-    use_chat_template: bool | None = field(
-        default=None,
-        metadata={"help": "Prompts as chat messages or plain text; unset: chat if the model can."},
+    use_chat_template: bool | None = _setting(
+        "Prompts as chat messages or plain text; unset: chat if the model can.", None
     )
     # Rewards
-    reward_args: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": 'Parameters of rewards: {"length_reward_func": {"low": 50}}.'}
+    reward_args: dict[str, Any] | str | None = _setting(
+        'Parameters of rewards: {"length_reward_func": {"low": 50}}.', None
     )
-    judge: str | None = field(
-        default=None,
-        metadata={
-            "help": "What is right: my_file.my_function(text, row) -> bool, with allow_custom_rewards; unset: "
-            "rewards.is_right"
-        },
+    judge: str | None = _setting(
+        "What is right: my_file.my_function(text, row) -> bool; unset: rewards.is_right.", None
     )
-    allow_custom_rewards: bool = field(
-        default=False, metadata={"help": "Let reward_funcs and judge run functions in your own files."}
+    allow_custom_rewards: bool = _setting("Let reward_funcs and judge run functions in your own files.", False)
+    max_faulty_rewards: float = _setting(
+        "Share of a rollout's completions on which rewards may fail; above it the run ends (status 3).", 0.1
     )
-    max_faulty_rewards: float = field(
-        default=0.1,
-        metadata={
-            "help": "Share of a rollout's completions on which rewards may fail (raise, NaN, infinity); such "
-            "completions are excluded; above it the run ends (status 3)."
-        },
+    stages: list[dict[str, Any]] | None = _setting(
+        "Stages of training: for each a mapping (JSON) of name, reward_funcs, reward_weights, max_steps.", None
     )
-    stages: list[dict[str, Any]] | None = field(
-        default=None,
-        metadata={
-            "help": "Stages of training: for each a mapping (JSON) of name, reward_funcs, reward_weights, max_steps."
-        },
+    adaptive_rewards: list[str] | None = _setting(
+        "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
+        "completions earn it, × 0.9 above 80 %%.",
+        None,
     )
-    adaptive_rewards: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Rewards whose weight follows their success: × 1.2 after a rollout in which fewer than 30 %% "
-            "of the completions earn it, × 0.9 above 80 %%; `all` for every one."
-        },
-    )
-    adaptive_threshold: float = field(default=0.0, metadata={"help": "A reward above this is a success."})
+    adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)
     adaptive_bounds: list[float] = field(
         default_factory=lambda: [0.25, 4.0],
         metadata={"help": "Smallest and largest multiple of its own weight that a reward's weight may reach."},
     )
     # The training step
-    pack_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens a training step computes at once, at most; unset: 8192 with FlashAttention 2, else 2048"
-        },
+    pack_tokens: int | None = _setting(
+        "Tokens a training step computes at once, at most; unset: 8192 with FlashAttention 2, else 2048.", None
     )
     # The run
-    stop_on_alarm: bool = field(
-        default=False, metadata={"help": "End at the first alarm, with a checkpoint (status 3)."}
-    )
-    use_unsloth: bool = field(
-        default=False, metadata={"help": "Load and train through Unsloth, on one GPU (requirements-unsloth.txt)."}
-    )
-    # Instead of a run
-    dry_run: bool = field(default=False, metadata={"help": "Stop after preflight: nothing is trained or written."})
-    eval_only: bool = field(default=False, metadata={"help": "Evaluate model_name_or_path, without training."})
+    stop_on_alarm: bool = _setting("End at the first alarm, with a checkpoint (status 3).", False)
+    use_unsloth: bool = _setting("Load and train through Unsloth, on one GPU (requirements-unsloth.txt).", False)
+    dry_run: bool = _setting("Stop after preflight: nothing is trained or written.", False)
+    eval_only: bool = _setting("Evaluate model_name_or_path, without training.", False)
 
 
 @dataclass(frozen=True)
