@@ -22,7 +22,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,7 +35,6 @@ from grpo.config.configure import configure
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.data import sources
 from grpo.evaluation import compare, comparison
-from grpo.evaluation.compare import Estimate
 from grpo.runs.directory import holds_run, recorded
 from grpo.runs.report import read_lines
 
@@ -96,8 +95,8 @@ def train(flags: list[str], run: Path, seed: int) -> None:
         sys.exit(status)
 
 
-def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> Estimate | None:
-    """How much more the runs gain in lenient accuracy than the others, in points; None without a seed in common.
+def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> str:
+    """How much more the runs gain in lenient accuracy than the others, in points; a dash without a seed in common.
 
     Of several seeds it is the mean of the differences seed by seed, with Student's interval; of one seed the
     difference of the final answers, paired by question (all arms start from the same answers).
@@ -105,12 +104,26 @@ def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> Estimate 
     seeds = [seed for seed in ours if seed in others]
     if len(seeds) == 1:
         answers = [read_lines(runs[seeds[0]] / "completions_after.jsonl") for runs in (others, ours)]
-        return compare.gains(comparison.compare(*answers))["lenient"]
-    if not seeds:
-        return None
-    found = [[compare.read(runs[seed]).gains["lenient"].value for seed in seeds] for runs in (ours, others)]
-    mean, low, high = comparison.mean_interval([mine - other for mine, other in zip(*found, strict=True)])
-    return None if low is None or high is None else Estimate(mean, low, high)
+        return paired(comparison.compare(*answers)["lenient"])
+    found = [compare.gains([compare.read(runs[seed]) for seed in seeds], "lenient") for runs in (ours, others)]
+    return in_points(*mean_of([mine - other for mine, other in zip(*found, strict=True)]))
+
+
+ENDS = ("before", "after")
+
+
+def mean_of(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    return comparison.mean_interval(values) if values else (None, None, None)
+
+
+def paired(compared: Mapping[str, float]) -> str:
+    return in_points(*(100 * compared[f"difference{end}"] for end in ("", "_low", "_high")))
+
+
+def in_points(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.1f}" if low is None else f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def print_results(arms: Mapping[str, Mapping[int, Path]]) -> None:
@@ -123,13 +136,12 @@ def print_results(arms: Mapping[str, Mapping[int, Path]]) -> None:
     for arm, some in runs.items():
         found = [compare.read(run) for run in some.values()]
         for measure in ("lenient", "strict") if found else ():
-            ends = map(fmean, zip(*(run.ends[measure] for run in found), strict=True))
-            gain = found[0].gains[measure] if len(found) == 1 else compare.mean_gain(found, measure)
-            cells = [*(f"{end:.1f}" for end in ends), gain.in_words() if gain else "-"]
-            rows.append([f"{arm} ({', '.join(map(str, some))}), {measure}", *cells])
-    print_table("Accuracy in per cent, gains in points (95 % interval)", ["", "before", "after", "gain"], rows)
-    lessons = {arm: advantage(runs["real"], runs[arm]) for arm in runs if arm != "real"}
-    rows = [[f"real less {arm}", less.in_words() if less else "-"] for arm, less in lessons.items()]
+            ends = [fmean(100 * run["evaluations"][when][f"accuracy_{measure}"] for run in found) for when in ENDS]
+            one = found[0]["comparison"].get(measure) if len(found) == 1 else None
+            gain = paired(one) if one else in_points(*mean_of(compare.gains(found, measure)))
+            rows.append([f"{arm} ({', '.join(map(str, some))}), {measure}", *(f"{end:.1f}" for end in ends), gain])
+    print_table("Accuracy in per cent, gains in points (95 % interval over the seeds)", ["", *ENDS, "gain"], rows)
+    rows = [[f"real less {arm}", advantage(runs["real"], runs[arm])] for arm in runs if arm != "real"]
     print_table("The lenient gain with the real rewards, less that of the control", ["", "points"], rows)
 
 

@@ -14,7 +14,7 @@ SLOW = ("grpo.config.preflight", "grpo.evaluation.before_after", "grpo.training.
 
 
 def begin(argv: Sequence[str], script: str) -> None:
-    """Call this first in a script; it may end the process.
+    """Call this first in a script: answer --help or --version and exit, or import what is slow.
 
     A missing package is one line here, and so is Ctrl-C while the libraries are imported.
 
@@ -22,31 +22,22 @@ def begin(argv: Sequence[str], script: str) -> None:
         argv: the command line without the program's name.
         script: the file whose docstring and HYPERPARAMETERS are the help.
     """
-    answered = False
-
-    def run() -> int:
-        nonlocal answered
-        answered = answer(argv, script)
-        if not answered:
-            unsloth.import_if_asked(argv)
-            for module in SLOW:
-                importlib.import_module(module)
-        return 0
-
-    status = run_main(run)
-    if answered or status:
+    asked = {"--version", "--help", "-h"} & set(argv)
+    status = run_main(lambda: _answer(asked, Path(script)) if asked else _import(argv))
+    if asked or status:
         sys.exit(status)
 
 
-def answer(argv: Sequence[str], script: str) -> bool:
-    """Print the version or the help, if that is asked for; whether it was."""
-    if "--version" in argv:
-        print(versions.line())
-    elif "--help" in argv or "-h" in argv:
-        print(help_of(Path(script)))
-    else:
-        return False
-    return True
+def _answer(asked: set[str], script: Path) -> int:
+    print(versions.line() if "--version" in asked else help_of(script))
+    return 0
+
+
+def _import(argv: Sequence[str]) -> int:
+    unsloth.import_if_asked(argv)
+    for module in SLOW:
+        importlib.import_module(module)
+    return 0
 
 
 def help_of(script: Path) -> str:

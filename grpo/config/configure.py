@@ -1,11 +1,10 @@
 """From HYPERPARAMETERS, a recipe and flags to one checked configuration: HYPERPARAMETERS < recipe < flags."""
 
 import contextlib
-import difflib
 import json
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,7 +13,7 @@ from transformers import Trainer
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.config import hardware, validate
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
 from grpo.rewarding import registry, stages
 from grpo.runs import directory, resume
@@ -48,6 +47,10 @@ ALIASES = {
 }
 
 
+def JSON(text: str) -> Any:
+    return json.loads(text)
+
+
 class Parser(TrlParser):
     """TRL's parser, without abbreviated flags and with one-line errors."""
 
@@ -66,8 +69,8 @@ class Parser(TrlParser):
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
         for key in DATA_SETS:  # one is a text, several are a list
             self.settings[key].nargs = "+"
-        for key in ("stages", "exemplars"):
-            self.settings[key].type = json.loads
+        for key in ("stages", "exemplars", "reward_args"):
+            self.settings[key].type = JSON
         self.needed = {key for key, action in self.settings.items() if action.default is not None}
         self.needed -= {"use_vllm"}  # None: where it is installed
         self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
@@ -76,11 +79,15 @@ class Parser(TrlParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(message.removeprefix("argument --"))
 
+    def meant(self, key: str) -> str:
+        """The end of an error about a setting that does not exist."""
+        return did_you_mean(ALIASES.get(key, key), [*self.settings, "config"])
+
     def layer(self, values: Mapping[str, Any], where: str) -> None:
         """Replace defaults; UserError for a setting that does not exist, or a value of the wrong type."""
         for key, value in values.items():
             if key not in self.settings:
-                raise UserError(f"{key}: no such setting (in {where}){did_you_mean(str(key), self.settings)}")
+                raise UserError(f"{key}: no such setting (in {where}){self.meant(str(key))}")
             if value is None and key in self.needed:
                 raise UserError(f"{key}: a value is needed (in {where})")
         self.set_defaults_with_config(**{key: self._default(key, value) for key, value in values.items()})
@@ -143,7 +150,8 @@ def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
     namespace, unknown = parser.parse_known_args(argv)
     if unknown and unknown[0].startswith("-"):
         flag = unknown[0].partition("=")[0]
-        raise UserError(f"{flag}: no such flag{did_you_mean(flag.lstrip('-').replace('-', '_'), parser.settings)}")
+        key = flag.lstrip("-").replace("-", "_")
+        raise UserError(f"{flag}: no such flag{parser.meant(key)}")
     if unknown:
         recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
         raise UserError(f"{unknown[0]!r} follows no flag that takes it; write settings as --flag value{recipe}")
@@ -151,18 +159,7 @@ def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
     for key in DATA_SETS:
         if settings[key] and len(settings[key]) == 1:  # one is a text
             settings[key] = None if settings[key][0] in ("none", "None") else settings[key][0]
-    if isinstance(settings["reward_args"], str):
-        try:
-            settings["reward_args"] = json.loads(settings["reward_args"])
-        except ValueError as error:
-            raise UserError(f"reward_args: {settings['reward_args']!r} is not JSON ({error})") from None
     return settings
-
-
-def did_you_mean(key: str, names: Collection[str]) -> str:
-    """The end of an error about a setting that does not exist."""
-    close = [ALIASES[key]] if key in ALIASES else difflib.get_close_matches(key, names, n=1)
-    return f"; did you mean {close[0]}?" if close else "; --help_all lists all of them"
 
 
 def read_recipe(name: str) -> dict[str, Any]:
@@ -205,11 +202,8 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
-        argv = [*argv, "--dataset_name", IN_MEMORY]
-    if settings["eval_samples"] == 0 and "eval_every" in recipe - typed:
-        settings["eval_every"] = None
     validate.check(settings, typed)
-    geometry = validate.solve_geometry(settings, hardware.world_size())
+    geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
     in_stages = stages.read(settings, typed)
     settings.update(stages.whole_run(in_stages, settings["max_steps"]))
     hardware.claim_device(settings, argv)

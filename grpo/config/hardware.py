@@ -36,11 +36,6 @@ WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_impl
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
 
 
-def world_size() -> int:
-    """The number of processes that a launcher says it started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def claim_device(settings: dict[str, Any], argv: Sequence[str]) -> None:
     """Set torch's switches for a GPU; of several visible ones without a launcher, use the first one and say so.
 

@@ -68,9 +68,8 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
 
 
 def _check_together(settings: Mapping[str, Any]) -> None:
-    if settings["eval_samples"] == 0 and (settings["eval_every"] or settings["eval_only"]):
-        key = "eval_only" if settings["eval_only"] else "eval_every"
-        raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
+    if settings["eval_samples"] == 0 and settings["eval_only"]:
+        raise UserError("eval_samples: 0 leaves eval_only no questions; raise it, or drop --eval_only")
     if settings["use_transformers_continuous_batching"]:
         raise UserError(
             "use_transformers_continuous_batching: it turns float32 weights into 16-bit ones for good; drop it"

@@ -90,7 +90,11 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
     choices = list(choices)
     close = [name for name in choices if value and name.startswith(value)][:1]
     close = close or difflib.get_close_matches(value, choices, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; use {', '.join(choices[:-1])} or {choices[-1]}"
+    if close:
+        return f"; did you mean {close[0]}?"
+    if len(choices) > 50:
+        return "; --help_all lists all of them"
+    return f"; use {', '.join(choices[:-1])} or {choices[-1]}"
 
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------

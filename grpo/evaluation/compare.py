@@ -1,13 +1,12 @@
 """`python -m grpo compare RUN RUN ...`: what several runs learned, side by side in a table.
 
-A run's gain is paired: the same questions before and after. Over several runs the mean gain has Student's interval,
-since with two or three of them the normal one is far too narrow.
+A run's gain is paired: the same questions before and after. The mean gain over runs has Student's interval, since with
+two or three of them the normal one is far too narrow.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -18,8 +17,8 @@ from grpo.core.text import for_rich
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs import report
 
-# The key in eval_*.json, and what its numbers are multiplied by; rewards are there where gold answers are not
-MEASURES = {"lenient": ("accuracy_lenient", 100), "strict": ("accuracy_strict", 100), "reward": ("reward", 1)}
+# Rewards are there where gold answers are not
+MEASURES = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
 # They name a run, or change what is seen and kept of it: not what is trained
 NOT_TRAINED = {
     *("output_dir", "run_name", "report_to", "project", "hub_model_id", "logging_dir", "resume_from_checkpoint"),
@@ -28,124 +27,79 @@ NOT_TRAINED = {
 }
 
 
-class Estimate(NamedTuple):
-    """A difference in percentage points, or of rewards, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def in_words(self, places: int = 1) -> str:
-        return f"{self.value:+.{places}f} ({self.low:+.{places}f} to {self.high:+.{places}f})"
+def read(run: Path) -> dict[str, Any]:
+    """The run's facts, as its report has them; UserError where it holds no settings or no evaluation."""
+    facts = report.read_facts(run)
+    if not (facts["settings"] and facts["evaluations"]):
+        raise UserError(f"{str(run)!r} holds no evaluation (run.json and eval_*.json); train or evaluate it first")
+    return facts
 
 
-class Run(NamedTuple):
-    """A run directory's record of what was learned: accuracies in per cent (or rewards) and gains, by MEASURES."""
-
-    name: str  # the directory, as it was named
-    status: str
-    facts: dict[str, Any]  # settings, commit and versions; empty where they are not known
-    ends: dict[str, list[float | None]]  # before and after
-    gains: dict[str, Estimate]
+def gains(runs: Sequence[dict[str, Any]], measure: str) -> list[float]:
+    """The paired gain of each run that was evaluated before and after, in points or rewards."""
+    unit = 1 if measure == "reward" else 100
+    return [unit * run["comparison"][measure]["difference"] for run in runs if measure in run["comparison"]]
 
 
-def read(path: Path) -> Run:
-    """The run in this directory; UserError where it holds no evaluation."""
-    found = report.read_facts(path)
-    record, evaluations = found["record"], found["evaluations"]
-    summaries = [evaluations.get("before", {}), evaluations.get("after", evaluations.get("only", {}))]
-    ends = {}
-    for measure, (key, times) in MEASURES.items():
-        if any(key in summary for summary in summaries):
-            ends[measure] = [times * summary[key] if key in summary else None for summary in summaries]
-    if not ends:
-        raise UserError(f"{str(path)!r} holds no evaluation (eval_*.json); train or evaluate it first")
-    code = {"commit": (record.get("commit") or "")[:7], **(record.get("versions") or {})}
-    facts = {**found["settings"], **code} if found["settings"] else {}
-    return Run(str(path), found["status"], facts, ends, gains(found["comparison"]) if "after" in evaluations else {})
-
-
-def gains(compared: dict[str, Any]) -> dict[str, Estimate]:
-    """Of what `comparison.compare` returns, by measure."""
-    found = {}
-    for measure, (_, times) in MEASURES.items():
-        numbers = [(compared.get(measure) or {}).get(f"difference{end}") for end in ("", "_low", "_high")]
-        known = [times * number for number in numbers if number is not None]
-        if len(known) == 3:
-            found[measure] = Estimate(*known)
-    return found
-
-
-def mean_gain(runs: Sequence[Run], measure: str) -> Estimate | None:
-    """The mean gain over the runs that have one, with its interval; None where fewer than two do, or all are equal."""
-    found = [run.gains[measure].value for run in runs if measure in run.gains]
-    mean, low, high = mean_interval(found) if len(set(found)) > 1 else (0.0, None, None)
-    return None if low is None or high is None else Estimate(mean, low, high)
-
-
-def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Settings, commit and versions that are not the same in all runs, names aside: the values by run."""
-    keys = dict.fromkeys(key for run in runs for key in run.facts if key not in NOT_TRAINED)
-    values = {key: [run.facts.get(key) for run in runs] for key in keys}
+def differing(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Settings and commit that are not the same in all runs, names aside: the values by run."""
+    known = [{**run["settings"], "commit": run["record"].get("commit")} for run in runs]
+    keys = dict.fromkeys(key for each in known for key in each if key not in NOT_TRAINED)
+    values = {key: [each.get(key) for each in known] for key in keys}
     return {key: found for key, found in values.items() if any(value != found[0] for value in found)}
 
 
-def notes(runs: Sequence[Run], differ: dict[str, list[Any]]) -> list[str]:
-    """A line for each reason not to take the mean at face value."""
-    found = [f"{run.name}: {run.status}" for run in runs if run.status not in ("finished", "evaluated")]
-    found += [f"{run.name}: its settings are not known" for run in runs if not run.facts]
-    if other := differ.keys() - {"seed", "data_seed"}:
-        found.append(f"the mean is over different experiments: the runs differ in {', '.join(sorted(other))}")
-    elif not differ and all(run.facts for run in runs):
-        found.append("the runs have the same settings and the same seed: they are one experiment, counted again")
-    return found
-
-
-def print_runs(runs: Sequence[Run]) -> None:
+def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     """The table, what differs, and what to beware of."""
-    measures = [measure for measure in MEASURES if any(measure in run.ends for run in runs)]
-    title = "Mean reward" if measures == ["reward"] else "Accuracy in per cent, before -> after; gains in points"
-    show(f"{title} (95 % interval)", soft_wrap=True)  # a table's own title wraps at its width
+    measures = {name: key for name, key in MEASURES.items() if any(key in run["results"] for run in runs)}
+    show("Before -> after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
     for measure in measures:
         table.add_column(measure, justify="right", overflow="fold")
-    for run in runs:
-        table.add_row(for_rich(run.name), *(_cell(run, measure) for measure in measures))
-    means = {measure: mean_gain(runs, measure) for measure in measures}
-    if any(means.values()):
+    for name, run in zip(names, runs, strict=True):
+        table.add_row(for_rich(name), *(_cell(run, key) for key in measures.values()))
+    if any(len(gains(runs, measure)) > 1 for measure in measures):
         table.add_section()
-        table.add_row("mean gain", *(_in_two(mean, each) if mean else "-" for each, mean in means.items()))
+        table.add_row(
+            "mean gain", *(_mean(gains(runs, measure), 2 if measure == "reward" else 1) for measure in measures)
+        )
     show(table)
-    differ = differing(runs) if all(run.facts for run in runs) else {}
-    if differ:
-        show("What differs, run by run:")
+    differ = differing(runs)
     for key, values in differ.items():
-        texts = (" ".join(str("-" if value is None else value).split()) for value in values)
+        texts = ("-" if value is None else str(value) for value in values)
         show(f"  {for_rich(key)}: {for_rich(' | '.join(texts))}", soft_wrap=True)
-    for line in notes(runs, differ):
+    notes = [f"{name}: {run['status']}" for name, run in zip(names, runs, strict=True) if run["status"] != "finished"]
+    if other := differ.keys() - {"seed", "data_seed"}:
+        notes.append(f"the mean is over different experiments: the runs differ in {', '.join(sorted(other))}")
+    elif not differ:
+        notes.append("the runs have the same settings and the same seed: they are one experiment, counted again")
+    for line in notes:
         show(f"[yellow]note:[/yellow] {for_rich(line)}", soft_wrap=True)
 
 
-def _cell(run: Run, measure: str) -> str:
-    places = 2 if measure == "reward" else 1
-    ends = ("-" if end is None else f"{end:.{places}f}" for end in run.ends.get(measure, (None, None)))
-    return "\n".join([" -> ".join(ends), *([_in_two(run.gains[measure], measure)] if measure in run.gains else [])])
+def _cell(run: dict[str, Any], key: str) -> str:
+    """Before -> after, and below the gain with its interval; an unfinished run has one of these."""
+    _, cells = run["results"].get(key, ("", []))
+    lines = [" -> ".join(value for value, _ in cells[:2])]
+    lines += [line for value, interval in cells[2:] for line in (value, f"({interval})")]
+    return "\n".join(lines)
 
 
-def _in_two(gain: Estimate, measure: str) -> str:
-    """The interval below its gain, so that three measures fit in 80 columns."""
-    return gain.in_words(2 if measure == "reward" else 1).replace(" (", "\n(")
+def _mean(runs: Sequence[dict[str, Any]], measure: str) -> str:
+    found, places = gains(runs, measure), 2 if measure == "reward" else 1
+    mean, low, high = mean_interval(found) if found else (0.0, None, None)
+    if low is None:
+        return "-"
+    return f"{mean:+.{places}f}\n({low:+.{places}f} to {high:+.{places}f})".replace("-", "−")
 
 
 def main(argv: list[str]) -> int:
     """`python -m grpo compare`; its exit status."""
-    parser = ArgumentParser(
-        prog="python -m grpo compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(prog="python -m grpo compare", description=__doc__)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="directories of runs")
     paths = parser.parse_args(argv).runs
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         raise UserError("compare: name at least two runs, each once")
-    print_runs([read(path) for path in paths])
+    print_runs([str(path) for path in paths], [read(path) for path in paths])
     return 0

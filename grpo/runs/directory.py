@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -152,16 +151,6 @@ def _resume_newest(run: Path) -> Claim:
 
 
 # --- One writer -----------------------------------------------------------------------------------------------------
-
-
-def refuse_unwritable(directory: Path) -> None:
-    """UserError where the directory cannot be made or written; writes nothing."""
-    existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(
-            f"output_dir: {str(directory)!r} cannot be written: {str(existing)!r} is not a directory that you may "
-            "write; use another name"
-        )
 
 
 @contextlib.contextmanager

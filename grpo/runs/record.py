@@ -1,5 +1,6 @@
 """A run's record: `run.json`, lines of JSON, and the command that resumes it."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -25,25 +26,16 @@ def command_line(argv: list[str]) -> str:
     return shlex.join(["train_grpo.py", *argv])
 
 
-def resume_command(output: Path, argv: list[str]) -> str:
-    """The command that resumes the run in `output` from its newest checkpoint."""
-    words = [*_without(argv, "resume_from_checkpoint"), "--resume_from_checkpoint", "auto"]
+def resume_command(output: Path, config: Config) -> str:
+    """The command that resumes the run in `output`; where a flag occurs twice, the last one counts."""
+    words, resume = list(config.argv), ["--resume_from_checkpoint", "auto"]
     if not any(re.match(r"--output[_-]dir\b", word) for word in words):
         words += ["--output_dir", str(output)]
-    if IN_MEMORY in words:  # rows that were passed from Python, which no command can
-        return f"train_grpo.main({_without(words, 'dataset_name')}, dataset=...)"
+    if words[-2:] != resume:
+        words += resume
+    if config.script.dataset_name == IN_MEMORY:  # rows that were passed from Python, which no command can
+        return f"train_grpo.main({words}, dataset=...)"
     return f"{processes.launch()} {command_line(words)}"
-
-
-def _without(argv: list[str], flag: str) -> list[str]:
-    """The command line without this flag and its value."""
-    kept, drop = [], False
-    for word in argv:
-        if word.startswith("--"):
-            drop = word.partition("=")[0].removeprefix("--").replace("-", "_") == flag
-        if not drop:
-            kept.append(word)
-    return kept
 
 
 def without_nan(value: Any) -> Any:
@@ -69,14 +61,14 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         step, resumed = step_of(checkpoint), checkpoint.parent
         earlier = recorded(resumed) or {}
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
-        _write_lines(directory / name, _lines_until(step, resumed / name) if resumed else [])
+        _keep_until(step, resumed and resumed / name, directory / name)
     now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.argv)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     record = {
         "status": "running",
         "started": earlier.get("started", now),
         "command": command,
-        "resume": resume_command(directory, config.argv),
+        "resume": resume_command(directory, config),
         "process": {"id": os.getpid(), "host": platform.node()},
         "commit": commit(),
         "versions": versions(),
@@ -91,27 +83,19 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
     write_whole(directory / "run.json", without_nan(record))
 
 
-def _lines_until(step: int, path: Path) -> list[bytes]:
-    """The lines up to this step, without a session's summary, which is right only at its end."""
+def _keep_until(step: int, source: Path | None, path: Path) -> None:
+    """Replace the file by the source's lines up to this step, without a session's summary."""
     kept = []
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
+    for line in source.read_bytes().splitlines(keepends=True) if source and source.exists() else ():
+        with contextlib.suppress(ValueError):  # a half-written line
             record = json.loads(line)
-        except ValueError:  # a half-written line
-            continue
-        if record.get("step", 0) <= step and "train_runtime" not in record:
-            kept.append(line + b"\n")
-    return kept
-
-
-def _write_lines(path: Path, lines: list[bytes]) -> None:
-    """Replace the file, whole at any moment; no lines, no file."""
-    if not lines:
-        path.unlink(missing_ok=True)
-        return
+            if record.get("step", 0) <= step and "train_runtime" not in record:
+                kept.append(line)
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(b"".join(lines))
+    part.write_bytes(b"".join(kept))
     part.replace(path)
+    if not kept:
+        path.unlink()
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:

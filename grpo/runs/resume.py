@@ -23,7 +23,7 @@ MUST_MATCH = (
 # These decide what is shown, kept or measured, or how fast; they do not change what is learned
 MAY_CHANGE = (
     *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "stop_on_alarm"),
-    *("dry_run", "merge_lora", "ddp_timeout", "disable_tqdm", "dataset_name", "dataset_config", "dataset_split"),
+    *("dry_run", "ddp_timeout", "disable_tqdm", "dataset_name", "dataset_config", "dataset_split"),
     *("max_samples", "packed", "pack_tokens", "max_faulty_rewards", "allow_custom_rewards", "trackio_space_id"),
     *("gradient_checkpointing", "activation_checkpointing"),
 )

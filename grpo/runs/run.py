@@ -102,16 +102,11 @@ class Run:
 
     # What to do next
 
-    def what_is_left(self) -> str:
-        """The newest complete checkpoint."""
-        last, _ = checkpoints.newest(self.output)
-        return f"the newest complete checkpoint is {last}" if last else "no checkpoint is complete"
-
     def way_on(self) -> str:
         """How to continue a run that has ended early."""
         if not checkpoints.newest(self.output)[0]:
             return "There is no checkpoint to resume from"
-        return f"To resume: {record.resume_command(self.output, self.config.argv)}"
+        return f"To resume: {record.resume_command(self.output, self.config)}"
 
     def next_steps(self, written: Path) -> str:
         """What to do with a finished run, as commands to copy."""
@@ -163,33 +158,28 @@ class Run:
     # Errors
 
     @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Write down how the run broke off, if there is a record of it and room on the disk."""
+    def _readable(self) -> Iterator[None]:
+        """Record how the run broke off; what its traceback explains becomes one line, with how to resume."""
         try:
             yield
-        except (Exception, KeyboardInterrupt) as error:
-            if self.training and sys.stderr.isatty():
-                print(file=sys.stderr)  # a line of its own, not the progress bar's
-            by_signal = isinstance(error, KeyboardInterrupt)
+        except KeyboardInterrupt as error:
             name = str(error) or "Ctrl-C"
-            with contextlib.suppress(OSError, ValueError):
-                self._note(f"interrupted by {name}" if by_signal else f"failed: {reason_of(error)}")
-            if self._trained and is_first_process():
-                report.refresh(self.output)  # the page says so, and no longer reloads itself
-            if by_signal:
-                raise Interrupted(f" by {name}. {self.way_on()}", getattr(error, "status", 130)) from None
-            raise
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What ends a run and can be told from its traceback is one line, with how to continue."""
-        try:
-            yield
+            self._break_off(f"interrupted by {name}")
+            raise Interrupted(f" by {name}. {self.way_on()}", getattr(error, "status", 130)) from None
         except Exception as error:
             line = str(error) if isinstance(error, UserError) else self._explanation(error)
+            self._break_off(f"failed: {line or reason_of(error)}")
             if not line:
                 raise
             raise UserError(f"{line}. {self.way_on()}" if self.training else line) from error
+
+    def _break_off(self, status: str) -> None:
+        if self.training and sys.stderr.isatty():
+            print(file=sys.stderr)  # a line of its own, not the progress bar's
+        with contextlib.suppress(OSError, ValueError):  # there may be no room on the disk
+            self._note(status)
+        if self._trained and is_first_process():
+            report.refresh(self.output)  # the page says so, and no longer reloads itself
 
     def _explanation(self, error: Exception) -> str:
         """Empty where it is none of these: a full device, a full disk, a damaged checkpoint, a tracker."""
@@ -220,7 +210,7 @@ def open_run(config: Config) -> Iterator[Run]:
     """
     run = Run(config)
     lock = directory.held(run.output, config.training.resume_from_checkpoint)
-    with lock, run._signals(), run._noted(), run._explained():
+    with lock, run._signals(), run._readable():
         yield run
 
 

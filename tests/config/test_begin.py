@@ -1,9 +1,10 @@
 """grpo/config/begin.py: the help is the script's own text."""
 
+import pytest
 from helpers_runs import ROOT
 
 import train_grpo
-from grpo.config.begin import answer, help_of
+from grpo.config.begin import begin, help_of
 
 SCRIPT = ROOT / "train_grpo.py"
 
@@ -15,8 +16,8 @@ def test_the_help_is_the_docstring_and_every_default():
     assert "learning_rate=5e-6,  # of all weights" in text
 
 
-def test_help_and_version_are_answered_and_nothing_else_is(capsys):
-    for flag, begins in (("--help", "Teach"), ("-h", "Teach"), ("--version", "train_grpo.py ")):
-        assert answer(["--config", "demo", flag], str(SCRIPT))
-        assert capsys.readouterr().out.startswith(begins)
-    assert not answer(["--config", "demo", "--help_all"], str(SCRIPT)) and capsys.readouterr().out == ""
+@pytest.mark.parametrize(("flag", "shown"), [("--help", "Teach"), ("-h", "Teach"), ("--version", "train_grpo.py ")])
+def test_help_and_version_are_answered_and_end_the_command(flag, shown, capsys):
+    with pytest.raises(SystemExit) as left:
+        begin(["--config", "demo", flag], str(SCRIPT))
+    assert left.value.code == 0 and capsys.readouterr().out.startswith(shown)

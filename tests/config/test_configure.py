@@ -136,7 +136,7 @@ SLIPS = {  # words of the error
     "demo": "'demo' follows no flag that takes it; write settings as --flag value (a recipe: --config demo)",
     "--wandb_api_key=aB3aB3": "--wandb_api_key: no such flag",
     "--hub_token aB3aB3": "hub_token: settings are written to files; export the variable instead",
-    "--reward_args {": "reward_args: '{' is not JSON",
+    "--reward_args {": "reward_args: invalid JSON value: '{'",
 }
 
 

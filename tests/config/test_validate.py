@@ -38,13 +38,13 @@ def test_an_adapters_size_belongs_to_an_adapter():
     [
         "--learning_rate nan", "--temperature 0", "--max_completion_length 0", "--max_steps 0", "--eval_samples -1",
         "--loss_type grop", "--importance_sampling_level word", "--answer_pattern latex",
-        "--eval_samples 0 --eval_every 5",
+        "--eval_samples 0 --eval_only true",
         "--use_peft true --lora_target_modules q_proj lm_head", "--use_transformers_continuous_batching true",
     ],
 )  # fmt: skip
 def test_what_fails_late_or_silently_is_refused_at_once(flags):
     key = flags.split()[-2].removeprefix("--")
-    key = {"eval_every": "eval_samples", "q_proj": "lora_target_modules"}.get(key, key)
+    key = {"eval_only": "eval_samples", "q_proj": "lora_target_modules"}.get(key, key)
     with pytest.raises(UserError, match=f"^{key}: "):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 

@@ -26,7 +26,7 @@ PRELOADED = (
     "torch.distributed.nn.functional",
     "matplotlib.pyplot",
     "grpo.config.preflight",
-    "grpo.config.resolve",
+    "grpo.config.configure",
     "grpo.evaluation.before_after",
     "grpo.training.setup",
 )

@@ -92,7 +92,7 @@ def test_a_recipe_and_the_command_line_give_stages_alike(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--stages", "{format"], ["stages: invalid loads value: '{format'"]),
+        (["--stages", "{format"], ["stages: invalid JSON value: '{format'"]),
         (["--adaptive_rewards", "int"], ["adaptive_rewards: 'int'", "int_reward_func"]),
         (["--adaptive_rewards", "style_reward_func", "--reward_funcs", "style_reward_func"], ["never above 0"]),
         (["--adaptive_bounds", "2"], ["adaptive_bounds: [2.0]", "0.25 4"]),

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers_checkpoints import make_checkpoint
@@ -82,20 +83,22 @@ def test_resuming_elsewhere_copies_the_curve():
     assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
 
 
+def resumes(output, *argv, dataset_name="a.csv"):
+    config = SimpleNamespace(argv=list(argv), script=SimpleNamespace(dataset_name=dataset_name))
+    return records.resume_command(Path(output), config)
+
+
 def test_the_resume_command_names_run_and_launcher(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    command = records.resume_command(Path("outputs/X"), ["--config", "recipes/demo.yaml"])
+    command = resumes("outputs/X", "--config", "recipes/demo.yaml")
     assert command == (
-        "python train_grpo.py --config recipes/demo.yaml --resume_from_checkpoint auto --output_dir outputs/X"
+        "python train_grpo.py --config recipes/demo.yaml --output_dir outputs/X --resume_from_checkpoint auto"
     )
+    assert resumes("outputs/X", *command.split()[2:]) == command  # it does not grow
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    command = records.resume_command(Path("mine"), ["--output_dir", "mine"])
+    command = resumes("mine", "--output_dir", "mine")
     assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
-    assert records.resume_command(Path("mine"), command.split()[3:]) == command  # it does not grow
-    argv = ["--resume_from_checkpoint=mine/checkpoint-3", "--output_dir", "mine"]
-    assert records.resume_command(Path("mine"), argv) == command
-    argv = ["--dataset_name", IN_MEMORY, "--output_dir", "mine"]
-    assert records.resume_command(Path("mine"), argv) == (
+    assert resumes("mine", "--output_dir", "mine", dataset_name=IN_MEMORY) == (
         "train_grpo.main(['--output_dir', 'mine', '--resume_from_checkpoint', 'auto'], dataset=...)"
     )

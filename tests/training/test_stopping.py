@@ -182,7 +182,7 @@ def test_outside_of_training_a_signal_raises(tmp_path):
     ending = run(tmp_path, "--output_dir", str(tmp_path))
     with (
         pytest.raises(Interrupted, match="There is no checkpoint") as caught,
-        ending._noted(),
+        ending._readable(),
         ending._signals(),
     ):
         os.kill(os.getpid(), signal.SIGINT)
@@ -191,7 +191,7 @@ def test_outside_of_training_a_signal_raises(tmp_path):
     ending = run(tmp_path, "--output_dir", str(tmp_path))
     with (
         pytest.raises(Interrupted, match=r" by SIGTERM\. To resume: .*--resume_from_checkpoint auto"),
-        ending._noted(),
+        ending._readable(),
         ending._signals(),
     ):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -233,7 +233,7 @@ def test_a_second_signal_acts_as_if_nobody_had_taken_the_first(tmp_path, capfd):
     ending._recorded = True
     with (
         pytest.raises(Interrupted, match=r"To resume: .*_checkpoint auto") as caught,
-        ending._noted(),
+        ending._readable(),
         ending._signals(),
     ):
         stop.on_train_begin(None, None, None)
