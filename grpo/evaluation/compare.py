@@ -61,9 +61,7 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
         table.add_row(for_rich(name), *(_cell(run, key) for key in measures.values()))
     if any(len(gains(runs, measure)) > 1 for measure in measures):
         table.add_section()
-        table.add_row(
-            "mean gain", *(_mean(gains(runs, measure), 2 if measure == "reward" else 1) for measure in measures)
-        )
+        table.add_row("mean gain", *(_mean(runs, measure) for measure in measures))
     show(table)
     differ = differing(runs)
     for key, values in differ.items():

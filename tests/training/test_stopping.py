@@ -113,7 +113,8 @@ def fake(tmp_path, step=4, every=1, processes=1, gathered=None):
 
 
 def run(tmp_path, *argv):
-    return Run(SimpleNamespace(output=tmp_path, argv=list(argv), started=0.0, script=SimpleNamespace(eval_only=False)))
+    script = SimpleNamespace(eval_only=False, dataset_name="a.csv")
+    return Run(SimpleNamespace(output=tmp_path, argv=list(argv), started=0.0, script=script))
 
 
 def stopping(tmp_path, **settings):
