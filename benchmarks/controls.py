@@ -35,7 +35,7 @@ from grpo.config.configure import configure
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.data import sources
 from grpo.evaluation import compare, comparison
-from grpo.runs.directory import holds_run, recorded
+from grpo.runs.directory import holds_run, read_record
 from grpo.runs.report import read_lines
 
 CHANCE = ["--reward_funcs", "benchmarks.random_reward.chance_reward", "--allow_custom_rewards", "true"]
@@ -87,7 +87,7 @@ ARMS: dict[str, Callable[[Mapping[str, Any], Path], list[str]]] = {  # their fla
 
 def train(flags: list[str], run: Path, seed: int) -> None:
     """Train one run to its end, unless it is finished; SystemExit with its status where it fails."""
-    if recorded(run, "status") == "finished":
+    if read_record(run, "status") == "finished":
         return
     own = ["--seed", str(seed), "--output_dir", str(run), "--run_name", run.name]
     own += ["--resume_from_checkpoint", "auto"] if holds_run(run) else []
@@ -129,7 +129,7 @@ def in_points(value: float | None, low: float | None, high: float | None) -> str
 def print_results(arms: Mapping[str, Mapping[int, Path]]) -> None:
     """What each arm gained, and the real rewards more than each control; of the runs that are finished."""
     runs = {
-        arm: {seed: run for seed, run in some.items() if recorded(run, "status") == "finished"}
+        arm: {seed: run for seed, run in some.items() if read_record(run, "status") == "finished"}
         for arm, some in arms.items()
     }
     rows = []

@@ -13,6 +13,7 @@ from transformers import Trainer
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.config import hardware, validate
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
 from grpo.rewarding import registry, stages
@@ -116,12 +117,12 @@ class Read(NamedTuple):
     inline: dict[str, Any]  # what HYPERPARAMETERS alone says
     recipe: set[str]
     typed: set[str]
-    notes: list[str]
+    notes: list[Check]
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
-    parser, notes = Parser(), []
+    parser, notes = Parser(), list[Check]()
     parser.layer(registry.named(hyperparameters), "HYPERPARAMETERS")
     inline = _parse(parser, [])
     paths = parser.parse_known_args(argv)[0].config or []
@@ -139,10 +140,8 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
         settings |= {key: own.get(key) for key in OF_THE_DATA if key not in typed}
     dropped = below["eval_dataset_name"] or inline["eval_dataset_name"]
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
-        notes = [
-            f"note: eval_dataset_name {dropped} is ignored, since your data replaces what it belongs to: held-out "
-            "questions come from yours"
-        ]
+        finding = f"{dropped} is ignored, since your data replaces its own: held-out questions come from yours"
+        notes.append(Check("ok", "eval_dataset_name", finding))
     return Read(settings, inline, set(recipe), typed, notes)
 
 
@@ -206,7 +205,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
     in_stages = stages.read(settings, typed)
     settings.update(stages.whole_run(in_stages, settings["max_steps"]))
-    hardware.claim_device(settings, argv)
+    hardware.choose_gpu(settings, argv)
     notes += hardware.fit_to_machine(settings, typed, typed | recipe)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     inline["report_to"] = (inline["report_to"] or "none").split(",")

@@ -10,6 +10,7 @@ from transformers.utils import is_flash_attn_2_available
 from trl.import_utils import is_vllm_available
 
 from grpo.core import gpu
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.policy import unsloth
 from grpo.runs import trackers
@@ -36,7 +37,7 @@ WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_impl
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
 
 
-def claim_device(settings: dict[str, Any], argv: Sequence[str]) -> None:
+def choose_gpu(settings: dict[str, Any], argv: Sequence[str]) -> None:
     """Set torch's switches for a GPU; of several visible ones without a launcher, use the first one and say so.
 
     GRPOTrainer refuses several GPUs in one process. This must come before CUDA starts, and before TRL's configuration.
@@ -48,11 +49,11 @@ def claim_device(settings: dict[str, Any], argv: Sequence[str]) -> None:
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        launch = f"torchrun --nproc_per_node={count} {command_line(list(argv))}"
+        launch = f"torchrun --nproc_per_node={count} {command_line(list(argv))}"  # to copy: no table may break it
         print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
 
 
-def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
+def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[Check]:
     """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
 
     Args:
@@ -71,7 +72,7 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
     return notes + _about_rounding(settings) + trackers.check(settings, asked="report_to" in typed)
 
 
-def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[str]:
+def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[Check]:
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
@@ -83,12 +84,12 @@ def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> lis
         return []
     if "optim" in typed:
         raise UserError(f"optim: {settings['optim']} needs CUDA; use --optim adamw_torch on a CPU")
-    note = f"note: optim {settings['optim']} needs CUDA; adamw_torch is used on the CPU"
+    note = Check("warning", "optim", f"{settings['optim']} needs CUDA", "adamw_torch is used on the CPU")
     settings["optim"] = "adamw_torch"
     return [note]
 
 
-def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
+def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[Check]:
     if not torch.cuda.is_available():
         raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
@@ -107,15 +108,15 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[str]:
     flash = settings["attn_implementation"] == "flash_attention_2" and "attn_implementation" not in typed
     if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
         settings["attn_implementation"] = "sdpa"
-        notes.append("note: flash-attn is not installed, so attention runs on sdpa (packed false)")
+        notes.append(Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)"))
     return notes
 
 
-def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[str]:
+def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[Check]:
     """Let vLLM sample where `use_vllm` is unset, it is installed and nothing is against it; one line says so."""
     if settings["eval_only"]:
         return []
-    found, notes = is_vllm_available(), []
+    found, notes = is_vllm_available(), list[Check]()
     if not found and (settings["use_vllm"] or any(key.startswith("vllm_") for key in typed)):
         raise UserError(NO_VLLM)
     if settings["use_vllm"] is None and found and not settings["use_unsloth"]:
@@ -124,9 +125,10 @@ def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[str]:
         settings["use_vllm"] = not against
         share = f"{settings['vllm_gpu_memory_utilization']:.0%} of the GPU's memory"
         back = ", which training gets back in between" if settings["vllm_enable_sleep_mode"] else ""
-        notes = [f"note: vLLM samples, in {share}{back} (use_vllm)"]
+        finding = f"vLLM samples, in {share}{back}"
         if against:
-            notes = [f"note: vLLM is installed, but does not sample, because {against[0]} is set (use_vllm)"]
+            finding = f"vLLM is installed, but does not sample, because {against[0]} is set"
+        notes.append(Check("ok", "use_vllm", finding))
     known = settings["max_prompt_length"] and settings["eval_strategy"] == "no" and not settings["use_unsloth"]
     if settings["use_vllm"] and known and settings["vllm_max_model_length"] is None:
         # its cache need not hold the longest sequence that the model can take
@@ -145,13 +147,12 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
     settings["packed"] = False  # it has replaced TRL's class by one with a training step of its own
 
 
-def _about_rounding(settings: dict[str, Any]) -> list[str]:
+def _about_rounding(settings: dict[str, Any]) -> list[Check]:
     # an adapter is float32, but TRL makes it bfloat16 on quantized weights, where Unsloth does not
     quantized = (settings["load_in_4bit"] or settings["load_in_8bit"]) and not settings["use_unsloth"]
     kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
     if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
         return []
-    return [
-        f"note: optim {settings['optim']} loses most of its updates to rounding on bfloat16 weights: 94 to 99 % at "
-        "5e-6, by the size of the weights (dtype float32 keeps them)"
-    ]
+    finding = f"{settings['optim']} loses most of its updates to rounding on bfloat16 weights: 94 to 99 % at 5e-6, by "
+    finding += "the size of the weights (dtype float32 keeps them)"
+    return [Check("ok", "optim", finding)]

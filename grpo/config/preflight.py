@@ -221,7 +221,7 @@ def about_model(
 
 
 def about_memory(config: Config, data: Data, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
-    """Whether a step, the sampling of a rollout and an evaluation fit, as a line of preflight's table."""
+    """Check that a training step, a rollout and an evaluation fit in memory."""
     training = config.training
     if not shape.layers:
         finding = "this kind of model does not say its layers' sizes"
@@ -244,7 +244,7 @@ def count_steps(config: Config, data: Data) -> int:
 
 
 def about_disk(config: Config, shape: memory.Shape) -> Check:
-    """Whether checkpoints and model have room, as a line of preflight's table."""
+    """Check that checkpoints and the model have room on the disk."""
     training, output = config.training, config.output
     checkpoint, final = memory.disk(shape, training, config.model)
     kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
@@ -267,11 +267,7 @@ def _free_memory(device: torch.device) -> tuple[float, float, str]:
 
 
 def about_surroundings(config: Config) -> Iterator[Check]:
-    known = config.settings()
-    for note in config.notes:
-        finding, _, remedy = note.removeprefix("note: ").partition("; ")
-        name = next((word for word in re.findall(r"\w+", note) if word in known), "settings")  # which it is about
-        yield warn_if(remedy, name, finding, remedy)
+    yield from config.notes
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
         for stage in config.stages:

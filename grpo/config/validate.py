@@ -35,7 +35,7 @@ CHOICES = {
     "importance_sampling_level": ("token", "sequence"),
 }
 # Flags, as a regular expression, that do nothing unless this setting is on
-NEEDS = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
+REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
 
 
 def check(settings: Mapping[str, Any], typed: set[str]) -> None:
@@ -44,9 +44,9 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
     Args:
         typed: the settings that the command line itself gives, which must have an effect.
     """
-    for label, fits, keys in RANGES:
+    for label, in_range, keys in RANGES:
         for key in keys.split():
-            if settings[key] is not None and not fits(settings[key]):
+            if settings[key] is not None and not in_range(settings[key]):
                 raise UserError(f"{key}: {settings[key]} is out of range; use a number {label}")
     for key, choices in CHOICES.items():
         if settings[key] not in choices:
@@ -58,18 +58,19 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
     for key, value in settings.items():
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
-    _check_together(settings)
+    _check_together(settings, typed)
     _check_adaptive(settings)
-    for flags, switch in NEEDS.items():
+    for flags, switch in REQUIRES.items():
         ignored = sorted(key for key in typed if re.match(flags, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
         if ignored and not settings[switch] and not by_itself:
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")
 
 
-def _check_together(settings: Mapping[str, Any]) -> None:
-    if settings["eval_samples"] == 0 and settings["eval_only"]:
-        raise UserError("eval_samples: 0 leaves eval_only no questions; raise it, or drop --eval_only")
+def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
+    for key in {"eval_only", "eval_every"} & typed:
+        if settings["eval_samples"] == 0 and settings[key]:
+            raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
     if settings["use_transformers_continuous_batching"]:
         raise UserError(
             "use_transformers_continuous_batching: it turns float32 weights into 16-bit ones for good; drop it"

@@ -55,7 +55,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def run_main(run: Callable[[], int]) -> int:
-    """What `run` returns; the user's mistakes end in one line and status 2, Ctrl-C in one and 130."""
+    """Run it and return its status; the user's mistakes become one line and status 2, Ctrl-C one and 130."""
     try:
         status = run()
         end_process_group()
@@ -86,7 +86,7 @@ def _end_in(line: str) -> int:
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
-    """The end of an error about a value that is none of these."""
+    """The end of an error: the nearest valid value, or all of them."""
     choices = list(choices)
     close = [name for name in choices if value and name.startswith(value)][:1]
     close = close or difflib.get_close_matches(value, choices, n=1)
@@ -104,7 +104,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
     """Exceptions of these kinds are UserErrors: what the library says, between two texts.
 
-    A device without memory is none of them: whoever knows what the run was doing explains it (`out_of_memory`).
+    Out of memory passes through: `Run` explains it.
     """
     try:
         yield
@@ -159,7 +159,7 @@ WHAT_TAKES_LESS = {
     "_save_checkpoint": ("saving the checkpoint", "use_peft true"),
     "_inner_training_loop": ("the optimizer step", "use_peft true, or optim adamw_bnb_8bit"),
 }
-WHILE_LOADING = ("loading", "a smaller model, load_in_4bit with use_peft, or a smaller vllm_gpu_memory_utilization")
+OTHERWISE = ("loading", "a smaller model, load_in_4bit with use_peft, or a smaller vllm_gpu_memory_utilization")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -174,7 +174,7 @@ def out_of_memory(error: BaseException) -> str:
     """What the run was doing, and what takes less, in one line."""
     names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     known = (WHAT_TAKES_LESS[name] for name in reversed(names) if name in WHAT_TAKES_LESS)
-    doing, remedy = next(known, WHILE_LOADING)
+    doing, remedy = next(known, OTHERWISE)
     found = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", str(error))
     asked = f" (it asked for {found[1]} more)" if found else ""
     return f"out of memory in {doing}{asked}; use {remedy} (docs/troubleshooting.md, Out of memory)"

@@ -39,12 +39,9 @@ def launch() -> str:
 
 
 def end_process_group() -> None:
-    """Wait for the other processes and end torch.distributed, once nothing refers to the run's trainer any more.
+    """Wait for the other processes, and destroy the process group, whose last reference must be Python's.
 
-    Without it Python can abort after a complete run ("terminate called without an active exception"): a thread of
-    gloo's that still releases a collective's tensors is ended at the GIL, which a C++ destructor does not survive
-    (https://github.com/pytorch/pytorch/issues/190489). The destructor of the process group joins these threads; the
-    last reference to it has to be Python's, which releases the GIL meanwhile.
+    Otherwise gloo's threads may abort a finished run (https://github.com/pytorch/pytorch/issues/190489).
     """
     if "torch" not in sys.modules:  # the command was answered at once
         return

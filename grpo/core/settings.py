@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo.core.checklist import Check
 from grpo.core.text import counted
 from rewards import short_name
 
@@ -197,7 +198,7 @@ class Config:
     training: "GRPOConfig"
     model: "ModelConfig"
     geometry: Geometry
-    notes: list[str]  # one line for each setting that was adjusted
+    notes: list[Check]  # what was decided for the user, for preflight's table
     changed: dict[str, dict[str, Any]]  # settings that differ from the defaults: {"inline": …, "run": …}
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time

@@ -24,7 +24,7 @@ def step_of(directory: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def all_of(run: Path) -> list[Path]:
+def list_all(run: Path) -> list[Path]:
     """A run's checkpoints, complete or not, the newest first."""
     return sorted((path for path in run.glob("checkpoint-*") if step_of(path) >= 0), key=step_of, reverse=True)
 
@@ -41,11 +41,11 @@ def seal(directory: Path, world_size: int, **facts: Any) -> None:
     """
     for path in [*directory.rglob("*"), directory]:
         _flush(path)
-    write_whole(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **facts})
+    write_json(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **facts})
     _flush(directory.parent)
 
 
-def write_whole(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically: whatever happens, the file holds all of it or what it held before."""
     part = path.with_name(f".{path.name}.part")
     with part.open("w", encoding="utf-8") as file:
@@ -78,7 +78,7 @@ def rotate(run: Path, keep: int | None, best: str | None = None) -> None:
     transformers' own rotation counts half-written checkpoints, too. A run that was killed while it wrote a later one
     than it writes now would lose its only complete one.
     """
-    complete = [path for path in all_of(run) if is_sealed(path)]
+    complete = [path for path in list_all(run) if is_sealed(path)]
     for path in complete[keep:] if keep else ():
         if best is None or path.resolve() != Path(best).resolve():
             delete(path)
@@ -121,7 +121,7 @@ def problem_with(directory: Path) -> str | None:
 def newest(run: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that a run can resume from, and for each newer one a line with its problem."""
     skipped: list[str] = []
-    for path in all_of(run):
+    for path in list_all(run):
         reason = problem_with(path)
         if reason is None:
             return path, skipped

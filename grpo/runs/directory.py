@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process
 from grpo.core.settings import as_list, data_label
@@ -43,7 +44,7 @@ def default_names(model_name_or_path: str, dataset_name: str | list[str], eval_o
     return f"outputs/{name}", f"{name}-{data}"
 
 
-def recorded(directory: str | Path, *keys: str) -> Any:
+def read_record(directory: str | Path, *keys: str) -> Any:
     """The value under these keys in the directory's `run.json`; None where there is none."""
     try:
         found = json.loads((Path(directory) / "run.json").read_text(encoding="utf-8"))
@@ -60,7 +61,9 @@ def holds_run(directory: Path) -> bool:
 
 def newest_finished() -> Path:
     """The run under outputs/ that finished last; UserError where there is none."""
-    finished = [path for path in Path("outputs").glob("*/run.json") if recorded(path.parent, "status") == "finished"]
+    finished = [
+        path for path in Path("outputs").glob("*/run.json") if read_record(path.parent, "status") == "finished"
+    ]
     if not finished:
         raise UserError("ask: no finished run in outputs/; name the directory of one")
     return max(finished, key=lambda path: path.stat().st_mtime_ns).parent
@@ -74,7 +77,7 @@ class Claim(NamedTuple):
 
     output_dir: str
     checkpoint: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Check, ...] = ()
 
 
 def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim:
@@ -93,7 +96,7 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim
         newest = free = Path(output_dir)
     else:  # the last that holds a run, and the first that neither holds one nor is about to
         names = [Path(default_dir)]
-        while holds_run(names[-1]) or is_held(names[-1]):
+        while holds_run(names[-1]) or is_locked(names[-1]):
             names.append(Path(f"{default_dir}-{len(names) + 1}"))
         newest, free = next(filter(holds_run, reversed(names)), names[0]), names[-1]
     if resume == "auto":
@@ -132,16 +135,19 @@ def _resume_newest(run: Path) -> Claim:
     """
     found, skipped = checkpoints.newest(run)
     if found is not None:
-        return Claim(str(run), str(found), tuple(f"note: {line}; it is skipped" for line in skipped))
+        return Claim(
+            str(run), str(found), tuple(Check("warning", "checkpoint", line, "it is skipped") for line in skipped)
+        )
     if not holds_run(run):
         raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
-    origin = recorded(run, "settings", "resume_from_checkpoint")
-    broken_off = str(recorded(run, "status")).startswith(("running", "interrupted", "failed"))
+    origin = read_record(run, "settings", "resume_from_checkpoint")
+    broken_off = str(read_record(run, "status")).startswith(("running", "interrupted", "failed"))
     weights = any(run.glob("*.safetensors"))
-    kept = weights or any(map(checkpoints.is_sealed, checkpoints.all_of(run)))
+    kept = weights or any(map(checkpoints.is_sealed, checkpoints.list_all(run)))
     if broken_off and not kept and not (origin and checkpoints.problem_with(Path(origin))):
         start = origin or "the beginning"
-        return Claim(str(run), origin, (f"note: {run} has no checkpoint yet; starting from {start}",))
+        note = Check("warning", "checkpoint", f"{run} has none yet", f"starting from {start}")
+        return Claim(str(run), origin, (note,))
     detail = f" ({'; '.join(skipped)})" if skipped else ""
     detail += ", but trained weights (--eval_only true evaluates them)" if weights else ""
     raise UserError(
@@ -154,7 +160,7 @@ def _resume_newest(run: Path) -> Claim:
 
 
 @contextlib.contextmanager
-def held(directory: Path, checkpoint: str | None = None) -> Iterator[None]:
+def locked(directory: Path, checkpoint: str | None = None) -> Iterator[None]:
     """Make the directory, and let no other process write a run there meanwhile; the first process locks for all.
 
     The system unlocks it when the process ends, however that happens. A new directory that is left without a run's
@@ -171,7 +177,7 @@ def held(directory: Path, checkpoint: str | None = None) -> Iterator[None]:
         return
     new = not directory.exists()
     with _lock(directory):
-        if checkpoint is None and recorded(directory, "status") == "finished":
+        if checkpoint is None and read_record(directory, "status") == "finished":
             raise UserError(f"output_dir: {str(directory)!r} already holds a run; {WAYS_OUT}")
         try:
             yield
@@ -185,7 +191,7 @@ def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
         directory.mkdir(parents=True, exist_ok=True)
         return FileLock(directory / LOCK).acquire(timeout=0)
     except Timeout:
-        process = recorded(directory, "process")  # unknown while it starts
+        process = read_record(directory, "process")  # unknown while it starts
         who = f" (process {process['id']} on {process['host']})" if process else ""
         raise UserError(
             f"output_dir: {str(directory)!r} is being written by another run{who}; wait until it ends, stop it, or "
@@ -195,7 +201,7 @@ def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({error.strerror})") from None
 
 
-def is_held(directory: Path) -> bool:
+def is_locked(directory: Path) -> bool:
     """Whether a process writes a run there now; also where this user may not try."""
     if not (directory / LOCK).exists():
         return False

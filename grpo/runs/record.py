@@ -17,8 +17,8 @@ import torch
 from grpo.core import processes
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
-from grpo.runs.checkpoints import step_of, write_whole
-from grpo.runs.directory import recorded
+from grpo.runs.checkpoints import step_of, write_json
+from grpo.runs.directory import read_record
 
 
 def command_line(argv: list[str]) -> str:
@@ -59,7 +59,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
     if config.training.resume_from_checkpoint:
         checkpoint = Path(config.training.resume_from_checkpoint)
         step, resumed = step_of(checkpoint), checkpoint.parent
-        earlier = recorded(resumed) or {}
+        earlier = read_record(resumed) or {}
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
     now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.argv)
@@ -80,7 +80,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         "settings": config.settings(),
         "sessions": [*earlier.get("sessions", []), {"started": now, "from_step": step, "command": command}],
     }
-    write_whole(directory / "run.json", without_nan(record))
+    write_json(directory / "run.json", without_nan(record))
 
 
 def _keep_until(step: int, source: Path | None, path: Path) -> None:
@@ -112,4 +112,4 @@ def finish(directory: Path, status: str, seconds: float) -> None:
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
     total = sum(session.get("seconds", 0) for session in record["sessions"])
-    write_whole(directory / "run.json", without_nan({**record, "status": status, "seconds": round(total, 1)}))
+    write_json(directory / "run.json", without_nan({**record, "status": status, "seconds": round(total, 1)}))

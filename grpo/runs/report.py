@@ -97,7 +97,7 @@ def _status(run: Path, record: dict[str, Any]) -> str:
     """How the run ended, or running; killed only where its own machine knows that nothing writes it any more."""
     status = record.get("status") or "running"
     here = (record.get("process") or {}).get("host") == platform.node()
-    return "killed" if status == "running" and here and not directory.is_held(run) else status
+    return "killed" if status == "running" and here and not directory.is_locked(run) else status
 
 
 def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, charts.Curve]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.settings import Config
 from grpo.core.versions import versions
@@ -65,7 +66,7 @@ def facts(config: Config, rows: Dataset) -> dict[str, Any]:
     return {"settings": as_json(config.settings()), "data": data, "versions": versions()}
 
 
-def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list[str]:
+def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list[Check]:
     """A note for each difference from the checkpoint's run that changes what comes next.
 
     Raises:
@@ -78,7 +79,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
             f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before}, "
             f"{_or_new_run(checkpoint)}"
         )
-    changed, notes = changes(checkpoint, settings), []
+    changed, notes = changes(checkpoint, settings), list[Check]()
     for key in MUST_MATCH:
         if key in changed:
             then, now = changed[key]
@@ -92,12 +93,12 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
     if settings.get("sync_ref_model"):
         found.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
     if found:
-        notes.append(
-            f"note: changed since the checkpoint: {', '.join(found)}; the run will differ from an uninterrupted one"
-        )
+        effect = "the run will differ from an uninterrupted one"
+        notes.append(Check("warning", "changed", f"since the checkpoint: {', '.join(found)}", effect))
     before, here = sealed.get("versions") or {}, versions()
     if other := [f"{name} {before[name]} → {here.get(name)}" for name in before if before[name] != here.get(name)]:
-        notes.append(f"note: versions changed: {', '.join(other)}; results may differ in their last digits")
+        effect = "results may differ in their last digits"
+        notes.append(Check("warning", "versions", f"since the checkpoint: {', '.join(other)}", effect))
     return notes
 
 

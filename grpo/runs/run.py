@@ -92,7 +92,7 @@ class Run:
             written, complete = report.write(self.output), self._trained and not self.stopped
             say(f"Saved in {self.output}" + ("" if complete else f"; the report is {written}"))
             if self.stopped:
-                say(f"{status[0].upper()}{status[1:]}. {self.way_on()}")
+                say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")
             elif complete:
                 say(self.next_steps(written))
 
@@ -102,7 +102,7 @@ class Run:
 
     # What to do next
 
-    def way_on(self) -> str:
+    def how_to_resume(self) -> str:
         """How to continue a run that has ended early."""
         if not checkpoints.newest(self.output)[0]:
             return "There is no checkpoint to resume from"
@@ -165,13 +165,13 @@ class Run:
         except KeyboardInterrupt as error:
             name = str(error) or "Ctrl-C"
             self._break_off(f"interrupted by {name}")
-            raise Interrupted(f" by {name}. {self.way_on()}", getattr(error, "status", 130)) from None
+            raise Interrupted(f" by {name}. {self.how_to_resume()}", getattr(error, "status", 130)) from None
         except Exception as error:
             line = str(error) if isinstance(error, UserError) else self._explanation(error)
             self._break_off(f"failed: {line or reason_of(error)}")
             if not line:
                 raise
-            raise UserError(f"{line}. {self.way_on()}" if self.training else line) from error
+            raise UserError(f"{line}. {self.how_to_resume()}" if self.training else line) from error
 
     def _break_off(self, status: str) -> None:
         if self.training and sys.stderr.isatty():
@@ -205,11 +205,11 @@ def open_run(config: Config) -> Iterator[Run]:
     """Lock the run's directory, take signals, make errors readable.
 
     Raises:
-        UserError: another process writes there; the disk is full; a device is full; another process is gone.
+        UserError: another process writes there; the disk is full; a device is full.
         Interrupted: a signal came while nothing was trained.
     """
     run = Run(config)
-    lock = directory.held(run.output, config.training.resume_from_checkpoint)
+    lock = directory.locked(run.output, config.training.resume_from_checkpoint)
     with lock, run._signals(), run._readable():
         yield run
 

@@ -6,16 +6,19 @@ from typing import Any
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 from trl import GRPOConfig
 
+from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.processes import is_first_process
 
-OFFLINE = (
-    "note: W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it); log in (wandb login, or "
-    "export WANDB_API_KEY) or use --report_to none"
+OFFLINE = Check(
+    "warning",
+    "report_to",
+    "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)",
+    "log in (wandb login, or export WANDB_API_KEY) or use --report_to none",
 )
 
 
-def check(settings: dict[str, Any], asked: bool = True) -> list[str]:
+def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
     """Turn `report_to` into a list of usable trackers, in place; a note for each that is missing or goes offline.
 
     Args:
@@ -35,7 +38,7 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[str]:
         except (ImportError, RuntimeError, ValueError) as error:  # it is not installed
             if asked:
                 raise UserError(f"report_to: {error} Or use --report_to none.") from None
-            notes.append(f"note: nothing is logged to {name}; {error}")
+            notes.append(Check("warning", "report_to", f"nothing is logged to {name}", str(error)))
         else:
             usable.append(name)
     settings["report_to"] = usable or ["none"]

@@ -67,7 +67,7 @@ def test_own_data_never_meets_the_recipes_evaluation(flags, held_out, configurat
     path = recipe(tmp_path, "dataset_name: recipe.csv\neval_dataset_name: held_out.csv\n")
     config = configure(INLINE, ["--config", path, *flags.split(), *CPU])
     assert (config.script.eval_dataset_name, config.script.dataset_config) == (held_out, configuration)
-    assert any("eval_dataset_name held_out.csv is ignored" in note for note in config.notes) == noted
+    assert any("held_out.csv is ignored" in note.finding for note in config.notes) == noted
 
 
 @pytest.mark.parametrize("key", ["eval_dataset_name", "eval_samples", "max_prompt_length", "save_total_limit"])

@@ -74,7 +74,7 @@ def assert_same(found, wanted, at=""):
 def interrupted(whole, step, name="again"):
     """The run as it was when it was killed after the checkpoint of this step."""
     run = Path(shutil.copytree(whole, name))
-    for path in checkpoints.all_of(run):
+    for path in checkpoints.list_all(run):
         if checkpoints.step_of(path) > step:
             shutil.rmtree(path)
     for path in [*run.glob("*.safetensors"), *run.glob("completions/*.parquet"), run / LOCK]:

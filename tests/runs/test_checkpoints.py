@@ -89,7 +89,7 @@ def test_the_newest_complete_one_is_chosen_by_number():
 
 
 def names():
-    return [path.name for path in checkpoints.all_of(Path("run"))]
+    return [path.name for path in checkpoints.list_all(Path("run"))]
 
 
 def test_rotation_counts_complete_ones_only():
@@ -130,10 +130,10 @@ def test_one_that_is_being_deleted_is_not_complete(monkeypatch):
 
 def test_write_whole_never_leaves_half_a_file(monkeypatch):
     path = Path("value.json")
-    checkpoints.write_whole(path, {"a": 1})
+    checkpoints.write_json(path, {"a": 1})
     monkeypatch.setattr(
         json, "dump", lambda value, file, **_: (file.write('{"a"'), (_ for _ in ()).throw(OSError(28, "full")))
     )
     with pytest.raises(OSError, match="full"):
-        checkpoints.write_whole(path, {"a": 2})
+        checkpoints.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}

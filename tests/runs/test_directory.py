@@ -12,7 +12,7 @@ from helpers_runs import ROOT
 
 import train_grpo
 from grpo.core.errors import UserError
-from grpo.runs.directory import LOCK, claim, default_names, held
+from grpo.runs.directory import LOCK, claim, default_names, locked
 
 
 def make_run(name, checkpoints=(), **record):
@@ -45,7 +45,7 @@ def test_an_unset_directory_takes_the_next_free_number():
     make_run("out/X-2")
     assert claim(None, "out/X", None) == ("out/X-3", None, ())
     assert not Path("out/X-3").exists()
-    with held(Path("out/X-3")):  # a run that has only begun
+    with locked(Path("out/X-3")):  # a run that has only begun
         assert claim(None, "out/X", None)[0] == "out/X-4"
 
 
@@ -64,7 +64,7 @@ def test_a_file_in_the_way_is_one_line():
     Path("file").write_text("x")
     Path("broken").symlink_to("nowhere")
     for name in ("file", "file/run", "broken"):
-        with pytest.raises(UserError, match=f"output_dir: '{name}' cannot be written"), held(Path(name)):
+        with pytest.raises(UserError, match=f"output_dir: '{name}' cannot be written"), locked(Path(name)):
             pytest.fail("it is held")
 
 
@@ -74,7 +74,7 @@ def test_a_file_in_the_way_is_one_line():
 def test_auto_takes_the_newest_checkpoint_of_the_newest_run():
     make_run("out/X", [5, 10])
     make_run("out/X-2", [9, 100, 20])
-    with held(Path("out/X-3")):  # a run that has only begun
+    with locked(Path("out/X-3")):  # a run that has only begun
         assert claim(None, "out/X", "auto") == ("out/X-2", "out/X-2/checkpoint-100", ())
     assert claim("out/X", "unused", "auto") == ("out/X", "out/X/checkpoint-10", ())
 
@@ -84,14 +84,14 @@ def test_auto_names_the_checkpoints_it_skips():
     Path("run/checkpoint-15/rng_state.pth").unlink()
     found = claim("run", "unused", "auto")
     assert found.checkpoint == "run/checkpoint-5"
-    assert found.notes == ("note: run/checkpoint-15: rng_state.pth is missing; it is skipped",)
+    assert [note.finding for note in found.notes] == ["run/checkpoint-15: rng_state.pth is missing"]
 
 
 def test_auto_restarts_a_run_killed_before_its_first_one():
     make_run("run", status="running")
     make_checkpoint("run", 3, sealed=False)
     found = claim("run", "unused", "auto")
-    assert found[:2] == ("run", None) and "starting from the beginning" in found.notes[0]
+    assert found[:2] == ("run", None) and found.notes[0].remedy == "starting from the beginning"
 
 
 def test_auto_restarts_a_branch_killed_before_its_first_one():
@@ -164,8 +164,8 @@ def test_an_older_checkpoint_needs_a_directory_of_its_own():
 HOLD = """
 import sys
 from pathlib import Path
-from grpo.runs.directory import held
-with held(Path("run")):
+from grpo.runs.directory import locked
+with locked(Path("run")):
     Path("run/run.json").write_text('{"status": "running", "process": {"id": 4711, "host": "there"}}')
     print("held", flush=True)
     sys.stdin.read()
@@ -179,7 +179,7 @@ def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
     ) as other:  # fmt: skip
         assert other.stdout.readline() == "held\n"
         with pytest.raises(UserError, match=r"is being written by another run \(process 4711 on there\); wait"):
-            held(Path("run")).__enter__()
+            locked(Path("run")).__enter__()
         before = {path: path.read_bytes() for path in Path("run").iterdir()}
         assert train_grpo.main([*tiny_run(), "--resume_from_checkpoint", "auto"]) == 2
         (line,) = capfd.readouterr().err.splitlines()
@@ -187,7 +187,7 @@ def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
         assert {path: path.read_bytes() for path in Path("run").iterdir()} == before
         other.kill()
         other.wait()
-    with held(Path("run")):
+    with locked(Path("run")):
         pass
     assert Path("run/run.json").exists()
 
@@ -208,28 +208,28 @@ def test_a_run_that_finished_meanwhile_is_not_overwritten():
     assert claim("run", "unused", None).output_dir == "run"
     make_run("run", [5], status="finished")
     with pytest.raises(UserError, match="'run' already holds a run"):
-        held(Path("run")).__enter__()
-    with held(Path("run"), checkpoint="run/checkpoint-5"):
+        locked(Path("run")).__enter__()
+    with locked(Path("run"), checkpoint="run/checkpoint-5"):
         pass
 
 
 def test_a_directory_without_a_new_file_is_removed_again():
-    with pytest.raises(KeyError), held(Path("new")):
+    with pytest.raises(KeyError), locked(Path("new")):
         Path("new/completions").mkdir()
         raise KeyError
     assert not Path("new").exists()
     Path("mine").mkdir()
-    with held(Path("mine")):
+    with locked(Path("mine")):
         pass
     assert Path("mine").exists()
-    with held(Path("kept/run")):
+    with locked(Path("kept/run")):
         Path("kept/run/metrics.jsonl").write_text("{}")
     assert Path("kept/run/metrics.jsonl").exists()
 
 
 def test_other_processes_leave_the_lock_to_the_first(monkeypatch):
-    with held(Path("run")):
+    with locked(Path("run")):
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("LOCAL_RANK", "1")
-        with held(Path("run")):
+        with locked(Path("run")):
             pass

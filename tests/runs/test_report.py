@@ -189,7 +189,7 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(run, undrawn, monke
 def test_a_run_that_was_killed_is_told_from_one_that_trains(run, undrawn):
     change_record(run, status="running", process={"id": 1, "host": platform.node()}, resume="python train_grpo.py")
     (run / "checkpoint-4").mkdir()
-    with directory.held(run):
+    with directory.locked(run):
         assert "killed optimizer" not in (text := Page(report.write(run)).text) and "or still trains" in text
         report.refresh(run)
         assert "http-equiv" in (run / "report.html").read_text()

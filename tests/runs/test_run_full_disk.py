@@ -50,6 +50,6 @@ def test_a_full_disk_keeps_the_last_checkpoint_to_resume(tiny_run, learned, monk
     (line,) = [line for line in err.splitlines() if line.startswith("error:")]
     assert "is full" in line and "--resume_from_checkpoint auto" in line and "Traceback" not in err
     assert json.loads(Path("run/run.json").read_text())["status"].startswith("failed: output_dir: the disk of")
-    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-1"]
+    assert [path.name for path in checkpoints.list_all(Path("run"))] == ["checkpoint-1"]
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
     assert Path("run/model.safetensors").read_bytes() == (learned.path / "model.safetensors").read_bytes()

@@ -70,13 +70,15 @@ def test_a_missing_tracker_is_named_with_its_package():
         trackers.check(settings("dvclive,tensorboard"))
     values = settings("dvclive,tensorboard")
     (note,) = trackers.check(values, asked=False)
-    assert "nothing is logged to dvclive" in note and values["report_to"] == ["tensorboard"]
+    assert "nothing is logged to dvclive" in note.finding and values["report_to"] == ["tensorboard"]
 
 
 def test_without_a_key_it_logs_offline_and_never_asks(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))  # a terminal that cannot be read
     (note,) = trackers.check(settings("wandb"))
-    assert "logs offline" in note and "--report_to none" in note and os.environ["WANDB_MODE"] == "offline"
+    assert (
+        "logs offline" in note.finding and "--report_to none" in note.remedy and os.environ["WANDB_MODE"] == "offline"
+    )
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert trackers.check(settings("wandb")) == [] and os.environ["WANDB_MODE"] == "disabled"  # the user has decided
 

@@ -107,7 +107,7 @@ def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch
     monkeypatch.setattr(Trainer, "_save_scaler", fail_at_the_second)
     with pytest.raises(OSError, match="Input/output error"):
         train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3"}))
-    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-1"]
+    assert [path.name for path in checkpoints.list_all(Path("run"))] == ["checkpoint-1"]
     assert checkpoints.problem_with(Path("run/checkpoint-1")) is None
 
 
@@ -124,7 +124,7 @@ def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypat
     monkeypatch.setattr(checkpoints, "seal", look)
     assert train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3", "save_total_limit": "1"})) == 0
     assert [path and path.name for path in seen] == [None, "checkpoint-1", "checkpoint-2"]
-    assert [path.name for path in checkpoints.all_of(Path("run"))] == ["checkpoint-3"]
+    assert [path.name for path in checkpoints.list_all(Path("run"))] == ["checkpoint-3"]
     assert json.loads(Path("run/run.json").read_text())["settings"]["save_total_limit"] == 1
 
 

@@ -133,7 +133,7 @@ def test_unusable_checkpoints_are_not_recommended(tmp_path):
     ending = run(tmp_path)
     make_checkpoint(tmp_path, 3, sealed=False)
     ending.request_stop("SIGTERM")
-    assert ending.way_on() == "There is no checkpoint to resume from"
+    assert ending.how_to_resume() == "There is no checkpoint to resume from"
 
 
 @pytest.mark.parametrize("save", [True, False])
