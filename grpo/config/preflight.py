@@ -269,7 +269,7 @@ def _free_memory(device: torch.device) -> tuple[float, float, str]:
 def about_surroundings(config: Config) -> Iterator[Check]:
     yield from config.notes
     if not config.script.eval_only:
-        yield Check("ok", "geometry", config.geometry.describe().removeprefix("Geometry: "))
+        yield Check("ok", "geometry", config.geometry.describe())
         for stage in config.stages:
             never, limit = 0 < config.training.max_steps < stage.first_step, config.training.max_steps
             yield warn_if(never, "stage", stage.describe(), f"it never begins: max_steps ends the run after {limit}")

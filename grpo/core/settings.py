@@ -162,7 +162,7 @@ class Geometry:
         rollouts = self.per_step / self.rollout
         share = f"{self.per_step // self.world_size} on each of {self.world_size} devices, " * (self.world_size > 1)
         line = (
-            f"Geometry: {counted(prompts, 'prompt')} × {self.num_generations} generations = {self.per_step} "
+            f"{counted(prompts, 'prompt')} × {self.num_generations} generations = {self.per_step} "
             f"completions per optimizer step ({share}in micro-batches of {self.per_device_train_batch_size}); "
         )
         if rollouts == 1 and self.num_iterations == 1:

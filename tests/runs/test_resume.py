@@ -105,16 +105,12 @@ def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-DAMAGED = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b"")], ids=["cut", "empty"])
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_file_is_one_line(name, damage, tiny_run, learned, capfd):
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
+def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
     run = learned.copy()
     shutil.rmtree(run / "checkpoint-2")  # which has no step to go
-    damage(run / "checkpoint-1" / name)
+    cut(run / "checkpoint-1" / name)
     flags = tiny_run(**LEARNS, save_steps="1", resume_from_checkpoint="auto")
     assert train_grpo.main(flags) == 2
     err = capfd.readouterr().err
