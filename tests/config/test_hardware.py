@@ -199,5 +199,5 @@ def test_quantized_weights_need_bitsandbytes(gpus):
 
 
 def test_what_unsloth_needs_is_one_line():
-    with pytest.raises(UserError, match="use_unsloth: .*--use_peft true"):
+    with pytest.raises(UserError, match=r"use_unsloth: .*--use_peft true"):
         hardware.fit_to_machine(settings(use_unsloth=True), typed=set(), chosen=set())
