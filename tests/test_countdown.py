@@ -12,7 +12,7 @@ sys.path.insert(0, str(COUNTDOWN))
 import make_countdown
 
 import train_grpo
-from examples.countdown import is_right, value
+from examples.countdown import is_right
 from rewards import XML_COT_FORMAT
 
 ROW = {"question": "…", "numbers": [3, 7, 2], "target": 20}
@@ -79,6 +79,7 @@ def test_values_are_exact_fractions():
     assert is_right(answered("8 / (3 - 8 / 3)"), row)  # in floats it is 23.999999999999989
     assert not is_right(answered("1 / (7 - 3 - 4)"), {"numbers": [1, 3, 4, 7], "target": 0})  # by zero
     assert not is_right(answered("7 / 2"), {"numbers": [2, 7], "target": 3})
+    assert not is_right(answered("2.5 * 4"), {"numbers": [2, 4, 5], "target": 10})  # two numbers in one
 
 
 def test_the_last_answer_counts_and_reasoning_does_not():
@@ -91,9 +92,9 @@ HOSTILE = ["9**9**9**9", "__import__('os').system('true')", "٣+٧", "(" * 10**6
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_expressions_have_no_value_at_once(text):
+def test_hostile_expressions_are_wrong_at_once(text):
     start = time.process_time()
-    assert value(text) is None and not is_right(text, ROW) and not is_right(answered(text), ROW)
+    assert not is_right(text, ROW) and not is_right(answered(text), ROW)
     assert time.process_time() - start < 0.5
 
 

@@ -1,4 +1,4 @@
-"""The step-verified reward: which lines of arithmetic it confirms, on any text, and on GSM8K's own solutions."""
+"""The step-verified reward: exact values, which lines it confirms, on any text, and on GSM8K's own solutions."""
 
 import json
 import operator
@@ -12,7 +12,7 @@ from helpers_runs import SHARED, examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from grpo.rewarding.arithmetic import equations, is_true, is_verified, verified_lines
+from grpo.rewarding.arithmetic import equations, is_verified, value, verified_lines
 from rewards import THINK_FORMAT, XML_COT_FORMAT, extract_reasoning, step_verified_reward_func
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
@@ -23,33 +23,24 @@ def score(*lines, answer="<answer>7</answer>", tag="think", **parameters):
     return step_verified_reward_func([text], answer=["7"], **parameters)[0]
 
 
-WRITTEN_BY_MODELS = [  # right, and the same with a wrong result
-    (r"\frac{48}{2} = 24", r"\frac{48}{2} = 25"),
-    (r"48 \times 2 = \boxed{96 \text{ clips}}.", r"48 \times 2 = \boxed{97 \text{ clips}}."),
-    (r"48 + 24 = \$72", r"48 + 24 = \$73"),
-    (r"20\% of 50 = 10", r"20\% of 50 = 11"),
-    (r"10/3 = 3.333 \approx 3.33", r"10/3 = 3.333 \approx 3.34"),
-    ("15 / 2 = 7.5 ≈ 8", "15 / 2 = 7.5 ≈ 7"),  # here a whole number may be the rounded one
-]
-
-
 @pytest.mark.parametrize(
     "line",
     [
+        "48 / 2 = 24",
+        "So 48 / 2 = 24 clips.",
         "48/2 = <<48/2=24>>24 clips",
-        "She sold 48 clips / 2 = 24 clips in May.",  # units
         "Step 1: 3 + 4 = 7",
-        "2 * (3 apples + 4 pears) = 14 fruits",
-        "3 + 4 + 5 - 6 * 2 / 4 = 9",
+        "2. 3 + 4 = 7",
+        "- **3 + 4 = 7**",
+        "(since 3 + 4 = 7)",
+        "Total = 3 + 4 + 5 - 6 * 2 / 4 = 9",
         "3 \u2212 4 = \u22121",
         "15 × 2 ÷ 3 · 1 = 10",
+        r"48 \times 2 = 96, and 48 x 2 = 96",
         "1,000,000 / 4 = <<1000000/4=250000>>250,000 people",
-        "$780/year / 12 months/year = $65/month",
-        "20% of 50 = 10",
-        "10 / 3 = 3.33",  # rounded
-        "3 * 4 + 1 = 12 + 1 = 13",
+        "$48 + $24.50 = $72.50",
+        "3 * (4 + 1) = 12 + 3 = 15",
         "0.1 + 0.2 = 0.3",  # no binary fractions
-        *(line for line, _ in WRITTEN_BY_MODELS),
     ],
 )
 def test_right_arithmetic(line):
@@ -62,47 +53,32 @@ def test_right_arithmetic(line):
         "3 + 4 = 7, 2 * 7 = 15",  # one wrong equation spoils its line
         "48/2 = <<48/2=25>>24",  # the annotation
         "49/2 = <<48/2=24>>24",  # the text
-        "10 / 3 = 3.34",
-        "7 / 2 = 4",
+        "10 / 3 = 3.33",  # exactly
         "1 / 0 = 0",
         "6 // 4 = 1",
         "2x + 3 = 9",  # algebra is not read
+        "5^2 + 4 = 6",
         "7 = 7",
+        "3 + 4 =",
         "",
         "1+" * 60 + "1 = 61",  # over 100 characters
         "1+1=2 " + "and so on " * 60,  # over 500 characters
         "٣ + 4 = 7",  # ASCII digits only
         "10 - 5 = 5 = 3",  # all neighbours in a chain
-        "12 000 / 2 = 0",  # what stands before a blank belongs to the number, or multiplies it
-        "10% * 10 = 100",  # percent is no unit beside * and /
-        "sqrt 4 + 2 = 6",  # words that change a number
+        "12 000 / 2 = 0",  # what stands before a blank belongs to the number
+        "10% * 10 = 100",
+        "3 + 4 = 7x",
         "2 dozen + 3 = 5",
-        *(line for _, line in WRITTEN_BY_MODELS),
     ],
 )
 def test_wrong_or_no_arithmetic(line):
     assert not is_verified(line)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "true"),
-    [
-        (".5*4", "2.00", True),
-        ("99999999999999999999*10", "999999999999999999991", False),
-        ("0.0000001*1", "0", False),  # exact, not to six decimals
-        ("-10/3", "-3.33", True),
-        ("7", "", False),
-    ],
-)
-def test_equality_is_exact_but_for_rounding(left, right, true):
-    assert is_true(left, right) is true
-
-
 def test_equations_of_a_line():
-    assert equations("48/2 = <<48/2=24>>24") == [("48/2", "24"), ("24", "24"), ("48/2", "24")]
-    assert equations("5 apples + 2 = 7 apples, 7 x 2 = 14") == [("5+2", "7"), ("7*2", "14")]
+    assert equations("48/2 = <<48/2=24>>24") == [("48/2", "24"), ("48/2", "24")]
+    assert equations("3 + 4 = 7 = 14/2 and 2 - 1 = 1") == [("3+4", "7"), ("7", "14/2"), ("2-1", "1")]
     assert equations("Weigh 3 kg: w = 3") == []
-    assert equations("3 + 4 = 7 = 14/2 and 15/2 ≈ 8") == [("3+4", "7"), ("7", "14/2"), ("15/2", "~8")]
 
 
 def test_lines_pay_once_and_up_to_the_cap():
@@ -113,7 +89,7 @@ def test_lines_pay_once_and_up_to_the_cap():
     assert score(*(f"{n} + 1 = {n + 1}" for n in range(50))) == pytest.approx(1.0)
     assert score("1+1=2", "1+2=4", "1+3=4", tag="reasoning") == pytest.approx(0.8)
     assert score(*(f"{n}+1={n + 1}" for n in range(5)), max_lines=5, line_value=1, answer_value=2) == 7.0
-    assert score("3 + 4 = 7", "3 + 4 = 7 = 7", "3 + 4 = <<3+4=7>>7") == pytest.approx(0.6)  # 7 = 7 is none
+    assert score("3 + 4 = 7", "3 + 4 = <<3+4=7>>7") == pytest.approx(0.6)
     assert score("1+1=2", "1+2=3", "1+3=4", answer="") == 0.6  # not 0.6000000000000001
 
 
@@ -131,8 +107,6 @@ def test_only_closed_reasoning_counts():
         ("<work>{reasoning}</work><answer>{answer}</answer>", "<work>3 + 4 = 7", []),
         ("<work>{reasoning}</work><answer>{answer}</answer>", "<think>3 + 4 = 7</think><answer>7</answer>", []),
         ("{reasoning}\n<answer>{answer}</answer>", "3 + 4 = 7\n<answer>7</answer>1 + 1 = 2", ["3 + 4 = 7"]),
-        ("{reasoning}\n#### {answer}", "3 + 4 = 7\n#### 7", ["3 + 4 = 7"]),
-        (XML_COT_FORMAT, "<reasoning>3 + 4 = 7</reasoning>", ["3 + 4 = 7"]),
         (THINK_FORMAT, "<think>3 + 4 = 7</think>", ["3 + 4 = 7"]),
         (XML_COT_FORMAT, "<think>3 + 4 = 7</think>", ["3 + 4 = 7"]),  # these two read either, as None does
     ],
@@ -145,48 +119,30 @@ def test_reasoning_is_where_the_template_has_it(template, text, lines):
 HOSTILE = {
     "different wrong steps": "\n".join(f"{i}+{i}*2-{i}={i}" for i in range(50_000)),
     "tags": "<think>" * 150_000,
-    "tower": "9^{9^{9}} = 10^999999999\n9!!!!!!! = 1",
     "thousands": "1" + ",000" * 250_000 + " = 1",
     "brackets": "(" * 10_000 + "1" + ")" * 10_000 + " = 1",
+    "signs": "\n".join(["-" * 97 + "1+1=1"] * 9_000),
 }
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_text_of_a_million_characters(kind):
-    is_verified("1+1=2")  # loads math-verify
     text = "<think>" + HOSTILE[kind] + "</think>"
     start = time.process_time()
     step_verified_reward_func([text], answer=["7"], max_lines=100)
-    step_verified_reward_func([text], answer=["7"], max_lines=100, template="<think>{reasoning}</work>{answer}")
     assert time.process_time() - start < 3
 
 
-RESULT = re.compile(r"=([^=<>]*)>>( ?-?\$?[0-9][0-9,.]*[0-9]|[0-9])?")
-
-
-def tampered(line, chance):
-    """The line with one digit of one of its results changed: in the annotation, after it, and in both."""
-    found, step = chance.choice(list(RESULT.finditer(line))), chance.randrange(1, 10)
-    for groups in [(1,), (2,), (2, 1)] if found[2] else [(1,)]:
-        text = line
-        for group in groups:
-            place = next(place for place in range(*found.span(group)) if line[place].isdigit())
-            text = text[:place] + str((int(line[place]) + step) % 10) + text[place + 1 :]
-        yield text
-
-
-@pytest.mark.slow
+@pytest.mark.skipif(not GSM8K.exists(), reason="GSM8K is not beside this checkout")
 def test_gold_solutions_lose_their_credit_with_a_digit_changed():
-    """Of 300 of GSM8K's own solutions, those of at least 99 % are verified, and not with any digit changed."""
-    if not GSM8K.exists():
-        pytest.skip("GSM8K's training file is not beside this checkout")
+    """Of GSM8K's own annotated lines nearly all are verified, and none with another digit in its result."""
     chance = random.Random(1)
     rows = chance.sample(GSM8K.read_text(encoding="utf-8").splitlines(), 300)
-    solutions = [[line for line in json.loads(row)["answer"].splitlines() if "<<" in line] for row in rows]
-    solutions = [lines for lines in solutions if lines]
-    verified = [all(map(is_verified, lines)) for lines in solutions]
-    caught = [not any(is_verified(other) for line in lines for other in tampered(line, chance)) for lines in solutions]
-    assert sum(verified) >= 0.99 * len(solutions) and sum(caught) >= 0.99 * len(solutions)
+    lines = [line for row in rows for line in json.loads(row)["answer"].splitlines() if "<<" in line]
+    changed = [
+        re.sub(r"=([^=<>]*)(\d)>>", lambda m: f"={m[1]}{(int(m[2]) + 1) % 10}>>", line, count=1) for line in lines
+    ]
+    assert sum(map(is_verified, lines)) >= 0.97 * len(lines) and sum(map(is_verified, changed)) == 0
 
 
 QUESTION = "A baker sold 48 cakes on Monday and half as many on Tuesday. How many in 2 days?"
@@ -216,10 +172,10 @@ OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": opera
 
 @st.composite
 def expressions(draw, depth=3):
-    """An expression of whole numbers, fully bracketed, and its value; None where it divides by zero."""
+    """An expression of numbers, fully bracketed, and its value; None where it divides by zero."""
     if depth == 0 or draw(st.booleans()):
-        number = draw(st.integers(0, 60))
-        return str(number), Fraction(number)
+        number = draw(st.sampled_from(["0", "7", "60", "0.1", ".5", "007", "1.25"]))
+        return number, Fraction(number)
     (left, a), (right, b) = draw(expressions(depth=depth - 1)), draw(expressions(depth=depth - 1))
     sign = draw(st.sampled_from("+-*/"))
     if a is None or b is None or (sign == "/" and b == 0):
@@ -228,13 +184,16 @@ def expressions(draw, depth=3):
 
 
 @examples(80)
-@given(expressions(), expressions())
-def test_equality_of_expressions_is_that_of_their_values(one, other):
-    (left, a), (right, b) = one, other
-    assume(len(left) <= 100 and len(right) <= 100)
-    assert is_true(left, right) == (a is not None and b is not None and a == b)
-    if a is not None and a.denominator == 1 and a >= 0:
-        assert is_true(left, str(a)) and not is_true(left, str(a + 1))
+@given(expressions())
+def test_values_are_exact(case):
+    expression, expected = case
+    assume(len(expression) <= 100)
+    assert value(expression) == expected
+
+
+@pytest.mark.parametrize("text", ["", "2 ** 9", "7 // 2", "1 2", "1..2", "()", "1(2)", "1,2", "x", "1e9", "(" * 99])
+def test_other_texts_have_no_value(text):
+    assert value(text) is None
 
 
 @examples(80)
