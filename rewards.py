@@ -16,10 +16,11 @@ Language Models" (2025). To add a reward, write a function like these and list i
 import itertools
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
+
+from grpo.rewarding.answers import ANSWER_PATTERNS, check_pattern, find_answer, last_number, same_answer  # noqa: F401
+from grpo.rewarding.arithmetic import verified_lines
 
 Completion = str | list[dict[str, Any]]
 Texts = Sequence[Completion]  # of a whole rollout, flat; gold answers and token ids have the same order
@@ -29,7 +30,6 @@ Ids = Sequence[Sequence[int]]
 # A completion template is a perfect completion with {reasoning} and {answer} as placeholders.
 XML_COT_FORMAT = "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
 THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
-ANSWER_PATTERNS = ("xml", "boxed", "hash", "final")  # where an answer is; or a template such as "Final: {answer}"
 
 # --- The five rewards ---------------------------------------------------------------------------------------------
 
@@ -41,11 +41,13 @@ def xmlcount_reward_func(completions: Texts, **kwargs: Any) -> list[float]:
 
 def soft_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
     """0.5 if the text starts with reasoning and answer in their tags, in this order, however spaced; else 0."""
+    # re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, re.DOTALL)
     return [0.5 if has_soft_format(completion_text(completion), template) else 0.0 for completion in completions]
 
 
 def strict_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
     """0.5 if the text is the template, filled in, and nothing else; else 0."""
+    # re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, re.DOTALL)
     return [0.5 if has_strict_format(completion_text(completion), template) else 0.0 for completion in completions]
 
 
@@ -63,7 +65,7 @@ def correctness_reward_func(
     return [2.0 if got == gold else 0.0 for got, gold in zip(answers, answer, strict=True)]
 
 
-# --- What they are made of ----------------------------------------------------------------------------------------
+# --- Their helpers ------------------------------------------------------------------------------------------------
 
 
 def completion_text(completion: Completion) -> str:
@@ -90,99 +92,6 @@ def extract_hash_answer(text: str) -> str | None:
     """
     _, mark, rest = text.partition("####")
     return rest.partition("####")[0].strip().replace(",", "").replace("$", "") if mark else None
-
-
-# Everything that opens or closes a brace in LaTeX, and the rest of a line after "Answer:", also "**Final answer**:"
-_BRACES = re.compile(r"\\[\\{}]|(?:\\(?:boxed|fbox)\s{0,9})?\{|\}")
-_FINAL = re.compile(r"(?i)(?<![a-z])(?:(?:final )?answer|final)(?: is)?[*_]{0,3} ?[:：][*_]{0,3}")
-
-
-def extract_answer(text: str, pattern: str = "xml") -> str:
-    r"""The answer in a completion or a gold solution, stripped; the whole text, stripped, where the mark is missing.
-
-    Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
-    the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
-    `Final answer is:`, without bold type, dollar delimiters and a final full stop; or a template, `Final: {answer}`,
-    the last one, up to what follows `{answer}` in the template, or to the end of the line.
-
-    >>> extract_answer(r"So $x = \boxed{\frac{1}{2}}$.", "boxed"), extract_answer("2 + 2 = 4\n#### $4,000", "hash")
-    ('\\frac{1}{2}', '4000')
-    >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
-    ('72', '72')
-    """
-    if pattern == "xml":
-        return extract_xml_answer(text)
-    found = find_answer(text, pattern)
-    return text.strip() if found is None else found
-
-
-def find_answer(text: str, pattern: str) -> str | None:
-    """The answer as `extract_answer` has it; None where the mark is missing."""
-    check_pattern(pattern)
-    if pattern == "xml":
-        return extract_xml_answer(text) if "<answer>" in text else None
-    if pattern == "boxed":
-        return _last_box(text)
-    if pattern == "hash":
-        _, mark, rest = text.rpartition("####")
-        answer = _first_line(rest)
-        # the comma of (1, 200) and the dollars of a formula have a meaning
-        if not re.search(r"[\\({[]", answer):
-            answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
-        return answer if mark else None
-    if pattern == "final":
-        *_, end = 0, *(found.end() for found in _FINAL.finditer(text))
-        return without_marks(_first_line(text[end:])) if end else None
-    before, _, after = pattern.partition("{answer}")
-    _, mark, rest = text.rpartition(before.strip())
-    closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop in 3.5. closes nothing
-    answer = re.split(closing, rest, maxsplit=1)[0].strip() if after.strip() else _first_line(rest)
-    return answer if mark else None
-
-
-def check_pattern(pattern: str) -> None:
-    """Raise ValueError unless `extract_answer` knows this pattern.
-
-    >>> check_pattern("latex")
-    Traceback (most recent call last):
-    ValueError: answer pattern 'latex': use xml, boxed, hash or final, or a template such as 'Final: {answer}'
-    """
-    before, mark, _ = pattern.partition("{answer}")
-    if pattern not in ANSWER_PATTERNS and not (mark and before.strip() and pattern.count("{answer}") == 1):
-        known = "use xml, boxed, hash or final, or a template such as 'Final: {answer}'"
-        raise ValueError(f"answer pattern {pattern!r}: {known}")
-
-
-def without_marks(answer: str) -> str:
-    """An answer without spaces, bold type, dollar delimiters and a full stop around it.
-
-    >>> [without_marks(answer) for answer in ("**72**.", "$x + 1$.", "$5", "9 a.m.")]
-    ['72', 'x + 1', '$5', '9 a.m.']
-    """
-    answer = re.sub(r"(?<![.\s])(?<![A-Za-z]\.[A-Za-z])\.$", "", answer.strip().strip("*").strip()).strip("*").strip()
-    return (
-        answer[1:-1].strip()
-        if len(answer) > 2 and answer[0] == answer[-1] == "$" and answer.count("$") == 2
-        else answer
-    )
-
-
-def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[0].strip()
-
-
-def _last_box(text: str) -> str | None:
-    opened: list[re.Match[str]] = []
-    start, answer = -1, None
-    for brace in _BRACES.finditer(text):
-        if brace[0] == "}" and opened:
-            opening = opened.pop()
-            if opening[0] != "{" and opening.start() > start:
-                start, answer = opening.start(), text[opening.end() : brace.start()].strip()
-        elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
-            opened.append(brace)
-    *_, bare = None, *re.finditer(r"\\(?:boxed|fbox)\s+(-?[\w./]*\w)", text)  # `\boxed 5`, as some of MATH's rows
-    return bare[1] if bare and bare.start() > start else answer
 
 
 def count_xml(text: str) -> float:
@@ -216,6 +125,116 @@ def template_parts(template: str) -> tuple[str, str, str]:
     return head, middle, tail
 
 
+def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
+    """Whether the text starts with the template's tags in their order, however spaced, in linear time.
+
+    >>> has_soft_format("<reasoning>r</reasoning><answer>7</answer> done"), has_soft_format("<think>r</think>7")
+    (True, False)
+    """
+    head, middle, tail = template_parts(template)
+    text = text.removeprefix(head[: -len(head.lstrip())])  # a template may begin with spaces
+    # the first place where the reasoning can end leaves the most text for the rest, so no other need be tried
+    end = re.compile(r"\s*".join(map(re.escape, middle.split()))).search(text, len(head.strip()))
+    return text.startswith(head.strip()) and end is not None and text.find(tail.strip(), end.end()) >= 0
+
+
+def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
+    """Whether the text is the template with something for its placeholders and nothing else, in linear time.
+
+    The `$` of the regular expression also matches before a final newline, so one more may follow.
+
+    >>> has_strict_format(THINK_FORMAT, THINK_FORMAT), has_strict_format(THINK_FORMAT)
+    (True, False)
+    """
+    head, middle, tail = template_parts(template)
+    start = text.find(middle, len(head)) if text.startswith(head) else -1
+    ends = len(text), len(text) - text.endswith("\n")
+    return start >= 0 and any(text.endswith(tail, start + len(middle), end) for end in ends)
+
+
+# --- Any task: answers where they are marked, and the lenient rule ------------------------------------------------
+
+
+def extract_answer(text: str, pattern: str = "xml") -> str:
+    r"""The answer in a completion or a gold solution, stripped; the whole text, stripped, where the mark is missing.
+
+    Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
+    the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
+    `Final answer is:`, without bold type, dollar delimiters and a final full stop; or a template, `Final: {answer}`,
+    the last one, up to what follows `{answer}` in the template, or to the end of the line.
+
+    >>> extract_answer(r"So $x = \boxed{\frac{1}{2}}$.", "boxed"), extract_answer("2 + 2 = 4\n#### $4,000", "hash")
+    ('\\frac{1}{2}', '4000')
+    >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
+    ('72', '72')
+    """
+    if pattern == "xml":
+        return extract_xml_answer(text)
+    found = find_answer(text, pattern)
+    return text.strip() if found is None else found
+
+
+def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
+    r"""The lenient rule of every judgement: the answer is the gold answer, however it is written. Never raises.
+
+    The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
+    so is what has its value. The answer is where the pattern has it, else in a box, after "Answer:" or ####, or what
+    the text concludes. Two different answers are none.
+
+    >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
+    (True, True, False)
+    >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
+    (True, False, False)
+    """
+    answer = extract_answer(text, pattern)
+    return gold in (text, answer) or same_answer(answer, gold, text)
+
+
+# --- More rewards -------------------------------------------------------------------------------------------------
+
+FILLERS = ("as an ai", "i hope this helps", "let me know if", "certainly!", "great question")  # case is ignored
+
+
+def signed_correctness_reward_func(
+    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
+) -> list[float]:
+    """1 if the extracted answer is the gold answer, character by character; else -1."""
+    return [value - 1 for value in correctness_reward_func(completions, answer, answer_pattern=answer_pattern)]
+
+
+def judge_reward_func(completions: Texts, *, judge: Any = None, **kwargs: Any) -> list[float]:
+    """2.0 if the run's judge (`is_right`, or `--judge my_file.f`, of text and row) finds it right; else 0."""
+    texts = list(map(completion_text, completions))
+    if judge is None:
+        return [2.0 if is_right(text, gold) else 0.0 for text, gold in zip(texts, kwargs["answer"], strict=True)]
+    columns = {key: value for key, value in kwargs.items() if isinstance(value, Sequence) and len(value) == len(texts)}
+    columns["prompt"] = columns.get("prompts", [None] * len(texts))
+    rows = [{key: column[place] for key, column in columns.items()} for place in range(len(texts))]
+    return [2.0 if judge.verdict(text, row) else 0.0 for text, row in zip(texts, rows, strict=True)]
+
+
+def step_verified_reward_func(
+    completions: Texts, answer: Golds, *, line_value: float = 0.2, answer_value: float = 0.4, max_lines: int = 3,
+    template: str | None = None, answer_pattern: str = "xml", **kwargs: Any,
+) -> list[float]:  # fmt: skip
+    """0 … 1: 0.2 for each of up to three verified lines of arithmetic in the reasoning, 0.4 for the gold answer.
+
+    A line is verified if it holds an equation, and all its equations are true (grpo/rewarding/arithmetic.py); it must
+    use a number of the question. More lines earn nothing, so padding does not pay.
+    """
+    if max_lines < 0:
+        raise ValueError(f"max_lines {max_lines}: must be at least 0")
+    prompts = kwargs.get("prompts") or [None] * len(completions)
+    right = correctness_reward_func(completions, answer, answer_pattern=answer_pattern)
+    values = []
+    for completion, prompt, paid in zip(completions, prompts, right, strict=True):
+        question = None if prompt is None else _question(prompt)
+        lines = verified_lines(extract_reasoning(completion_text(completion), template), question)
+        steps = len(list(itertools.islice(lines, max_lines)))
+        values.append(round(float(line_value * steps + answer_value * bool(paid)), 10))
+    return values
+
+
 def extract_reasoning(text: str, template: str | None = None) -> str:
     """The reasoning in a completion of this template; empty if it is not closed.
 
@@ -233,137 +252,8 @@ def extract_reasoning(text: str, template: str | None = None) -> str:
     return text[start + len(opening) : stop] if stop >= 0 else ""
 
 
-def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
-    r"""Whether the text starts with the template's tags in their order, however spaced, in linear time.
-
-    For the default: `re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, re.DOTALL)`.
-
-    >>> has_soft_format("<reasoning>r</reasoning><answer>7</answer> done"), has_soft_format("<think>r</think>7")
-    (True, False)
-    """
-    head, middle, tail = template_parts(template)
-    text = text.removeprefix(head[: -len(head.lstrip())])  # a template may begin with spaces
-    # the first place where the reasoning can end leaves the most text for the rest, so no other need be tried
-    end = re.compile(r"\s*".join(map(re.escape, middle.split()))).search(text, len(head.strip()))
-    return text.startswith(head.strip()) and end is not None and text.find(tail.strip(), end.end()) >= 0
-
-
-def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
-    r"""Whether the text is the template with something for its placeholders and nothing else, in linear time.
-
-    For the default: `re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, re.DOTALL)`;
-    that `$` also matches before a final newline, so one more may follow.
-
-    >>> has_strict_format(THINK_FORMAT, THINK_FORMAT), has_strict_format(THINK_FORMAT)
-    (True, False)
-    """
-    head, middle, tail = template_parts(template)
-    start = text.find(middle, len(head)) if text.startswith(head) else -1
-    ends = len(text), len(text) - text.endswith("\n")
-    return start >= 0 and any(text.endswith(tail, start + len(middle), end) for end in ends)
-
-
-# --- Judging leniently: the right number, however it is written -----------------------------------------------------
-
-# A minus after a digit, a letter or a bracket is a subtraction ("18-5"), not a sign.
-NUMBER = re.compile(
-    r"(?P<sign>(?<![0-9A-Za-z)\]])[-\u2212])?\$?(?P<minus>(?<=\$)-)?"
-    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?P<decimals>\.[0-9]+)?(?:/(?P<below>[0-9]+))?"
-)
-_POWER = re.compile(r"\^\{?[-\u2212]?[0-9]+")  # 72 cm^2 is 72
-
-
-def last_number(text: str) -> Fraction | None:
-    """The last number in a text (in its last 10,000 characters), exactly; None without one, or over 200 digits.
-
-    `$`, `,` between thousands, `%` and units are ignored, a fraction is divided, so these all mean 72: `72.0`, `$72`,
-    `72.`, `72%`, `144/2`, `x = 72 apples`.
-
-    >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("3/4")
-    (Fraction(2001, 2), Fraction(5, 1), Fraction(-5, 1), Fraction(3, 4))
-    """
-    last = next(iter(deque(NUMBER.finditer(_POWER.sub(" ", text[-10_000:])), maxlen=1)), None)
-    if last is None or len(last[0]) > 200:
-        return None
-    return number_value(last)
-
-
-def number_value(found: re.Match[str]) -> Fraction:
-    """The value of a match of NUMBER; of 1/0, its numerator."""
-    value = Fraction((found["whole"].replace(",", "") or "0") + (found["decimals"] or ""))
-    if found["below"] is not None and int(found["below"]):
-        value /= int(found["below"])
-    return -value if found["sign"] or found["minus"] else value
-
-
-def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
-    r"""The lenient rule of every judgement: the answer is the gold answer, however it is written.
-
-    The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
-    what has its value (grpo/rewarding/answers.py). The answer is where the pattern has it, else in a box, after
-    "Answer:" or ####, or what the text concludes. Two different answers are none. Never raises.
-
-    >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
-    (True, True, False)
-    >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
-    (True, False, False)
-    """
-    if gold in (text, extract_answer(text, pattern)):
-        return True
-    from grpo.rewarding.answers import is_same_answer  # here: only the lenient rule needs more than this file
-
-    return is_same_answer(text, gold, pattern)
-
-
-# --- More rewards -------------------------------------------------------------------------------------------------
-
-FILLERS = ("as an ai", "i hope this helps", "let me know if", "certainly!", "great question")  # case is ignored
-_SHOWN: list[tuple[int, int]] = []  # the trainer state and step that debug printed last
-
-
 def _question(prompt: Completion) -> str:
     return prompt if isinstance(prompt, str) else prompt[-1]["content"]
-
-
-def signed_correctness_reward_func(
-    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
-) -> list[float]:
-    """1 if the extracted answer is the gold answer, character by character; else -1."""
-    return [value - 1 for value in correctness_reward_func(completions, answer, answer_pattern=answer_pattern)]
-
-
-def judge_reward_func(completions: Texts, *, judge: Any = None, **kwargs: Any) -> list[float]:
-    """2.0 if the run's judge (`is_right`, or `--judge my_file.f`, of text and row) finds it right; else 0."""
-    from grpo.rewarding.judge import Judge, rows_of  # here: this file needs nothing of the package
-
-    verdict = (judge or Judge()).verdict
-    texts = list(map(completion_text, completions))
-    rows = rows_of({**kwargs, "prompt": kwargs.get("prompts")}, len(texts))
-    return [2.0 if verdict(*pair) else 0.0 for pair in zip(texts, rows, strict=True)]
-
-
-def step_verified_reward_func(
-    completions: Texts, answer: Golds, *, line_value: float = 0.2, answer_value: float = 0.4, max_lines: int = 3,
-    template: str | None = None, answer_pattern: str = "xml", **kwargs: Any,
-) -> list[float]:  # fmt: skip
-    """0 … 1: 0.2 for each of up to three verified lines of arithmetic in the reasoning, 0.4 for the gold answer.
-
-    A line is verified if it holds an equation, and math-verify finds all its equations true (grpo/rewarding/
-    arithmetic.py); it must use a number of the question. More lines earn nothing, so padding does not pay.
-    """
-    from grpo.rewarding.arithmetic import verified_lines  # here: only this reward needs more than this file
-
-    if max_lines < 0:
-        raise ValueError(f"max_lines {max_lines}: must be at least 0")
-    prompts = kwargs.get("prompts") or [None] * len(completions)
-    right = correctness_reward_func(completions, answer, answer_pattern=answer_pattern)
-    values = []
-    for completion, prompt, paid in zip(completions, prompts, right, strict=True):
-        question = None if prompt is None else _question(prompt)
-        lines = verified_lines(extract_reasoning(completion_text(completion), template), question)
-        steps = len(list(itertools.islice(lines, max_lines)))
-        values.append(round(float(line_value * steps + answer_value * bool(paid)), 10))
-    return values
 
 
 def incremental_format_reward_func(completions: Texts, *, template: str | None = None, **kwargs: Any) -> list[float]:
@@ -405,13 +295,12 @@ def debug_reward_func(
     if every < 1 or count < 0:
         raise ValueError(f"every {every}, count {count}: every >= 1 and count >= 0 are required")
     state, prompts = kwargs.get("trainer_state"), kwargs.get("prompts", completions)
-    now = state and (id(state), state.global_step)
-    if now and now[1] % every == 0 and now not in _SHOWN and os.environ.get("RANK", "0") == "0":
-        _SHOWN[:] = [now]  # once a step, which may have several rollouts
+    if state and state.global_step % every == 0 and os.environ.get("RANK", "0") == "0":
         for text, gold, ask in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
             read = extract_answer(text, answer_pattern)
-            row = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {read}"
-            print(f"--- step {now[1]}\n" + "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in row))
+            sample = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {read}"
+            shown = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in sample)
+            print(f"--- step {state.global_step}\n{shown}")
     return [1.0] * len(completions)
 
 

@@ -7,13 +7,12 @@ import operator
 import pickle
 import re
 import time
-from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
-from helpers_runs import SHARED, examples
+from helpers_runs import ROOT, SHARED, examples
 from helpers_texts import ANY_TEXT, GOOD, TEXTS
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rewards
@@ -29,7 +28,6 @@ from rewards import (
     has_soft_format,
     has_strict_format,
     is_right,
-    last_number,
 )
 
 # --- The reference definitions, as expressions and without regard to their cost
@@ -84,13 +82,11 @@ def test_every_reward_equals_its_definition_on_any_text(text):
     assert extract_xml_answer(text) == reference_extract(text)
 
 
-def test_golden_values():
-    path = SHARED / "golden" / "rewards.jsonl"
+@pytest.mark.parametrize("path", [ROOT / "tests/data/golden_rewards.jsonl", SHARED / "golden/rewards.jsonl"], ids=str)
+def test_golden_values(path):
     if not path.exists():
-        pytest.skip("the golden vectors are not beside this checkout")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert len(rows) >= 400
-    for row in rows:
+        pytest.skip("the larger golden file is not beside this checkout")
+    for row in [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]:
         for name in GIST_REWARDS:
             (value,) = REWARD_FUNCS[name]([row["completion"]], answer=[row["answer"]])
             assert value == pytest.approx(row[name.removesuffix("_reward_func")], abs=1e-12), (name, row["completion"])
@@ -175,29 +171,9 @@ def test_extraction_takes_linear_time(unit):
     assert time.process_time() - start < 4  # quadratic code takes minutes
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "right"),
-    [
-        ("<answer>5</answer>", "-5", False),
-        ("<answer>1/0</answer>", "1", True),  # no division by zero: the numerator stands
-        ("<answer>.5</answer>", "1/2", True),
-        ("<answer>18-5</answer>", "13", True),  # a minus after a digit subtracts
-        ("<answer>She has 18-5</answer>", "5", True),
-        ("<answer>I do not know</answer> maybe 7", "7", True),  # no number in the answer: the text's last
-        ("<answer>8</answer> or 7", "7", False),  # the answer's number counts, not the text's
-        ("no number at all", "7", False),
-        ("<answer>" + "9" * 5000 + ".0</answer>", "9" * 5000, False),  # absurd numbers are no numbers
-        ("<answer>٣</answer>", "3", False),  # ASCII digits only
-    ],
-)
-def test_lenient_correctness_rule(text, gold, right):
-    assert is_right(text, gold) is right
-
-
 @pytest.mark.parametrize("unit", ["<reasoning></reasoning> " * 40, "</reasoning>\n<answer>\n" * 40, "1," * 400])
 def test_hostile_text_of_a_million_characters_is_quick(unit):
     text = ("<reasoning>\n" + unit * (1_000_000 // len(unit)))[:1_000_000]
-    REWARD_FUNCS["step_verified_reward_func"](["<think>1+1=2</think>"], answer=["7"])  # loads math-verify
     start = time.process_time()
     for reward in REWARD_FUNCS.values():
         reward([text], answer=["7"], completion_ids=[[1]])
@@ -313,22 +289,17 @@ def test_style(text, parameters, expected):
 
 
 def test_debug_prints_samples_every_so_many_steps(capsys, monkeypatch):
-    debug = REWARD_FUNCS["debug_reward_func"]
-    chats = [[{"role": "user", "content": "3 + 4?"}]] * 3
-
-    def printed(step, **others):
-        state.global_step = step
-        assert debug([GOOD] * 3, answer=["7"] * 3, prompts=chats, trainer_state=state, **others) == [1.0] * 3
+    def printed(step, **parameters):
+        chats = [[{"role": "user", "content": "3 + 4?"}]] * 3
+        columns = {"answer": ["7"] * 3, "prompts": chats, "trainer_state": SimpleNamespace(global_step=step)}
+        assert REWARD_FUNCS["debug_reward_func"]([GOOD] * 3, **columns, **parameters) == [1.0] * 3
         return capsys.readouterr().out
 
-    state = SimpleNamespace()
     assert printed(10) == f"--- step 10\nQuestion: 3 + 4?\nGold: 7\nResponse: {GOOD}\nExtracted: 7\n" * 2
-    assert printed(10) == "" and printed(11) == ""
+    assert printed(11) == ""
     assert printed(12, every=4, count=1).count("--- step 12") == 1
     monkeypatch.setenv("RANK", "1")
     assert printed(20) == ""
-    monkeypatch.setenv("RANK", "0")
-    assert printed(30) != ""
 
 
 # --- Any text
@@ -431,46 +402,3 @@ def test_every_reward_judges_each_completion_by_itself(rollout, random):
         assert [value for (value,) in alone] == values, name
     assert (texts, columns) == before
     assert {f"{name}_reward_func" for name in RANGES} == set(REWARD_FUNCS)
-
-
-@st.composite
-def numbers(draw):
-    """A number, and one of the ways in which it is written."""
-    whole = draw(st.one_of(st.integers(0, 2000), st.integers(0, 10**15)))
-    sign = draw(st.sampled_from(["", "", "-", "\u2212"]))
-    decimals = draw(
-        st.one_of(st.just(""), st.from_regex(r"[0-9]{1,6}", fullmatch=True).map(lambda digits: f".{digits}"))
-    )
-    value = Fraction(f"{whole}{decimals}")
-    below = draw(st.integers(1, 999)) if not decimals and draw(st.booleans()) else None
-    text = f"{whole:,}" if draw(st.booleans()) else str(whole)
-    dollar = draw(st.sampled_from(["", "", "$"]))
-    text = draw(
-        st.sampled_from([f"{sign}{dollar}{text}", f"{dollar}{sign}{text}" if sign == "-" else f"{sign}{dollar}{text}"])
-    )
-    text += decimals + (f"/{below}" if below else "")
-    value = value / below if below else value
-    before = draw(st.sampled_from(["", "+", "x = ", "about ", "**", "(", "\\boxed{", "so: ", "1, 2, ", "7-3 is "]))
-    after = draw(
-        st.sampled_from(["", ".", "%", " apples", " km^2", "**", ")", "}", ", I think", "!", " \u00d7", " m^{-3}"])
-    )
-    return (-value if sign else value), before + text + after
-
-
-@examples(100)
-@given(numbers())
-def test_a_number_is_read_however_it_is_written(case):
-    value, text = case
-    assert last_number(text) == value
-    assert last_number("12 of 34\n" + text) == value and last_number(text + " or so, in all") == value
-
-
-@examples(60)
-@given(numbers(), numbers(), ANY_TEXT)
-def test_lenient_correctness_is_equality_of_numbers(one, other, reasoning):
-    (value, text), (second, _) = one, other
-    # a list and a factorial are not the number, and 0.5 % is 0.5, but not 1/2
-    assume(not text.startswith("1, 2, ") and not text.endswith(("!", "%")))
-    answer = f"{reasoning}<answer>{text}</answer>"
-    assert is_right(answer, str(second)) == (value == second)
-    assert is_right(answer, str(value)) and is_right(answer, text)

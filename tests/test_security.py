@@ -281,7 +281,6 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "length": 1}
     evaluate.print_evaluations({text: evaluate.summarize([record | flagged])}, text)
     state = type("State", (), {"global_step": 10})()
-    rewards._SHOWN.clear()
     rewards.REWARD_FUNCS["debug_reward_func"]([text], answer=[text], prompts=[text], trainer_state=state)
     print(UserError(text))
     out = capsys.readouterr().out

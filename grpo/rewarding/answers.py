@@ -1,333 +1,225 @@
-r"""The lenient rule of `rewards.is_right`: whether a text's answer is the gold answer, by the gold answer's kind.
+"""Where a text has its answer, and the lenient rule: whether that is the gold answer, however it is written.
 
-The same text is right, whatever it is, up to case, spaces and a final full stop. A gold number is also right however
-it is written; a gold expression however it is written in mathematics (expressions.py); either may have a unit.
+Numbers are compared exactly and without their units, formulas by their values (formulas.py), all else as text. Two
+different answers ("72 or 71") are none. A judgement depends on the texts alone: no clock, no signal, any thread.
 """
 
 import functools
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
 
-from grpo.rewarding.expressions import Meaning, Scalar, clean, read, same
-from rewards import NUMBER, extract_answer, find_answer, number_value, without_marks
+from grpo.rewarding.formulas import (
+    NO_FORMULA,
+    NUMBER,
+    Number,
+    clean,
+    is_formula,
+    number_of,
+    read,
+    read_number,
+    same,
+    with_slashes,
+)
 
-MAX_ANSWER = 300  # characters: what is longer is prose, whose end counts
-MAX_NUMBER = 80  # the same where the gold answer is a number
-END = 10_000  # characters at the end of a text that are searched
+ANSWER_PATTERNS = ("xml", "boxed", "hash", "final")  # where an answer is; or a template such as "Final: {answer}"
 
+# --- Extraction ---------------------------------------------------------------------------------------------------
 
-class Gold(NamedTuple):
-    """A gold answer: as mathematics, None for other texts, and its unit, in normal form."""
-
-    meaning: Meaning | None
-    unit: frozenset[str]
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is a value, without variables."""
-        return isinstance(self.meaning, Scalar) and len(self.meaning.values) == 1
-
-    @property
-    def number(self) -> bool:
-        """Whether that value is a fraction or a decimal number."""
-        return isinstance(self.meaning, Scalar) and self.closed and isinstance(self.meaning.values[0], Fraction)
+# Everything that opens or closes a brace in LaTeX, and the rest of a line after "Answer:", also "**Final answer**:"
+_BRACES = re.compile(r"\\[\\{}]|(?:\\(?:boxed|fbox)\s{0,9})?\{|\}")
+_FINAL = re.compile(r"(?i)(?<![a-z])(?:(?:final )?answer|final)(?: is)?[*_]{0,3} ?[:：][*_]{0,3}")
 
 
-def is_same_answer(text: str, gold: str, pattern: str = "xml") -> bool:
-    r"""The lenient rule. The answer is where the pattern has it, or where people put answers: boxed, after "Answer:".
+def find_answer(text: str, pattern: str) -> str | None:
+    """The answer as `rewards.extract_answer` has it; None where the mark is missing."""
+    check_pattern(pattern)
+    if pattern == "boxed":
+        return _last_box(text)
+    if pattern == "hash":
+        _, mark, rest = text.rpartition("####")
+        answer = _first_line(rest)
+        # the comma of (1, 200) and the dollars of a formula have a meaning
+        if not re.search(r"[\\({[]", answer):
+            answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
+        return answer if mark else None
+    if pattern == "final":
+        *_, end = 0, *(found.end() for found in _FINAL.finditer(text))
+        return without_marks(_first_line(text[end:])) if end else None
+    before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
+    _, mark, rest = text.rpartition(before.strip())
+    closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop in 3.5. closes nothing
+    answer = re.split(closing, rest, maxsplit=1)[0].strip() if after.strip() else _first_line(rest)
+    return answer if mark else None
 
-    >>> is_same_answer(r"So $x = \frac{1}{2}$.", "0.5"), is_same_answer("<answer>72 or 71</answer>", "72")
-    (True, False)
+
+def check_pattern(pattern: str) -> None:
+    """Raise ValueError unless `find_answer` knows this pattern.
+
+    >>> check_pattern("latex")
+    Traceback (most recent call last):
+    ValueError: answer pattern 'latex': use xml, boxed, hash or final, or a template such as 'Final: {answer}'
     """
-    if len(gold) > END:
+    before, mark, _ = pattern.partition("{answer}")
+    if pattern not in ANSWER_PATTERNS and not (mark and before.strip() and pattern.count("{answer}") == 1):
+        known = "use xml, boxed, hash or final, or a template such as 'Final: {answer}'"
+        raise ValueError(f"answer pattern {pattern!r}: {known}")
+
+
+def without_marks(answer: str) -> str:
+    """An answer without spaces, bold type, dollar delimiters and a full stop around it.
+
+    >>> [without_marks(answer) for answer in ("**72**.", "$x + 1$.", "$5", "9 a.m.")]
+    ['72', 'x + 1', '$5', '9 a.m.']
+    """
+    answer = re.sub(r"(?<![.\s])(?<![A-Za-z]\.[A-Za-z])\.$", "", answer.strip().strip("*").strip()).strip("*").strip()
+    in_dollars = len(answer) > 2 and answer[0] == answer[-1] == "$" and answer.count("$") == 2
+    return answer[1:-1].strip() if in_dollars else answer
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0].strip()
+
+
+def _last_box(text: str) -> str | None:
+    opened: list[re.Match[str]] = []
+    start, answer = -1, None
+    for brace in _BRACES.finditer(text):
+        if brace[0] == "}" and opened:
+            opening = opened.pop()
+            if opening[0] != "{" and opening.start() > start:
+                start, answer = opening.start(), text[opening.end() : brace.start()].strip()
+        elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
+            opened.append(brace)
+    *_, bare = None, *re.finditer(r"\\(?:boxed|fbox)\s+(-?[\w./]*\w)", text)  # `\boxed 5`, as some of MATH's rows
+    return bare[1] if bare and bare.start() > start else answer
+
+
+# --- The lenient rule ---------------------------------------------------------------------------------------------
+
+MAX_TEXT = 10_000  # characters at the end of a text that are searched
+
+# What comes before a conclusion, and what ends it
+_SAID = re.compile(r"(?i)\b(?:is|are|at|equals|answer|option|choice)\b:?\s|:\s")
+_CLAUSE = re.compile(r"[.;!?](?=\s|$)|,\s(?=[a-z]{2})|\s(?=(?:because|since|so|which|where|when|as|if|for)\b)")
+_DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
+_MATHEMATICS = re.compile(r"[0-9=<>^]|\\[a-zA-Z{]|[-+*/]\s?[A-Za-z]")
+_MORE_THAN_NUMBERS = re.compile(r"\\[a-z]|\^|[0-9]!(?=[-+*/]|$)|^\||^[(\[{\\].*,")  # roots, powers, tuples
+
+# Where a number is a part of something else, or no answer: before it, and after it
+_BEFORE = re.compile(
+    r"(?i)(?:\b(?:not|cannot|rather than|instead of)(?: be)?|n['’]t(?: be)?|\\pm|\\sqrt|[\^<>_]|\\ne|[<>]=|[0-9]:"
+    r"|(?<![a-z])[a-z]\s?[-+*/])\s*[{$(]*$"
+)
+_AFTER = re.compile(
+    r"(?![mgshlL]\b)[A-Za-z](?![A-Za-z])|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|/[A-Za-z](?![A-Za-z])"
+)
+# Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
+_OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
+_HEDGE = re.compile(rf"(?:\s+[a-z]+){{0,3}}[\s,;:?($-]*{_OR}(?:[\s,;:?($]|{_OR}|\b(?:it|is|I|mean)\b)*")
+_ONLY_NUMBERS = re.compile(rf"(?:[\s,;|&?!().:$\[\]/-]|{_OR}|\b(?:and|either|both|between|from|to|not)\b)*")
+
+
+def same_answer(answer: str, gold: str, text: str = "") -> bool:
+    r"""The lenient rule for an extracted answer. Never raises.
+
+    Args:
+        answer: a number or formula, or a sentence that ends with it; if it marks its own answer, that counts.
+        gold: the gold answer.
+        text: the whole completion, whose last number counts where the answer has none.
+
+    >>> same_answer("so it is $1,000.", "1000"), same_answer("72 or 71", "72"), same_answer("Paris.", "paris")
+    (True, False, True)
+    >>> same_answer(r"x = \frac{1}{2}", "0.5"), same_answer("(7,2)", "(1,2)"), same_answer(r"\sqrt{18}", r"3\sqrt{2}")
+    (True, False, True)
+    """
+    if len(gold) > MAX_TEXT:
         return False
-    answer = extract_answer(text, pattern)[-END:]
-    for mark in ("xml", "boxed", "final", "hash"):
-        found = find_answer(answer, mark) if mark != pattern else None
-        if found is not None:
-            answer = found
-            break
-    if plain(answer) == plain(gold):
+    answer = answer[-MAX_TEXT:]
+    marked = (find_answer(answer, mark) for mark in ("xml", "boxed", "final", "hash"))
+    answer, wanted = clean(next((found for found in marked if found is not None), answer)), clean(gold)
+    if plain(answer) == plain(wanted):
         return True
-    known = gold_of(gold)
-    if known.meaning is None:
-        return _is_same_text(answer, gold)
-    if known.number and (number := NUMBER.fullmatch(answer)) and len(answer) <= 200:
-        return same(_scalar(number), known.meaning) and not _other_unit(answer, "", known)
-    for candidate in _candidates(answer, known):
-        meaning, unit = _read_with_unit(candidate) if known.closed else (read(candidate), "")
-        if meaning is not None and (candidate is answer or not _is_name(meaning)):
-            return same(meaning, known.meaning) and not _other_unit(candidate, unit, known)
-    return known.number and _ends_with(answer, text, known)
+    kind = kind_of(gold)
+    if kind == "text":
+        return _same_text(answer, wanted)
+    for candidate in (answer, *_concluded(answer)):
+        if is_formula(candidate) and (kind == "mathematics" or _MORE_THAN_NUMBERS.search(candidate)):
+            meaning = read(candidate)
+            if meaning is not None:
+                return same(meaning, read(wanted))
+    if kind == "mathematics":
+        return False
+    number = read_number(answer) or _last_number(answer)
+    if number is None and not NUMBER.search(answer):
+        number = _last_number(clean(text[-MAX_TEXT:]))
+    return same(number, read(wanted))
 
 
-# --- Texts ---------------------------------------------------------------------------------------------------------
+@functools.lru_cache(maxsize=2**14)
+def kind_of(gold: str) -> str:
+    r"""How a gold answer is compared: as a number, as mathematics or as text.
+
+    >>> [kind_of(gold) for gold in ("1,000", "5 cm", r"\frac{1}{2}", r"3\sqrt{2}", "(1,2)", "12:30", "Paris")]
+    ['number', 'number', 'number', 'mathematics', 'mathematics', 'text', 'text']
+    """
+    text = clean(gold) if len(gold) <= MAX_TEXT else ""
+    if NO_FORMULA.search(text) or not is_formula(text):
+        return "text"
+    return "number" if read_number(text) else "mathematics" if _MATHEMATICS.search(text) else "text"
 
 
 def plain(text: str) -> str:
-    r"""A text for comparison: without case, spaces that mean nothing, bold type, quotes and a final full stop.
+    """A clean text for comparison: without case, spaces that mean nothing, quotes and a final full stop.
 
-    >>> plain(" **New  York**. "), plain(r"\text{(B) 5}"), plain("( 1, 2 )")
-    ('new york', '(b)5', '(1,2)')
+    >>> plain(' "New  York". '), plain("( 1, 2 )"), plain("9 a.m."), plain("Mon day")
+    ('new york', '(1,2)', '9 am', 'mon day')
     """
-    text = re.sub(r"\\(?:text(?:bf|it|rm)?|mathrm|mathbf|boxed|fbox) ?\{([^{}]*)\}", r" \1 ", text)
-    text = " ".join(without_marks(text).strip("\"'“”‘’").casefold().replace("\u2212", "-").split())
-    text = re.sub(r"\b([ap])\. ?m\b", r"\1m", text)  # 9 a.m.
-    text = re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
-    return text.removesuffix(".") if not re.search(r"[a-z]\.[a-z]\.$", text) else text
+    text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text.casefold().replace("\\", ""))
+    text = " ".join(text.strip().rstrip(".").strip("*$_`\"'“”‘’").rstrip(".").split())
+    return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
 
 
-def _is_same_text(answer: str, gold: str) -> bool:
-    end = answer[-END:]
-    for said in [*re.finditer(r"(?i)\b(?:answer|option|choice) (?:is|was|must be|would be):? ([^\n]{1,300})", end)][
-        -1:
-    ]:
-        tail = re.split(r"[.!?](?:\s|$)", said[1])[0]
-        if plain(tail) == plain(gold) or _is_choice(tail, gold):
+def _same_text(answer: str, gold: str) -> bool:
+    """Whether an answer is the gold text, concludes with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
+    letter = re.fullmatch(r"\(?([a-z])[).]?", plain(gold))
+    for said in (answer, _SAID.split(answer)[-1].split(". ")[0]):
+        if plain(said) == plain(gold):
             return True
-    # LaTeX that is not read here, written in another way
-    latex = "\\" in gold and max(len(answer), len(gold)) <= MAX_ANSWER and plain(clean(answer)) == plain(clean(gold))
-    return latex or _is_choice(answer, gold)
+        chosen = re.match(r"\(?([a-z])(?:[).:]|$)(.*)", plain(said), re.DOTALL)
+        if letter and chosen and letter[1] == chosen[1]:
+            return not re.search(r"\b[a-j](?:[).:]|$)|\b(?:or|and|not)\b", chosen[2])  # not: B) or C)
+    return False
 
 
-def _is_choice(answer: str, gold: str) -> bool:
-    """Whether a gold letter such as B or (B) is the one chosen: `B`, `(B)`, `B) 5`, `Option B`."""
-    letter = re.fullmatch(r"[(\[]?([a-z])[)\].:]*", plain(gold))
-    chosen = re.match(r"(?i)(?:(?:option|choice) ?)?[(\[]?([a-z])(?:[)\].:]+(.*)|$)", plain(answer), re.DOTALL)
-    if not letter or not chosen or letter[1] != chosen[1]:
-        return False
-    return len(answer) <= MAX_ANSWER and not re.search(r"\b[a-j](?:[).:]|$)|\b(?:or|and|not)\b", chosen[2] or "")
-
-
-# --- Units ---------------------------------------------------------------------------------------------------------
-
-_KNOWN = (
-    "cm|mm|km|dm|kg|mg|ml|mL|cl|kmh|kph|mph|ft|in|inch|inches|yd|mi|lbs?|oz|hrs?|mins?|secs?|ms|am|pm|AM|PM|st|nd|rd|th"
-    "|dollars?|cents?|euros?|degrees?|kWh?|Hz|kJ|USD|EUR"
-)
-_UNIT = re.compile(
-    rf"(.*?(?:[0-9%.)}}!]|\\pi))(\s*\\degree\s*[CF]?|(?:\s+|(?=(?:{_KNOWN})\b)|(?=[mgshl]$))[A-Za-z][A-Za-z\s.'’/()-]*"
-    r"(?:\^\{?-?[1-3]\}?)?[A-Za-z\s./]*)"
-)
-_SAME_UNITS = {
-    same: words.split()[0]
-    for words in (
-        "cm centimeter centimetre", "m meter metre", "km kilometer kilometre", "mm millimeter millimetre",
-        "kg kilogram kilo", "g gram gm", "mg milligram", "l liter litre", "ml milliliter millilitre", "h hour hr",
-        "min minute", "s second sec", "ft foot feet", "in inch", "yd yard", "mi mile", "lb pound", "oz ounce",
-        "dollar usd buck", "euro eur", "degree deg", "child children kid", "person people", "man men", "woman women",
-        "kmh km/h kph", "mph mi/h", "mouse mice",
-    )
-    for same in words.split()
-}  # fmt: skip
-_NO_UNIT = re.compile(  # what a number's unit ends before, as in `10 apples in total`
-    r"in|of|is|are|was|were|total|left|more|altogether|each|and|or|so|as|at|for|which|because|since|by|to|from|if|on"
-    r"|remaining|there|that|it|the|an?|approximately|exactly|only"
-)
-_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
-
-
-def _unit(text: str) -> frozenset[str]:
-    """The words of a unit in one form: `Square centimetres` → cm^2; none after `of them` and `in total`."""
-    text = re.sub(r"\\degree|°", " degree ", text).lower().replace(".", "").replace(" per ", "/")
-    text = re.sub(r"(?:\bsquare|\bsq) ([a-z]+)|([a-z]+) squared", r"\1\2^2", text)
-    text = re.sub(r"(?:\bcubic|\bcu) ([a-z]+)|([a-z]+) cubed", r"\1\2^3", text)
-    words = []
-    for word, power in re.findall(r"(/?[a-z]+)(\^\{?-?[1-3])?", text):
-        if _NO_UNIT.fullmatch(word) and text.strip() != "in":
-            break
-        slash, word = ("/", word[1:]) if word[0] == "/" else ("", word)
-        if word not in _SAME_UNITS:
-            word = re.sub(
-                r"(?<=[b-df-hj-np-tv-z])ies$|(?<=ch|sh|ss)es$|(?<=x)es$|(?<=[^s])s$",
-                lambda s: "y" if s[0] == "ies" else "",
-                word,
-            )
-        words.append(slash + _SAME_UNITS.get(word, word) + power.lstrip("^{"))
-    return frozenset(["kmh"] if words == ["km", "/h"] else ["mph"] if words == ["mi", "/h"] else words)
-
-
-def _other_unit(answer: str, unit: str, gold: Gold) -> bool:
-    """Whether an answer has a unit that is not the gold answer's."""
-    words = _unit(unit) | {_CURRENCIES[sign] for sign in answer if sign in "€£¥"}
-    return bool(gold.unit and words and not gold.unit <= words)
-
-
-@functools.lru_cache(maxsize=2**14)
-def _read_with_unit(text: str) -> tuple[Meaning | None, str]:
-    if len(text) > MAX_ANSWER:
-        return None, ""
-    meaning = read(text)
-    found = _UNIT.fullmatch(clean(text))
-    # the letters of `5 cm` and `5m` are no variables, those of `5x` are
-    plain_degrees = found and found[2].strip().startswith("\\degree") and "\\" not in found[1]
-    if found and (
-        meaning is None
-        or plain_degrees
-        or re.fullmatch(rf"[mgshl](?:/[mgshl])?(?:\^\{{?-?[1-3]\}}?)?|(?:{_KNOWN})\b.*", found[2].strip())
-    ):
-        value = read(found[1])
-        if "=" in found[1] or (isinstance(value, Scalar) and len(value.values) == 1):
-            return value, found[2].strip()
-    return meaning, ""
-
-
-def _is_name(meaning: Meaning) -> bool:
-    return isinstance(meaning, Scalar) and meaning.name
-
-
-# --- Gold answers --------------------------------------------------------------------------------------------------
-
-_NO_EXPRESSION = re.compile(
-    r"[0-9]{1,4}([-/.])[0-9]{1,2}\1[0-9]{2,4}|[0-9]+\s*[-\u2013]\s*[0-9]+"  # a date, a score or range
-    r"|[^0-9\\^+*/<>=√π∞∅|½-]*"  # a word or a letter
-)
-
-
-@functools.lru_cache(maxsize=2**14)
-def gold_of(gold: str) -> Gold:
-    r"""What a gold answer is.
-
-    >>> gold_of("1,000").number, gold_of("5 cm").unit, gold_of(r"3\sqrt{2}").number, gold_of("12:30").meaning
-    (True, frozenset({'cm'}), False, None)
-    """
-    if _NO_EXPRESSION.fullmatch(gold.strip()):
-        return Gold(None, frozenset())
-    if re.fullmatch(r"[0-9]+\s?[a-z]", gold.strip()) and gold.strip()[-2] != " ":
-        return Gold(read(gold), frozenset())  # 5m is 5 times m
-    meaning, unit = _read_with_unit(gold)
-    return Gold(meaning, _unit(unit))
-
-
-def kind_of(gold: str) -> str:
-    """How a gold answer is compared: as a number, as mathematics or as text.
-
-    >>> [kind_of(gold) for gold in ("1,000", "5 cm", r"\\frac{1}{2}", r"3\\sqrt{2}", "(1,2)", "12:30", "Paris")]
-    ['number', 'number', 'number', 'mathematics', 'mathematics', 'text', 'text']
-    """
-    known = gold_of(gold)
-    return "number" if known.number else "text" if known.meaning is None else "mathematics"
-
-
-# --- Where a conclusion is in prose --------------------------------------------------------------------------------
-
-_FORMULA = re.compile(r"\$\$?([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
-_SAID = re.compile(r"\b(?:is|are|was|be|equals?|gives?|get|have|has|at)\b|=|:|≈")
-_CLAUSE = re.compile(r"[.;!?](?=\s|$)|,\s+(?=[a-z]{2,})|\s(?=(?:since|because|so|which|where|when|as|for|if|of)\b)")
-
-
-def _candidates(answer: str, gold: Gold) -> Iterator[str]:
-    """What may be the answer, the likeliest first: all of it, then what its last sentences conclude."""
-    prose = gold.number and len(answer) > MAX_NUMBER and "\\" not in answer
-    if len(answer) <= MAX_ANSWER and not prose:
-        yield answer
+def _concluded(answer: str) -> Iterator[str]:
+    """What a text may conclude: what follows its last "is" or colon, then its last formula between dollar signs."""
     end = answer[-500:]
-    if gold.number and not re.search(r"\\[a-z(\[]|\^|√|π", end):
-        return  # the last number decides
-    for sentence in reversed(re.split(r"(?<=[.!?])\s+|\n+", end)[-3:]):
-        if gold.number and not re.search(r"\\[a-z(\[]|\^|√|π", sentence):
-            if NUMBER.search(sentence):
-                return
-            continue
-        if len(sentence) <= MAX_ANSWER:
-            yield without_marks(sentence)
-        starts = [said.end() for said in _SAID.finditer(sentence)][-8:]
-        formulas = [next(filter(None, found.groups())) for found in _FORMULA.finditer(sentence)]
-        said = re.search(r"(?i)\b(?:answer|result|solution)s? (?:is|are|=)", sentence)
-        if said:
-            yield _clause(sentence[said.end() :])
-        if formulas:
-            yield formulas[-1]
-        for start in starts:
-            yield _clause(sentence[start:])
+    yield _CLAUSE.split(_SAID.split(end)[-1], maxsplit=1)[0].strip(" .$")
+    formulas = [found for found in _DELIMITED.finditer(end) if not _BEFORE.search(end[: found.start()])][-2:]
+    hedged = len(formulas) == 2 and _HEDGE.fullmatch(end[formulas[0].end() : formulas[1].start()])
+    if formulas and not hedged:
+        yield next(filter(None, formulas[-1].groups())).strip()
 
 
-def _clause(text: str) -> str:
-    formula = _FORMULA.match(text.strip())
-    return without_marks(formula[0] if formula else _CLAUSE.split(text, maxsplit=1)[0])
+def _last_number(text: str) -> Number | None:
+    """The number that a clean text ends with; None if it ends with two, `72 or 71`, or in a formula."""
+    text = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", "", with_slashes(text[-2000:]))  # 72 cm^2 is 72
+    text = re.sub(r"([0-9][A-Za-z ]{0,30})\([^()]*[-+*/=][^()]*\)[\s.]*$", r"\1", text)  # 72 (48 + 24) is 72
+    numbers = [found for found in NUMBER.finditer(text) if not _BEFORE.search(text[: found.start()][-25:])][-2:]
+    if not numbers or max(len(found[0]) for found in numbers) > 100 or _AFTER.match(text, numbers[-1].end()):
+        return None
+    one, two = numbers[0], numbers[-1]
+    between, rest = text[one.end() : two.start()], NUMBER.sub("", text).lower()
+    hedged = _HEDGE.fullmatch(between) or _ONLY_NUMBERS.fullmatch(rest)
+    return None if hedged and not same(number_of(one), number_of(two)) else number_of(two)
 
 
-# --- The last number ---------------------------------------------------------------------------------------------
+def last_number(text: str) -> Fraction | None:
+    """The value of the number that a text ends with; None without one, and where it ends with two.
 
-_HEDGE = re.compile(
-    r"(?:\s+[A-Za-z]+){0,3}[\s,;:?(\u2013\u2014-]*\b(?:or|no|nope|maybe|perhaps|possibly|alternatively|wait|actually|vs|versus)\b"
-    r"(?:[\s,;:?(]|\b(?:or|no|maybe|perhaps|possibly|even|wait|actually|it|is|it's|about|around|rather|i|mean|sorry)\b)*[$*]*"
-)
-_WHY = re.compile(r"([0-9]\S{0,9}(?: [A-Za-z]+){0,2}) ?\([^()]{0,99}[-+*/×÷=][^()]{0,99}\)[\s.!*]*$")  # 72 (48 + 24)
-_ONLY_NUMBERS = re.compile(
-    r"(?:[\s,;|&?!().:$%/*-]|\b(?:or|and|either|maybe|perhaps|possibly|no|both|to|between|from)\b)*"
-)
-_EXCLUDED = re.compile(r"(?i)(?:\bnot|n['’]t|rather than|instead of)\s+(?:(?:be|equal(?: to)?|exactly)\s+)?[*$]*$")
-_BEFORE = re.compile(r"(?:\\sqrt\s*(?:\[[0-9]+\])?\s*\{?|√\s*\(?|[0-9)}]\^\{?)$")
-_TWO_SIGNS = re.compile(r"(?:±|\\pm|\+/-?)\s*$")  # ±72 is two answers, 72 ± 3 a range
-_PERCENT = r"\s*(?:\\?%|percent)"
-_AFTER = re.compile(r"\}?\s*(?:\^|\\sqrt|\\pi|√|π)")
-
-
-def _ends_with(answer: str, text: str, gold: Gold) -> bool:
-    """Whether the last number of the answer, or of the text where it has none, is the gold answer, without a hedge."""
-    end = next(filter(NUMBER.search, map(_prepared, (answer, text))), "")
-    numbers = [found for found in [*NUMBER.finditer(end)][-20:] if _counts(found, end)][-2:]
-    if (
-        not numbers
-        or any(len(found[0]) > 200 for found in numbers)
-        or _is_hedge(numbers, end)
-        or _AFTER.match(end, numbers[-1].end())
-        or _TWO_SIGNS.search(end[: numbers[-1].start()][-30:])
-    ):
-        return False
-    rest = end[numbers[-1].end() :]
-    unit = re.match(r"[^\S\n]*\\?[A-Za-z°\\{][^.,;:!?\n]{0,60}", rest)
-    assert gold.meaning is not None
-    right = same(_scalar(numbers[-1], re.match(_PERCENT, rest) is not None), gold.meaning)
-    return right and not _other_unit("", clean(unit[0]) if unit else "", gold)
-
-
-def _prepared(text: str) -> str:
-    """The end of a text, without what explains its last number in brackets."""
-    end = _with_fractions(text[-END:])
-    shorter = _WHY.sub(r"\1", end)
-    return shorter if NUMBER.search(shorter) else end
-
-
-def _counts(number: re.Match[str], text: str) -> bool:
-    """Whether a number may be the answer: not one in `not 72`, in √72 or in 2^72."""
-    before = text[max(0, number.start() - 30) : number.start()]
-    return not _BEFORE.search(before) and not _EXCLUDED.search(before)
-
-
-def _is_hedge(numbers: list[re.Match[str]], text: str) -> bool:
-    """Whether the last two numbers are two answers: `72 or 71`, `72, no 71`, `71, 72` as the whole answer."""
-    if len(numbers) < 2:
-        return False
-    first, last = numbers
-    between, percent = text[first.end() : last.start()], re.match(_PERCENT, text[last.end() :])
-    if number_value(first) in (number_value(last), number_value(last) / (100 if percent else 1)):
-        return False
-    if len(text) <= MAX_ANSWER and _ONLY_NUMBERS.fullmatch(NUMBER.sub("", text).lower()):
-        return True
-    # no hedges: `Is it 71? No, 72.` and `x = 5x/5, or 20`
-    new = re.search(r"[?!.]\s+[A-Z]", between) or re.search(r"[-+*/×÷\u2212\u2013]\s*$", text[: first.start()][-9:])
-    return _HEDGE.fullmatch(between.lower()) is not None and not new
-
-
-def _scalar(number: re.Match[str], percent: bool = False) -> Scalar:
-    return Scalar((number_value(number),), percent, len(number["decimals"] or ".") - 1)
-
-
-def _with_fractions(text: str) -> str:
-    r"""1 \frac{1}{2} and 1 1/2 as 3/2; powers of units and the stops of abbreviations removed."""
-    text = re.sub(r"\\[dt]?frac\s*(?:\{([0-9]{1,9})\}\s*\{([0-9]{1,9})\}|([0-9])([0-9]))", r" \1\3/\2\4 ", text)
-    text = re.sub(
-        r"(?<![0-9.,/])([0-9]{1,9})\s+([0-9]{1,9})/([1-9][0-9]{0,8})(?![0-9./])",
-        lambda found: (
-            f"{int(found[1]) * int(found[3]) + int(found[2])}/{found[3]}"
-            if int(found[2]) < int(found[3])
-            else found[0]
-        ),
-        text,
-    )
-    text = re.sub(r"(?<=[A-Za-z])\.(?=[0-9])", " ", text)  # Rs.5
-    return re.sub(r"(?<=[A-Za-z}])\^\{?[-\u2212]?[0-9]+\}?|[²³]", " ", text)
+    >>> last_number("He has $1,000.50 left."), last_number("18-5"), last_number("= -5"), last_number("72 or 71")
+    (Fraction(2001, 2), None, Fraction(-5, 1), None)
+    """
+    number = _last_number(clean(text[-MAX_TEXT:]))
+    return number.value if number else None
