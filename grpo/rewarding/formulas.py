@@ -116,7 +116,7 @@ def read_number(text: str) -> Number | None:
     """A clean text that is a number or arithmetic of numbers, with a unit or without; None for any other."""
     if len(text) > MAX_LENGTH:
         return None
-    text = without_unit(with_slashes(text))
+    text = without_unit(with_slashes(text)).removeprefix("+")
     if re.fullmatch(r"-?[0-9]{1,3}(?: [0-9]{3})+", text):
         text = text.replace(" ", "")  # 1 000
     if number := NUMBER.fullmatch(text):
@@ -152,10 +152,11 @@ class Equation(NamedTuple):
 Meaning = Number | Expression | Several | Equation
 
 # Not read: a time, a date, a range, 52_8, H2O; and prose, a word of three letters that is no command of LaTeX
-NO_FORMULA = re.compile(
-    r":|^[0-9]+(?:[-/.][0-9]+){2}$|^[0-9]+\s?-\s?[0-9]+$|[0-9]_|\b(?<!\\)[A-Za-z][0-9]"
+NO_FORMULA = re.compile(r":|^[0-9]+(?:[-/.][0-9]+){2}$|^[0-9]+\s?-\s?[0-9]+$|[0-9]_|\b(?<!\\)[A-Za-z][0-9]")
+_PROSE = re.compile(
+    r"(?<![\\A-Za-z])(?:[A-Za-z]{3}|(?:is|it|so|at|to|no|we|of|as|by|if|on)\b)|[A-Za-z]{2} +[A-Za-z]{2}"
 )
-_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3}|[A-Za-z]{2} +[A-Za-z]{2}")
+_THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?!,?[0-9])")  # (1,200) is a tuple
 _COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\mathbb|\b(?:or|and)\b")
 _NAME = re.compile(r"\\?[A-Za-z]+(?:_\w)?(?:\([A-Za-z, ]*\))?|\([a-z](?:,\s?[a-z])+\)")
 _BRACKETS = {"(": ("]", ")"), "[": ("]", ")"), r"\{": (r"\}",), "{": ("}",)}
@@ -186,6 +187,7 @@ def read(text: str) -> Meaning | None:
     if matrix := re.fullmatch(r"\\begin\{[bp]matrix\}(.*)\\end\{[bp]matrix\}", text):
         rows = matrix[1].strip().removesuffix(r"\\").split(r"\\")
         return Several("matrix", tuple(Several("row", tuple(map(read, row.split("&")))) for row in rows))
+    text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     if len(parts := _split(text)) > 1:
         return _list([read(part) for part in parts])
     if _RELATION.search(text):
@@ -258,8 +260,8 @@ def _expression(text: str) -> Expression | None:
     from math_verify import LatexExtractionConfig, parse  # here: it takes seconds, and plain numbers do without
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that there is no timeout
-    parsed = parse(f"${text}$", [LatexExtractionConfig()], "no_fallback", parsing_timeout=None)
     try:
+        parsed = parse(f"${text}$", [LatexExtractionConfig()], "no_fallback", parsing_timeout=None)
         return Expression(tuple(_value(parsed[0], point) for point in range(3)))
     except (IndexError, TypeError, ValueError, ArithmeticError, AttributeError):  # nothing, or nothing with a value
         return None

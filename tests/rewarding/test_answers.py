@@ -64,7 +64,7 @@ TABLE = r"""
 + 16π ¦ 16 pi square units ¦ \pi \cdot 4^2
 - 16 ¦ 50.27 ¦ 16\pi^2
 = (1,2)
-+ \left(1, 2\right) ¦ (1, \frac{4}{2}) ¦ (x, y) = (1, 2) ¦ y = 2, x = 1 ¦ The point is at (1,2).
++ \left(1, 2\right) ¦ 1, 2 ¦ (1, \frac{4}{2}) ¦ (x, y) = (1, 2) ¦ y = 2, x = 1 ¦ The point is at (1,2).
 - (7,2) ¦ (2,1) ¦ [1,2] ¦ \{1,2\} ¦ (1,2,3) ¦ 12 ¦ (1,2) or (2,1)
 = [0,1)
 + 0 \le x < 1 ¦ 1 > x >= 0 ¦ x \in [0, 1)
