@@ -105,6 +105,9 @@ _CLAUSE = re.compile(r"[.;!?](?=\s|$)|,\s(?=[a-z]{2})|\s(?=(?:because|since|so|w
 _DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _MATHEMATICS = re.compile(r"[0-9=<>^]|\\[a-zA-Z{]|[-+*/]\s?[A-Za-z]")
 _MORE_THAN_NUMBERS = re.compile(r"\\[a-z]|\^|[0-9]!(?=[-+*/]|$)|^\||^[(\[{\\].*,")  # roots, powers, tuples
+_VARIABLES = re.compile(  # n(n + 1), 3x = 6 and x = 1, y = 2, but not 5 m + 3 m = 8 m
+    r"(?<![A-Za-z])(?![mgshlL])[A-Za-z]\s?[-+*/(]|[0-9](?![mgshlL])[A-Za-z](?![A-Za-z])[^=]*=|=.*,.*="
+)
 
 # Where a number is a part of something else, or no answer: before it, and after it
 _BEFORE = re.compile(
@@ -112,7 +115,7 @@ _BEFORE = re.compile(
     r"|(?<![a-z])[a-z]\s?[-+*/])\s*[{$(]*$"
 )
 _AFTER = re.compile(
-    r"(?![mgshlL]\b)[A-Za-z](?![A-Za-z])|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|/[A-Za-z](?![A-Za-z])"
+    r"(?!(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL])\b)[A-Za-z]{1,2}(?![A-Za-z])|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|/[A-Za-z](?![A-Za-z])"
 )
 # Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
 _OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
@@ -143,10 +146,12 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
     kind = kind_of(gold)
     if kind == "text":
         return _same_text(answer, wanted)
+    if kind == "number" and is_formula(answer) and _VARIABLES.search(answer):
+        return same(read(answer), read(wanted))
     for candidate in (answer, *_concluded(answer)):
         if is_formula(candidate) and (kind == "mathematics" or _MORE_THAN_NUMBERS.search(candidate)):
             meaning = read(candidate)
-            if meaning is not None:
+            if meaning is not None or (candidate is answer and "\\" in answer):
                 return same(meaning, read(wanted))
     if kind == "mathematics":
         return False

@@ -67,7 +67,7 @@ def clean(text: str) -> str:
         text = text.replace(sign, latex)
     for pattern, replacement in _CLEANING:
         text = pattern.sub(replacement, text)
-    return text.strip()
+    return text.strip().strip("*").strip()
 
 
 def without_unit(text: str) -> str:
