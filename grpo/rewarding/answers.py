@@ -114,8 +114,9 @@ _BEFORE = re.compile(
     r"(?i)(?:\b(?:not|cannot|rather than|instead of)(?: be)?|n['’]t(?: be)?|\\pm|\\sqrt|[\^<>_]|\\ne|[<>]=|[0-9]:"
     r"|(?<![a-z])[a-z]\s?[-+*/])\s*[{$(]*$"
 )
-_AFTER = re.compile(
-    r"(?!(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL])\b)[A-Za-z]{1,2}(?![A-Za-z])|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|/[A-Za-z](?![A-Za-z])"
+_AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x
+    r"(?!(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL])\b)[A-Za-z]{1,2}(?![A-Za-z])"
+    r"|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|/[A-Za-z](?![A-Za-z])"
 )
 # Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
 _OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
