@@ -88,7 +88,7 @@ def _end_in(line: str) -> int:
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """The end of an error: the nearest valid value, or all of them."""
     choices = list(choices)
-    close = [name for name in choices if value and name.startswith(value)][:1]
+    close = sorted((name for name in choices if value and name.startswith(value)), key=len)
     close = close or difflib.get_close_matches(value, choices, n=1)
     if close:
         return f"; did you mean {close[0]}?"
