@@ -158,7 +158,8 @@ def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Itera
     yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
     limit = config.completion_limit
     long = fmean(length > limit for length in solutions)
-    finding = f"gold solutions in the answer format: {_spread(solutions)}; limit {limit}"
+    what = "gold solutions in the answer format" if any(data.reasoning) else "the answer format alone"
+    finding = f"{what}: {_spread(solutions)}; limit {limit}"
     finding += f"; {100 * long:.0f} % are longer" if long else ""
     remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
     yield warn_if(long > 0.05, "completion length", finding, remedy)

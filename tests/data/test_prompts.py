@@ -109,14 +109,6 @@ def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected
     assert expected in str(caught.value) and next(iter(settings)) in str(caught.value)
 
 
-def test_a_formats_fields_can_be_set_by_recipe_or_flag(tmp_path):
-    (tmp_path / "own.yaml").write_text("system_prompt: |\n  Be brief.\nquestion_template: '<q>{question}</q>'\n")
-    argv = ["--use_cpu", "true", "--report_to", "none", "--config", "own.yaml", "--prompt_format", "think"]
-    chosen = prompts.choose(PROMPT_FORMATS, configure(train_grpo.HYPERPARAMETERS, argv).script)
-    assert (chosen.system, chosen.question) == ("Be brief.\n", "<q>{question}</q>")
-    assert chosen.completion == THINK.completion
-
-
 def test_exemplars_earn_every_reward():
     from rewards import GIST_REWARDS, REWARD_FUNCS
 
