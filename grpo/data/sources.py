@@ -41,7 +41,8 @@ def load_source(
     try:
         splits = _read(source, config) if isinstance(source, str) else {"train": _from_memory(source)}
     except Exception as error:  # libraries raise anything where a file contains anything
-        raise UserError(f"{setting}: {name!r} cannot be read: {error or type(error).__name__}") from error
+        cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None  # datasets hides it
+        raise UserError(f"{setting}: {name!r} cannot be read: {cause or error}") from error
     if not any(map(len, splits.values())):
         raise UserError(f"{setting}: {name!r} holds no rows; use one row for each question")
     return splits
@@ -59,7 +60,10 @@ def _read(name: str, config: str | None) -> Splits:
     path = Path(name).expanduser()
     endings = [ending.lower() for ending in path.suffixes]
     ending = next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
-    if os.path.isdir(path):  # Path's own raises in a directory that may not be read
+    if os.path.exists(path):  # Path's own raises in a directory that may not be read
+        datasets.disable_progress_bars()
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the UserError says what is wrong
+    if os.path.isdir(path):
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # save_to_disk wrote it
             saved = datasets.load_from_disk(path)
             return saved if isinstance(saved, DatasetDict) else {"train": saved}
@@ -83,20 +87,19 @@ def _read_file(path: Path, ending: str) -> Splits:
         raise ValueError(f"it is not a {', '.join(BUILDERS)} file; convert it to one of these")
     if ending == ".csv":
         return {"train": _read_csv(path)}
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are reported below
     try:
         with tempfile.TemporaryDirectory() as cache:  # no copy of the file stays behind
             files = glob.escape(str(path))
             splits = datasets.load_dataset(BUILDERS[ending], data_files=files, cache_dir=cache, keep_in_memory=True)
-        for rows in splits.values():
-            rows.data.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
-        return splits
     except StopIteration:  # the file is empty
         return {}
-    except DatasetGenerationError as error:  # whose cause says what is wrong
-        broken = _broken_line(path) if path.suffix.lower() == ".jsonl" else None
-        raise ValueError(broken or error.__cause__ or error) from error
+    except DatasetGenerationError:
+        if path.suffix.lower() == ".jsonl" and (broken := _broken_line(path)):
+            raise ValueError(broken) from None
+        raise
+    for rows in splits.values():
+        rows.data.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
+    return splits
 
 
 def _read_csv(path: Path) -> Dataset:
