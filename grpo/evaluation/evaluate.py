@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from rich.panel import Panel
 from rich.table import Table
 from transformers import PreTrainedModel
 
-from grpo.core.processes import say, show
+from grpo.core.processes import is_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
@@ -131,15 +132,18 @@ def add_verdicts(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any
     Returns:
         why no record has a verdict, where a judge of one's own raised; otherwise an empty text.
     """
-    try:
-        asked = [
-            [judge.verdict(text, row) for text in (record["completion"], *record.get("samples", []))]
-            for record, row in zip(records, rows, strict=True)
-        ]
-    except Exception as error:  # a user's function may raise anything, and must not cost the training
-        if judge.function is None:
-            raise
-        return f"judge {judge.name} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    asked, failure = [], ""
+    if is_first_process():  # a judge may be slow, or a paid model
+        try:
+            for record, row in zip(records, rows, strict=True):
+                asked.append([judge.verdict(text, row) for text in (record["completion"], *record.get("samples", []))])
+        except Exception as error:  # a user's function may raise anything, and must not cost the training
+            if judge.function is None:
+                raise
+            failure = f"judge {judge.name} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    asked, failure = broadcast_object_list([asked, failure])
+    if failure:
+        return failure
     for record, (right, *samples) in zip(records, asked, strict=True):
         exact = right and record["format_strict"] if judge.function else record["extracted"] == record["answer"]
         record |= {"strict": exact, "lenient": right}

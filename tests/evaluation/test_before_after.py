@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers_commands import command
+from helpers_runs import ROOT
 
 import train_grpo
 from grpo.evaluation import before_after
@@ -86,3 +88,17 @@ def test_a_judge_that_raises_gives_no_accuracy_but_the_reason(tiny_run, write_js
     assert f"note: {reason}; this evaluation has no accuracy" in shown and f"No accuracy: {reason}." in shown
     for name in ("report.html", "README.md"):
         assert "No accuracy:" in Path("run", name).read_text()
+
+
+def test_two_processes_ask_a_judge_once_a_completion(tiny_run, write_jsonl):
+    """It may be a paid model."""
+    Path("my_judge.py").write_text("def f(text, row): return not print(row['question'], file=open('asked', 'a'))\n")
+    rows = [{"question": f"{n} + 1?"} for n in range(10)]
+    words = tiny_run(
+        dataset_name=write_jsonl([{"question": "2 + 2?"}] * 9), eval_dataset_name=write_jsonl(rows, "held_out.jsonl"),
+        eval_only="true", judge="my_judge.f", allow_custom_rewards="true",
+    )  # fmt: skip
+    done = command(ROOT / "train_grpo.py", [*words, "--reward_funcs", "xmlcount_reward_func"], processes=2)
+    assert done.returncode == 0 and read("eval_only.json")["accuracy_lenient"] == 1, done.stderr
+    asked = Path("asked").read_text().splitlines()
+    assert [asked.count(row["question"]) for row in rows[1:]] == [1] * 9  # preflight tries the first row

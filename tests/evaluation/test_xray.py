@@ -1,15 +1,13 @@
-"""grpo/evaluation/xray.py: the golden values come out, suspicious rows are named, no text breaks it or is obeyed."""
+"""grpo/evaluation/xray.py: rewards and suspicious rows are shown, bad lines are named, no text is obeyed."""
 
 import json
 import time
 from pathlib import Path
 
 import pytest
-from helpers_runs import SHARED
 from helpers_texts import GOOD
 
 from grpo.__main__ import main as tool
-from grpo.evaluation import xray
 from rewards import GIST_REWARDS, THINK_FORMAT, XML_COT_FORMAT
 
 THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
@@ -28,18 +26,6 @@ def shown(capsys, *words, rows=None, status=0):
 def write_run(template=XML_COT_FORMAT, pattern="xml", **settings):
     record = {"settings": settings, "prompt": {"completion": template, "pattern": pattern}}
     Path("run.json").write_text(json.dumps(record))
-
-
-def test_golden_values_come_out():
-    path = SHARED / "golden" / "rewards.jsonl"
-    if not path.exists():
-        pytest.skip("the golden vectors are not beside this checkout")
-    golden = [json.loads(row) for row in path.read_text(encoding="utf-8").split("\n") if row]
-    rows = xray.read(path)
-    scores = xray.score(rows, GIST_REWARDS, xray.Run({}))
-    assert len(rows) == len(golden) >= 400
-    for name, values in scores.items():
-        assert values == pytest.approx([row[name.removesuffix("_reward_func")] for row in golden], abs=1e-12)
 
 
 def test_the_summary_comes_first_then_five_flagged_rows(capsys):
