@@ -95,7 +95,7 @@ def test_a_stop_comes_before_an_evaluation(tiny_run, measures, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_measures_within_a_rollout_and_beside_trls_own_evaluation(tiny_run):
+def test_it_runs_within_a_rollout_and_beside_trls_own(tiny_run):
     flags = {**FLAGS, "max_steps": "6", "steps_per_generation": "2", "eval_every": "3", "logging_steps": "2"}
     flags |= {"eval_strategy": "steps", "eval_steps": "3", "per_device_eval_batch_size": "16", "eval_samples": "3"}
     assert train_grpo.main(tiny_run(**flags)) == 0
