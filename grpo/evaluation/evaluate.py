@@ -229,7 +229,7 @@ def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, 
     """Print the summary `only`, or `before` and `after` with their comparison, as the report has them."""
     last = list(summaries.values())[-1]
     if "accuracy_lenient" not in last:
-        caption = "no accuracy: " + last.get("judge_error", "there are no gold answers")
+        caption = f"no accuracy: {'the judge failed' if 'judge_error' in last else 'there are no gold answers'}"
     elif "judge" in last:
         caption = f"lenient: right by {last['judge']}; strict: that, and exactly the format"
     else:
