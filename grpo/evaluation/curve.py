@@ -13,7 +13,7 @@ from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import sharding
 from grpo.runs.run import Run
 
-MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged, with intervals
+MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged
 
 
 def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
