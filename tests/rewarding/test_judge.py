@@ -119,9 +119,8 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
     records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
     assert [record["lenient"] for record in records] == [len(r["completion"].split()) % 2 == 0 for r in records]
     summary = json.loads(Path("run/eval_after.json").read_text())
-    assert summary["pass_1"] == sum(len(text.split()) % 2 == 0 for record in records for text in record["samples"]) / (
-        2 * len(records)
-    )
+    even = [[len(text.split()) % 2 == 0 for text in record["samples"]] for record in records]
+    assert summary["pass_k"] == sum(map(any, even)) / len(records)
     assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.either"
 
 
