@@ -58,20 +58,20 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
 def majority(texts: Sequence[str], judge: Judge) -> str | None:
     """The first completion that gives the most frequent answer; of equally frequent ones, the one sampled first.
 
-    Answers are the same if the judge's rule finds them equal; a completion without an answer has no vote.
+    A completion without an answer has no vote.
     """
-    votes: dict[str, int] = {}  # by the first completion that gives an answer
-    for text in filter(judge.extract, texts):
-        first = next((other for other in votes if judge.same(text, other)), text)
-        votes[first] = votes.get(first, 0) + 1
-    return max(votes, key=lambda text: votes[text], default=None)  # insertion order decides between equals
+    votes: dict[str, list[str]] = {}
+    for text in texts:
+        votes.setdefault(judge.extract(text), []).append(text)
+    votes.pop("", None)
+    return max(votes.values(), key=len)[0] if votes else None
 
 
 def judge_samples(texts: Sequence[str], judge: Judge, row: Mapping[str, Any]) -> dict[str, Any]:
     """Several completions of one question, as a record keeps them."""
     chosen = majority(texts, judge)
-    right = [judge.is_right(text, row) for text in texts]
-    majority_right = chosen is not None and judge.is_right(chosen, row)
+    right = [judge.verdict(text, row) for text in texts]
+    majority_right = chosen is not None and right[list(texts).index(chosen)]
     return {"samples": list(texts), "samples_right": right, "majority_right": majority_right}
 
 
@@ -102,7 +102,10 @@ def measure(
     rows = data.held_out.to_list()
     for row, (ids, cut) in zip(rows, greedy, strict=True):
         text = prefill + tokenizer.decode(ids, skip_special_tokens=True)
-        verdicts = {"strict": judge.is_exact(text, row, template), "lenient": judge.is_right(text, row)}
+        lenient, strict = judge.verdict(text, row), judge.extract(text) == row["answer"]
+        if judge.function is not None:  # which knows no gold answer
+            strict = lenient and has_strict_format(text, template)
+        known = judge.function is not None or row["answer"] is not None
         records.append(
             {
                 "question": row["question"],
@@ -110,14 +113,14 @@ def measure(
                 **({"source": row["source"]} if isinstance(row.get("source"), str) else {}),
                 "completion": text,
                 "extracted": judge.extract(text),
-                **(verdicts if judge.judges(row) else {}),
+                **({"strict": strict, "lenient": lenient} if known else {}),
                 "format_strict": has_strict_format(text, template),
                 "format_soft": has_soft_format(text, template),
                 "truncated": cut,
                 "length": len(ids),
             }
         )
-    if not all(map(judge.judges, rows)):
+    if not all("lenient" in record for record in records):
         columns = scoring.columns_of(rows, [r["completion"] for r in records], [ids for ids, _ in greedy], chat)
         _add_rewards(records, scoring.scores(rewards, columns), registry.weights_of(config, rewards))
     for record, row, start_at in zip(records, rows, range(0, len(drawn), k), strict=bool(drawn)):

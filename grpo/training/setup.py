@@ -15,7 +15,7 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge) -> None:
 
     Args:
         data: whose prompts may end in what completions begin with.
-        judge: what is right, for the metrics of groups.
+        judge: for evaluations, and to read the answers of samples.
 
     Raises:
         UserError: a tracker refuses the run, or the training rows are not those of the checkpoint to resume from.

