@@ -22,7 +22,7 @@ from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.evaluation.comparison import mean_interval, rewards_of
 from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
-from grpo.rewarding import registry, scoring
+from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from rewards import has_soft_format, has_strict_format, short_name
@@ -121,8 +121,8 @@ def measure(
             }
         )
     if not all("lenient" in record for record in records):
-        columns = scoring.columns_of(rows, [r["completion"] for r in records], [ids for ids, _ in greedy], chat)
-        _add_rewards(records, scoring.scores(rewards, columns), registry.weights_of(config, rewards))
+        columns = probe.columns_of(rows, [r["completion"] for r in records], [ids for ids, _ in greedy], chat)
+        _add_rewards(records, probe.scores(rewards, columns), registry.weights_of(config, rewards))
     for record, row, start_at in zip(records, rows, range(0, len(drawn), k), strict=bool(drawn)):
         texts = [prefill + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn[start_at:][:k]]
         record |= judge_samples(texts, judge, row)

@@ -33,7 +33,10 @@ class Judge:
     def verdict(self, text: str, row: Mapping[str, Any]) -> bool:
         """Whether a completion is right; raises what the user's function raises."""
         if self.function is not None:
-            return bool(self.function(text, row))
+            verdict = self.function(text, row)
+            if verdict is None:  # a forgotten `return` would find every answer wrong
+                raise TypeError("it returned None; let it return True or False")
+            return bool(verdict)
         gold = row.get("answer")
         return gold is not None and rewards.is_right(text, gold, self.pattern)
 

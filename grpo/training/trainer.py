@@ -166,9 +166,9 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
         """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
-        with self._timed("time/rewards"), self.guard.watching(self) as faults:
+        with self._timed("time/rewards"), self.guard.watching(self):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
-        values = self.guard.exclude(self, values, faults, prompts=prompts, completions=completions)
+        values = self.guard.exclude(self, values)
         self._note_solved(values)
         return values
 

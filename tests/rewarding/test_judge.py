@@ -109,7 +109,7 @@ def test_preflight_tries_a_judge_of_ones_own():
     assert judged(lambda text, row: True).status == "warning"
     assert judged(lambda text, row: False).remedy.startswith("it does not tell the gold answer from a wrong one")
     assert judged(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
-    assert "returns 0.5" in judged(lambda text, row: 0.5).finding
+    assert "it returned None; let it return True or False" in judged(lambda text, row: None).finding
     assert judged(lambda text, row: row["x"]).finding == "mine raises KeyError: 'x'"
 
 

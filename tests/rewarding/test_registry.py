@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.core.errors import UserError
-from grpo.rewarding import registry, scoring
+from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import choose, needing_gold, parameters, refuse_collisions, refuse_missing
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
@@ -196,7 +196,7 @@ def test_rewards_without_kwargs_get_what_they_ask_for(attribute, name, args, val
     (reward,) = chosen(f"my_rewards.{attribute}", args=args).values()
     assert reward.__name__ == get_callable_name(reward) == name and is_async_callable(reward) == (name == "later")
     for each in (reward, pickle.loads(pickle.dumps(reward))):
-        assert scoring.call(each, GIVEN) == values
+        assert probe.call(each, GIVEN) == values
 
 
 def test_what_a_reward_cannot_get_is_named_with_what_there_is():
