@@ -118,12 +118,14 @@ class Read(NamedTuple):
     recipe: set[str]
     typed: set[str]
     notes: list[Check]
+    reward_functions: registry.Rewards  # that HYPERPARAMETERS lists
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
     parser, notes = Parser(), list[Check]()
-    parser.layer(registry.named(hyperparameters), "HYPERPARAMETERS")
+    hyperparameters, functions = registry.by_name(hyperparameters)
+    parser.layer(hyperparameters, "HYPERPARAMETERS")
     inline = _parse(parser, [])
     paths = parser.parse_known_args(argv)[0].config or []
     if len(paths) > 1:
@@ -142,7 +144,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         finding = f"{dropped} is ignored, since your data replaces its own: held-out questions come from yours"
         notes.append(Check("ok", "eval_dataset_name", finding))
-    return Read(settings, inline, set(recipe), typed, notes)
+    return Read(settings, inline, set(recipe), typed, notes, functions)
 
 
 def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, inline, recipe, typed, notes = read(hyperparameters, argv)
+    settings, inline, recipe, typed, notes, functions = read(hyperparameters, argv)
     if dataset is not None:
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
@@ -232,6 +234,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         argv=list(argv),
         stages=in_stages,
         typed=typed,
+        reward_functions=functions,
     )
     if claim.checkpoint:
         notes += resume.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)

@@ -108,7 +108,7 @@ def select(
     chosen = chosen or [name for name in rewards.GIST_REWARDS if name in enough]
     args = {name: given for name, given in (settings.get("reward_args") or {}).items() if name in chosen}
     follow = {"template": form.template, "answer_pattern": form.pattern}
-    return registry.choose(chosen, None, args, follow, allow_custom=False)
+    return registry.choose(chosen, args, follow)
 
 
 def score(rows: Sequence[Row], functions: registry.Rewards, form: Form = USUAL) -> list[Row]:

@@ -191,7 +191,8 @@ def odd(completion_ids, **kwargs):
 
 out = Path({out!r})
 _, log, made = trained(LeanGRPOTrainer, {model!r}, out, reward=[fails, odd], own={{"max_faulty_rewards": 0.1}})
-lost = [[row for row, value in enumerate(made._logs["rewards"][name]) if math.isnan(value)] for name in ("fails", "odd")]
+columns = [made._logs["rewards"][name] for name in ("fails", "odd")]
+lost = [[row for row, value in enumerate(column) if math.isnan(value)] for column in columns]
 print(f"rank {{made.accelerator.process_index}}: {{lost}} {{made.guard.excess}}", flush=True)
 if made.accelerator.is_main_process:
     print(log[0]["rewards/left_out"] * 32, log[0]["rewards/nonfinite"] * 32, flush=True)

@@ -61,7 +61,7 @@ def test_a_judge_of_ones_own_gets_text_and_row_and_what_it_raises_is_passed_on()
 def test_training_asks_once_a_completion_and_only_where_a_reward_does(reward, asked, tiny_model, tmp_path):
     texts = []
     judge = Judge(function=lambda text, row: texts.append(text) or len(texts) % 3 > 0, name="mine")
-    chosen = registry.choose([reward], None, None, {"judge": judge}, allow_custom=False)
+    chosen = registry.choose([reward], {}, {"judge": judge})
     columns = {"answer": ["1"] * 40}
     _, log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=list(chosen.values()), columns=columns)
     assert len(texts) == asked
@@ -86,11 +86,11 @@ def test_rows_are_the_columns_of_this_length():
 def test_the_runs_rewards_follow_its_judge_and_pattern():
     follow = {"answer_pattern": "boxed", "judge": Judge("boxed")}
     names = ["correctness_reward_func", "int_reward_func", "judge_reward_func"]
-    rewards = registry.choose(names, None, None, follow, allow_custom=False)
+    rewards = registry.choose(names, {}, follow)
     values = [reward([r"so \boxed{72}"], answer=["72"]) for reward in rewards.values()]
     assert values == [[2.0], [0.5], [2.0]] and list(rewards) == names
     assert pickle.loads(pickle.dumps(rewards["int_reward_func"]))([r"\boxed{7}"]) == [0.5]
-    usual = registry.choose(names, None, None, {"answer_pattern": "xml"}, allow_custom=False)
+    usual = registry.choose(names, {}, {"answer_pattern": "xml"})
     assert usual["correctness_reward_func"] is REWARD_FUNCS["correctness_reward_func"]
 
 
