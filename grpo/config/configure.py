@@ -16,7 +16,7 @@ from grpo.config import hardware, validate
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
-from grpo.rewarding import registry, stages
+from grpo.rewarding import registry, weighting
 from grpo.runs import directory, resume
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
@@ -203,10 +203,14 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
+    stages = weighting.read_stages(settings["stages"] or [])
+    if stages:
+        for key in ("reward_funcs", "reward_weights"):
+            if key in typed or (key == "reward_weights" and settings[key] is not None):
+                raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
+        settings.update(weighting.settings_of_stages(stages, settings["max_steps"]))
     validate.check(settings, typed)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
-    in_stages = stages.read(settings, typed)
-    settings.update(stages.whole_run(in_stages, settings["max_steps"]))
     hardware.choose_gpu(settings, argv)
     notes += hardware.fit_to_machine(settings, typed, typed | recipe)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
@@ -232,7 +236,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         notes=notes,
         changed=changed,
         argv=list(argv),
-        stages=in_stages,
+        stages=stages,
         typed=typed,
         reward_functions=functions,
     )
