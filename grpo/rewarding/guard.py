@@ -12,7 +12,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -23,9 +23,6 @@ from grpo.core.processes import show
 from grpo.core.text import for_rich
 from grpo.runs.record import append_line
 from rewards import completion_text
-
-if TYPE_CHECKING:
-    from trl import GRPOTrainer
 
 LARGEST = 1e15  # a group's standard deviation squares rewards, in float32: far beyond, it would be infinite
 RAISED, NOT_FINITE = math.inf, -math.inf  # what a guarded reward returns for a row on which it raised, or gave NaN …
@@ -103,9 +100,9 @@ class RewardGuard:
         return values
 
     @contextlib.contextmanager
-    def watching(self, trainer: "GRPOTrainer") -> Iterator[None]:
+    def watching(self, trainer: Any) -> Iterator[None]:
         """While TRL calls the rewards, they are guarded; reward models, which TRL calls itself, stay as they are."""
-        own: list[Any] = trainer.reward_funcs
+        own = trainer.reward_funcs
         trainer.reward_funcs = [
             reward if isinstance(reward, torch.nn.Module) else self.guarded(name, reward)
             for name, reward in zip(trainer.reward_func_names, own, strict=True)
@@ -116,7 +113,7 @@ class RewardGuard:
         finally:
             trainer.reward_funcs = own
 
-    def exclude(self, trainer: "GRPOTrainer", values: torch.Tensor) -> torch.Tensor:
+    def exclude(self, trainer: Any, values: torch.Tensor) -> torch.Tensor:
         """The rewards, with NaN from every reward for a row on which one failed; these rows are counted and reported.
 
         Args:
@@ -126,7 +123,7 @@ class RewardGuard:
         not_finite = values.isneginf().any(1) | values[:, models].isnan().any(1)
         failed = not_finite | values.isinf().any(1)
         values[failed] = torch.nan
-        training, step = trainer.model is not None and trainer.model.training, trainer.state.global_step + 1
+        training, step = trainer.model.training, trainer.state.global_step + 1
         self.any_fault |= bool(failed.any())
         if not self.any_fault:
             return values

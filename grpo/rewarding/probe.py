@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import io
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,8 @@ def try_rewards(
     return tried
 
 
-def about_rewards(tried: Tried, weights: dict[str, float], explained: Container[str] = ()) -> Iterator[Check]:
-    """The rewards that fail, and what all of them together tell apart; those `explained` may give the same to all."""
+def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
+    """The rewards that fail or give the same to all completions, and what all of them together tell apart."""
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
         if isinstance(values, TimeoutError):
@@ -123,7 +123,9 @@ def about_rewards(tried: Tried, weights: dict[str, float], explained: Container[
             if "unexpected keyword argument" in str(values):  # TRL passes all columns, and more
                 remedy = "add **kwargs to its parameters"
             yield Check("error", title, f"raises {type(values).__name__}: {values}", remedy)
-        elif len(set(values.values())) == 1 and name not in explained:
+        elif len(set(values.values())) == 1:
+            if name == "judge_reward_func" and "perfect" not in values:
+                continue  # what a judge of the user's finds right is not known here
             remedy = "it moves no advantage unless your completions differ in other ways"
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)

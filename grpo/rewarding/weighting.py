@@ -64,7 +64,7 @@ def settings_of_stages(stages: Sequence[Stage], max_steps: int) -> dict[str, Any
 
 
 def adapted(factor: float, values: Sequence[float], threshold: float, bounds: Sequence[float]) -> float:
-    """A reward's factor after a rollout in which it gave these values (none of them NaN).
+    """A reward's factor after a rollout in which it gave these values (at least one, none of them NaN).
 
     Success is the share of values above the threshold. The factor is a multiple of the reward's own weight, so bounds
     of 0.25 and 4 let a weight of 2 go from 0.5 to 8. (The rule is that of public write-ups of this recipe; the bounds
@@ -73,9 +73,8 @@ def adapted(factor: float, values: Sequence[float], threshold: float, bounds: Se
     >>> adapted(1.0, [0.0, 0.0, 0.0, 2.0], threshold=0.0, bounds=(0.25, 4.0))
     1.2
     """
-    if values:
-        success = sum(value > threshold for value in values) / len(values)
-        factor *= RAISE_BY if success < RAISE_BELOW else LOWER_BY if success > LOWER_ABOVE else 1.0
+    success = sum(value > threshold for value in values) / len(values)
+    factor *= RAISE_BY if success < RAISE_BELOW else LOWER_BY if success > LOWER_ABOVE else 1.0
     return min(max(factor, bounds[0]), bounds[1])
 
 
@@ -136,7 +135,6 @@ class RewardWeights(TrainerCallback):
                 number = f"Stage {self.stages.index(stage) + 1} of {len(self.stages)}"
                 show(f"\n[bold]{number}[/bold], {escape(stage.describe())}")
             self.stage, self.own = stage, stage.weights
-        low, high = self.bounds  # a resumed run may have others
-        factors = {name: min(max(self.factors.get(name, 1.0), low), high) for name in self.adaptive}
+        factors = {name: self.factors.get(name, 1.0) for name in self.adaptive}
         weights = [self.own.get(name, 0.0) * factors.get(name, 1.0) for name in self.names]
         self.trainer.reward_weights = torch.tensor(weights, dtype=torch.float32)

@@ -29,7 +29,6 @@ from grpo.rewarding.weighting import RewardWeights, adapted, read_stages, settin
         (1.0, [0, 0, 0, 0], 0.0, 1.2),
         (1.0, [2, 2, 2, 2, 0], 0.0, 1.0),  # 0.8 is not above 0.8
         (1.0, [2] * 9 + [0], 0.0, 0.9),
-        (1.0, [], 0.0, 1.0),  # no value, no news
         (1.0, [0.5] * 4, 0.5, 1.2),  # success is a value above the threshold
         (3.9, [0.0], 0.0, 4.0),  # within the bounds
     ],
