@@ -31,11 +31,11 @@ class Judge:
         return rewards.extract_answer(text, self.pattern)
 
     def verdict(self, text: str, row: Mapping[str, Any]) -> bool:
-        """Whether a completion is right; raises what the user's function raises."""
+        """Whether a completion is right; raises what the user's function raises, TypeError if it returns no bool."""
         if self.function is not None:
             verdict = self.function(text, row)
-            if verdict is None:  # a forgotten `return` would find every answer wrong
-                raise TypeError("it returned None; let it return True or False")
+            if type(verdict).__name__ not in ("bool", "bool_"):  # numpy's, too; a text or a coroutine would be true
+                raise TypeError(f"it returned {repr(verdict)[:80]}; let it return True or False")
             return bool(verdict)
         gold = row.get("answer")
         return gold is not None and rewards.is_right(text, gold, self.pattern)

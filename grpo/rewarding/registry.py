@@ -54,10 +54,7 @@ def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, 
     files = Files(script.allow_custom_rewards)
     judge = Judge(prompt_format.pattern)
     if script.judge:
-        function = files.function(script.judge, "judge")
-        if inspect.iscoroutinefunction(function):
-            raise UserError(f"judge: {script.judge} is async; write a plain function of text and row")
-        judge = Judge(prompt_format.pattern, function, script.judge)
+        judge = Judge(prompt_format.pattern, files.function(script.judge, "judge"), script.judge)
     follow = {
         "template": prompt_format.completion,
         "answer_pattern": prompt_format.pattern,
@@ -105,7 +102,7 @@ def choose(
             reward = _with_parameters(reward, given, follow)
         else:
             raise UserError(f"reward_funcs: {name!r} is not a reward{did_you_mean(name, [*known, *TRLS])}")
-        logged = _logged_name(reward)
+        logged = name if name in known else _logged_name(reward)
         if logged in chosen:
             raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")
         chosen[logged] = reward

@@ -31,7 +31,7 @@ def read(name):
 
 
 def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsys):
-    Path("own_style.py").write_text("def brevity(completions, level): return [each / 10 for each in level]\n")
+    Path("own_style.py").write_text("def brevity(completions, level, **_): return [each / 10 for each in level]\n")
     asked = [[{"role": "user", "content": f"Write {number} words."}] for number in range(40)]
     data = write_jsonl([{"prompt": messages, "level": number} for number, messages in enumerate(asked)], "m.jsonl")
     words = ["--reward_funcs", "own_style.brevity", "soft_format_reward_func", "--allow_custom_rewards", "true"]

@@ -109,7 +109,8 @@ def test_preflight_tries_a_judge_of_ones_own():
     assert judged(lambda text, row: True).status == "warning"
     assert judged(lambda text, row: False).remedy.startswith("it does not tell the gold answer from a wrong one")
     assert judged(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
-    assert "it returned None; let it return True or False" in judged(lambda text, row: None).finding
+    for odd in (None, 0.5, "yes"):
+        assert f"it returned {odd!r}; let it" in judged(lambda text, row, odd=odd: odd).finding
     assert judged(lambda text, row: row["x"]).finding == "mine raises KeyError: 'x'"
 
 
