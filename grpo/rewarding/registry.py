@@ -51,7 +51,7 @@ def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, 
         UserError: an unknown, repeated or unloadable reward, or a parameter that it does not have.
     """
     script, training = config.script, config.training
-    files = Files(script.allow_custom_rewards)
+    files = UserFiles(script.allow_custom_rewards)
     judge = Judge(prompt_format.pattern)
     if script.judge:
         judge = Judge(prompt_format.pattern, files.function(script.judge, "judge"), script.judge)
@@ -74,7 +74,7 @@ def choose(
     args: Mapping[str, Mapping[str, Any]],
     follow: Mapping[str, Any],
     functions: Rewards | None = None,
-    files: "Files | None" = None,
+    files: "UserFiles | None" = None,
 ) -> Rewards:
     """The rewards of these names with their parameters, in this order, by the names that TRL logs.
 
@@ -111,7 +111,7 @@ def choose(
     return chosen
 
 
-class Files:
+class UserFiles:
     """The user's own files, each of which is run once for a run.
 
     They are loaded by their path: a `wandb.py` beside them is not mistaken for the library, nor the library for it.

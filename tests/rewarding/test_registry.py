@@ -10,7 +10,7 @@ from trl.trainer.utils import get_callable_name
 from grpo.core.errors import UserError
 from grpo.rewarding import registry
 from grpo.rewarding.judge import Judge
-from grpo.rewarding.registry import Files, by_name, choose, needing_gold
+from grpo.rewarding.registry import UserFiles, by_name, choose, needing_gold
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
 
 OWN = """
@@ -51,7 +51,7 @@ def own(monkeypatch):
 
 
 def chosen(*names, args=None, follow=(), functions=None, allow=True):
-    return choose(list(names), args or {}, dict(follow), functions, Files(allow))
+    return choose(list(names), args or {}, dict(follow), functions, UserFiles(allow))
 
 
 def test_the_five_are_themselves_in_order():
@@ -103,9 +103,9 @@ def test_files_beside_the_users_shadow_no_library():
 
 def test_a_file_is_run_once_for_each_run():
     """Its judge and rewards share what it loads; two runs in one process share nothing."""
-    files = Files(allowed=True)
+    files = UserFiles(allowed=True)
     first, again = (files.function("my_rewards.counted", "reward_funcs") for _ in range(2))
-    second = Files(allowed=True).function("my_rewards.counted", "reward_funcs")
+    second = UserFiles(allowed=True).function("my_rewards.counted", "reward_funcs")
     assert [each(completions=["a"]) for each in (first, again, second)] == [[1.0], [2.0], [1.0]]
 
 
