@@ -31,10 +31,10 @@ class Judge:
         return rewards.extract_answer(text, self.pattern)
 
     def verdict(self, text: str, row: Mapping[str, Any]) -> bool:
-        """Whether a completion is right; raises what the user's function raises, TypeError if it returns no bool."""
+        """Whether a completion is right; raises what the user's function raises, TypeError if that is no verdict."""
         if self.function is not None:
             verdict = self.function(text, row)
-            if type(verdict).__name__ not in ("bool", "bool_"):  # numpy's, too; a text or a coroutine would be true
+            if verdict not in (0, 1):  # True and False are; "no" or a coroutine would count as true, None as false
                 raise TypeError(f"it returned {repr(verdict)[:80]}; let it return True or False")
             return bool(verdict)
         gold = row.get("answer")
