@@ -17,7 +17,7 @@ from grpo.config import hardware, validate
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
-from grpo.rewarding import registry, stages
+from grpo.rewarding import registry, weighting
 from grpo.runs import directory, resume
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,12 +117,14 @@ class Read(NamedTuple):
     recipe: set[str]
     typed: set[str]
     notes: list[Check]
+    reward_functions: registry.Rewards  # that HYPERPARAMETERS lists
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
     parser, notes = Parser(), list[Check]()
-    parser.layer(registry.named(hyperparameters), "HYPERPARAMETERS")
+    hyperparameters, functions = registry.by_name(hyperparameters)
+    parser.layer(hyperparameters, "HYPERPARAMETERS")
     inline = _parse(parser, [])
     paths = parser.parse_known_args(argv)[0].config or []
     if len(paths) > 1:
@@ -141,7 +143,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         finding = f"{dropped} is ignored, since your data replaces its own: held-out questions come from yours"
         notes.append(Check("ok", "eval_dataset_name", finding))
-    return Read(settings, inline, set(recipe), typed, notes)
+    return Read(settings, inline, set(recipe), typed, notes, functions)
 
 
 def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
@@ -193,15 +195,19 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, inline, recipe, typed, notes = read(hyperparameters, argv)
+    settings, inline, recipe, typed, notes, functions = read(hyperparameters, argv)
     if dataset is not None:
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
+    stages = weighting.read_stages(settings["stages"] or [])
+    if stages:
+        for key in ("reward_funcs", "reward_weights"):
+            if key in typed or (key == "reward_weights" and settings[key] is not None):
+                raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
+        settings.update(weighting.settings_of_stages(stages, settings["max_steps"]))
     validate.check(settings, typed)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
-    in_stages = stages.read(settings, typed)
-    settings.update(stages.whole_run(in_stages, settings["max_steps"]))
     hardware.choose_gpu(settings, argv)
     notes += hardware.fit_to_machine(settings, typed, typed | recipe)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
@@ -227,8 +233,9 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         notes=notes,
         changed=changed,
         argv=list(argv),
-        stages=in_stages,
+        stages=stages,
         typed=typed,
+        reward_functions=functions,
     )
     if claim.checkpoint:
         notes += resume.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)

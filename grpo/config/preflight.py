@@ -25,7 +25,7 @@ from grpo.policy import loading, memory
 from grpo.rewarding import probe
 from grpo.rewarding.answers import kind_of
 from grpo.rewarding.judge import Judge
-from grpo.rewarding.registry import Rewards, refuse_collisions, refuse_missing, weights_of
+from grpo.rewarding.registry import Rewards, weights_of
 from grpo.runs import hub
 from grpo.training import attention
 from rewards import XML_COT_FORMAT, short_name, template_parts
@@ -326,11 +326,8 @@ def try_out(
     config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, rewards: Rewards
 ) -> tuple[probe.Tried, dict[str, float]]:
     """What each reward gives for the first training row, and its weight; both empty for an evaluation alone."""
-    if not (config.script.eval_only and data.has_golds):  # which alone does not need them
-        refuse_missing(rewards, data.train.column_names)
     if config.script.eval_only:
         return {}, {}
-    refuse_collisions(rewards, data.train.column_names)
     tried = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, _encoder(tokenizer))
     return tried, weights_of(config, rewards)
 
@@ -357,11 +354,7 @@ def check(
     checks += about_lengths(config, data, solution_lengths(data, encode))
     if tried:
         checks += about_tags(prompt, data, tried, weights)
-        said = " ".join(each.remedy for each in checks)  # about_golds may say why a reward gives the same to all
-        explained = {name for name in tried if name in said}
-        if judge.function and not data.has_golds:  # what it finds right is not known here
-            explained.add("judge_reward_func")
-        checks += probe.about_rewards(tried, weights, explained)
+        checks += probe.about_rewards(tried, weights)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)
     return checks

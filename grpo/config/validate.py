@@ -11,7 +11,7 @@ from typing import Any
 from grpo.core.errors import UserError
 from grpo.core.settings import Geometry
 from grpo.core.text import counted
-from rewards import PENALTIES, check_pattern
+from rewards import check_pattern
 
 RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
@@ -86,11 +86,6 @@ def _check_adaptive(settings: Mapping[str, Any]) -> None:
             raise UserError(
                 f"adaptive_rewards: {name!r} is not among the run's rewards; use all, or some of "
                 f"{', '.join(settings['reward_funcs'])}"
-            )
-        if name in PENALTIES and settings["adaptive_threshold"] >= 0:
-            raise UserError(
-                f"adaptive_rewards: {name} is never above 0, so it would never succeed; drop it, or use an "
-                "adaptive_threshold below 0"
             )
     if len(bounds) != 2 or not 0 < bounds[0] <= 1 <= bounds[1]:
         raise UserError(f"adaptive_bounds: {bounds} is not a range around 1; use two multiples of the weight: 0.25 4")

@@ -94,7 +94,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
         return f"; did you mean {close[0]}?"
     if len(choices) > 50:
         return "; --help_all lists all of them"
-    return f"; use {', '.join(choices[:-1])} or {choices[-1]}"
+    return f"; use {', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else f"; use {choices[0]}"
 
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,6 +205,7 @@ class Config:
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
+    reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

@@ -24,7 +24,7 @@ from grpo.core.text import for_rich
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
-from grpo.rewarding import registry, scoring
+from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import report
@@ -116,8 +116,8 @@ def measure(
     facts: dict[str, Any] = {"judge": judge.name} if judge.function else {}
     if judge.function is None and any(row["answer"] is None for row in rows):
         texts = [record["completion"] for record in records]
-        columns = scoring.columns_of(rows, texts, [ids for ids, _ in greedy], prompt_format.chat)
-        facts |= add_rewards(records, scoring.scores(rewards, columns), registry.weights_of(config, rewards))
+        columns = probe.columns_of(rows, texts, [ids for ids, _ in greedy], prompt_format.chat)
+        facts |= add_rewards(records, probe.scores(rewards, columns), registry.weights_of(config, rewards))
     elif error := add_verdicts(records, rows, judge):
         facts["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")

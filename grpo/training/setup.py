@@ -15,7 +15,7 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, perfect:
 
     Args:
         data: whose prompts may end in what completions begin with.
-        judge: what is right, for the metrics of groups.
+        judge: for evaluations, and to read the answers of samples.
         perfect: what each reward gives for a perfect completion, for the report.
 
     Raises:

@@ -162,7 +162,9 @@ SETTINGS = {
 
 REWARDS = {
     "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "do without correctness_reward_func"),
-    "own, asking for no column": own_reward("bad_ask", "def f(completions, solution): return []\n", "f asks for solution"),
+    "own, without **kwargs": own_reward("bad_ask", "def f(completions): return []\n", "add **kwargs to its parameters"),
+    "own, asking for no column": own_reward("bad_ask", "def f(completions, solution, **kwargs): return []\n", "argument: 'solution'"),
+    "weights of others": given("--reward_weights", "1", says="reward_weights: 1 weights for 5 reward_funcs"),
     "weights of nothing": given("--reward_weights", "0", "0", "0", "0", "0", says="reward_weights"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
