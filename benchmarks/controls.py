@@ -103,8 +103,8 @@ def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> str:
     """
     seeds = [seed for seed in ours if seed in others]
     if len(seeds) == 1:
-        answers = [read_lines(runs[seeds[0]] / "completions_after.jsonl") for runs in (others, ours)]
-        return paired(comparison.compare(*answers)["lenient"])
+        before, after = (read_lines(runs[seeds[0]] / "completions_after.jsonl") for runs in (others, ours))
+        return paired(comparison.compare(before, after)["lenient"])
     found = [compare.gains([compare.read(runs[seed]) for seed in seeds], "lenient") for runs in (ours, others)]
     return in_points(*mean_of([mine - other for mine, other in zip(*found, strict=True)]))
 

@@ -29,7 +29,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo.runs.checkpoints import all_of, is_sealed, newest, step_of  # noqa: E402
+from grpo.runs.checkpoints import is_sealed, list_all, newest, step_of  # noqa: E402
 
 SETTINGS = {
     "use_cpu": "true",
@@ -92,12 +92,12 @@ def kill(process: subprocess.Popen) -> None:
 def until_moment(kind: str, process: subprocess.Popen, output: Path, dice: random.Random) -> bool:
     """Wait for a random moment of this kind; whether the run was still going on when it came."""
     deadline, target = time.monotonic() + dice.uniform(0.5, 12), steps_done(output) + dice.randint(1, 9)
-    known = set(all_of(output))
+    known = set(list_all(output))
     while process.poll() is None:
         if (
             (kind == "starting" and time.monotonic() > deadline)
             or (kind == "training" and steps_done(output) >= target)
-            or (kind == "saving" and any(not is_sealed(path) for path in set(all_of(output)) - known))
+            or (kind == "saving" and any(not is_sealed(path) for path in set(list_all(output)) - known))
         ):
             time.sleep(dice.uniform(0, 0.1))
             return process.poll() is None
@@ -121,7 +121,8 @@ def end_of(output: Path) -> dict[str, Any]:
 
 def run_rounds(arguments: argparse.Namespace, base: Path) -> None:
     """Kill, resume and compare; RuntimeError for the first difference or failure."""
-    dice, kills, finished = random.Random(arguments.seed), collections.Counter(), 0
+    dice, finished = random.Random(arguments.seed), 0
+    kills: collections.Counter[str] = collections.Counter()
 
     def complete(process: subprocess.Popen) -> None:
         if status := process.wait():
@@ -135,10 +136,10 @@ def run_rounds(arguments: argparse.Namespace, base: Path) -> None:
         if kills.total() < arguments.rounds and until_moment(kind, process, output, dice):
             kill(process)
             kills[kind] += 1
-            found, _ = newest(output)
+            last, _ = newest(output)
             print(
                 f"round {kills.total()}: {kind}, steps {before} to {steps_done(output)}; resumes from "
-                + (f"step {step_of(found)}" if found else "the beginning"),
+                + (f"step {step_of(last)}" if last else "the beginning"),
                 flush=True,
             )
             continue

@@ -22,7 +22,7 @@ def test_the_committed_problems_are_what_the_script_makes():
 
 
 def test_every_solution_is_right():
-    for rows in (*make_demo.make_rows().values(), make_demo.make_unseen_rows()):
+    for rows in make_demo.make_rows().values():
         for row in rows:
             *steps, last = row["answer"].split("\n")
             for step in steps:

@@ -129,6 +129,7 @@ def directory(tmp_path_factory):
         model = AutoModelForCausalLM.from_pretrained("assets/demo/model")
         get_peft_model(model, adapter).save_pretrained("outputs/my-adapter")
         AutoTokenizer.from_pretrained("assets/demo/model").save_pretrained("outputs/my-adapter")
+        os.symlink("demo-GRPO", "outputs/Qwen-1.5B-GRPO")  # the name of a run of the default model
     finally:
         os.chdir(before)
     return reader

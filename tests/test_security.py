@@ -19,7 +19,7 @@ from grpo.__main__ import main as tool
 from grpo.config import preflight
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.evaluation import evaluate
+from grpo.evaluation import comparison, evaluate
 from grpo.rewarding.judge import Judge
 from grpo.runs import charts, report
 from grpo.training import console
@@ -279,7 +279,8 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )
     flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "length": 1}
-    evaluate.print_evaluations({text: evaluate.summarize([record | flagged])}, text)
+    compared = comparison.compare([record | flagged], [record | flagged], text)
+    evaluate.print_summaries(dict.fromkeys(("before", "after"), evaluate.summarize([record | flagged])), compared)
     state = type("State", (), {"global_step": 10})()
     rewards.REWARD_FUNCS["debug_reward_func"]([text], answer=[text], prompts=[text], trainer_state=state)
     print(UserError(text))

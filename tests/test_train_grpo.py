@@ -28,7 +28,7 @@ def test_a_run_trains_saves_and_records(learned):
     shown, run = learned.shown, learned.path
     assert "2 prompts × 8 generations = 16 completions per optimizer step" in shown
     assert "36 training rows, 18 optimizer steps per epoch; 4 held-out questions" in shown
-    assert "accuracy, strict" in shown and "a sample of step 1" in shown
+    assert "Accuracy, strict" in shown and "a sample of step 1" in shown
 
     names = {path.name for path in run.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "run.json"} <= names

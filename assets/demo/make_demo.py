@@ -1,7 +1,6 @@
 """Make the demo: arithmetic word problems in GSM8K's schema, and a tiny model that answers some of them.
 
-    python assets/demo/make_demo.py [--data_only]         (about 15 minutes on two CPU cores; seconds with --data_only)
-    python assets/demo/make_demo.py --unseen FILE.jsonl   (200 problems of kinds that no training set has)
+    python assets/demo/make_demo.py [--data_only]   (about 15 minutes on two CPU cores; --data_only: seconds)
 
 Writes `train.jsonl`, `test.jsonl` and `model/` next to this file. The model is a 1.7M-parameter Qwen2, trained from
 scratch on *noisy* demonstrations, so that GRPO has something to repair:
@@ -15,7 +14,6 @@ Everything is seeded. Held-out problems (`test.jsonl`) share no numbers with any
 half of their wordings occur in no training set at all.
 """
 
-import argparse
 import dataclasses
 import random
 import sys
@@ -142,45 +140,6 @@ KINDS = (
 )  # fmt: skip
 HELD_OUT_WORDINGS = 2
 
-# What nobody is trained on: other situations, and two steps in an order that no other kind has
-UNSEEN = (
-    Kind(
-        "missing", ((12, 60), (2, 11)), ("a - b",), (), 0.0,
-        (
-            "{X} needs {a} {things} and has {b}. How many {things} are missing?",
-            "{X} wants to read {a} pages and has read {b}. How many pages remain?",
-        ),
-    ),
-    Kind(
-        "price", ((2, 9), (3, 9)), ("a * b",), (), 0.0,
-        (
-            "{X} buys {a} {things} for {b} dollars each. How many dollars does {X} pay?",
-            "{X} works {a} hours and earns {b} dollars an hour. How many dollars does {X} earn?",
-        ),
-    ),
-    Kind(
-        "twice", ((5, 30),), ("a + a",), (), 0.0,
-        (
-            "{X} has {a} {things}. {Y} has twice as many. How many {things} does {Y} have?",
-            "{X} ran {a} miles, and {Y} ran twice as far. How many miles did {Y} run?",
-        ),
-    ),
-    Kind(
-        "three", ((3, 30), (2, 20), (2, 9)), ("a + b", "_ + c"), (), 0.0,
-        (
-            "{X} has {a} red, {b} blue and {c} green {things}. How many {things} does {X} have?",
-            "{X} found {a} {things} on Monday, {b} on Tuesday and {c} on Friday. How many {things} did {X} find?",
-        ),
-    ),
-    Kind(
-        "packed", ((2, 9), (3, 9), (2, 5)), ("a * b", "_ - c"), (), 0.0,
-        (
-            "{X} has {a} boxes with {b} {things} in each and gives {c} {things} to {Y}. How many are left?",
-            "{X} bakes {b} cakes on each of {a} days and eats {c} of them. How many cakes are left?",
-        ),
-    ),
-)  # fmt: skip
-
 # Bare calculations, which only the demonstrations have: they teach the tables, of which word problems need any line.
 CALCULATIONS = tuple(
     Kind(name, numbers, (f"a {sign} b",), (f"a {sign} b",), 0.0, (f"What is {{a}} {sign} {{b}}?",) * 3)
@@ -248,11 +207,6 @@ def draw_problem(rng: random.Random, held_out: bool) -> Problem:
     seen = len(kind.wordings) - HELD_OUT_WORDINGS
     new_wording = held_out and rng.random() < 0.5
     wording = rng.randrange(seen, len(kind.wordings)) if new_wording else rng.randrange(seen)
-    return word(rng, kind, numbers, wording)
-
-
-def word(rng: random.Random, kind: Kind, numbers: tuple[int, ...], wording: int) -> Problem:
-    """A problem with these numbers, about somebody and something."""
     x, y = rng.sample(NAMES, 2)
     names = dict(zip("abc", numbers, strict=False), X=x, Y=y, things=rng.choice(THINGS))
     return Problem(kind, wording, numbers, kind.wordings[wording].lstrip("*").format(**names))
@@ -297,29 +251,9 @@ def make_rows() -> dict[str, list[dict[str, str]]]:
     }
 
 
-def make_unseen_rows() -> list[dict[str, str]]:
-    """As many rows as `test.jsonl` has, of the kinds in UNSEEN alone; the same at every call."""
-    rng, rows = random.Random(f"{SEED} unseen"), dict[str, dict[str, str]]()
-    while len(rows) < NUM_TEST:
-        kind = rng.choice(UNSEEN)
-        row = word(rng, kind, draw_numbers(rng, kind), rng.randrange(len(kind.wordings))).row()
-        rows.setdefault(row["question"], row)
-    return list(rows.values())
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the demo's problems and its model.", allow_abbrev=False)
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--data_only", action="store_true", help="leave the model as it is")
-    either.add_argument("--unseen", type=Path, metavar="FILE.jsonl", help="only write problems of other kinds")
-    asked = parser.parse_args()
-    if asked.unseen is not None:
-        if asked.unseen.suffix != ".jsonl" or not asked.unseen.parent.is_dir():
-            parser.error(f"--unseen: {str(asked.unseen)!r} is no FILE.jsonl in a directory that exists")
-        tiny_model.write_rows({asked.unseen.stem: make_unseen_rows()}, asked.unseen.parent)
-        return
     tiny_model.write_rows(make_rows(), HERE)
-    if not asked.data_only:
+    if "--data_only" not in sys.argv[1:]:
         rng = random.Random(f"{SEED} demonstrations")
         tiny_model.make_model(lambda: draw_demonstration(rng), SEED, SFT_STEPS, SFT_BATCH, HERE / "model")
 

@@ -1,30 +1,29 @@
 """From HYPERPARAMETERS, a recipe and flags to one checked configuration: HYPERPARAMETERS < recipe < flags."""
 
 import contextlib
+import dataclasses
 import json
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import torch
 import yaml
-from transformers import Trainer
+from transformers import Trainer, get_scheduler
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.config import hardware, validate
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
-from grpo.rewarding import registry, stages
+from grpo.rewarding import registry, weighting
 from grpo.runs import directory, resume
-
-# TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
-warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
+MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
 # What belongs to one data set: other data by a recipe or a flag never meets it
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
 DATA_SETS = ("dataset_name", "eval_dataset_name")
@@ -32,15 +31,12 @@ DATA_SETS = ("dataset_name", "eval_dataset_name")
 ALIASES = {
     "batch_size": "per_device_train_batch_size",
     "cpu": "use_cpu",
-    "dataset": "dataset_name",
     "epochs": "num_train_epochs",
     "group_size": "num_generations",
     "kl_coef": "beta",
     "lr": "learning_rate",
     "max_new_tokens": "max_completion_length",
     "model": "model_name_or_path",
-    "recipe": "config",
-    "resume": "resume_from_checkpoint",
     "steps": "max_steps",
     "torch_dtype": "dtype",
     "use_lora": "use_peft",
@@ -70,8 +66,9 @@ class Parser(TrlParser):
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
         for key in DATA_SETS:  # one is a text, several are a list
             self.settings[key].nargs = "+"
-        for key in ("stages", "exemplars", "reward_args"):
-            self.settings[key].type = JSON
+        for key in MAPPINGS:
+            if key.endswith("_kwargs") or key in ("stages", "exemplars", "reward_args"):
+                self.settings[key].type = JSON
         self.needed = {key for key, action in self.settings.items() if action.default is not None}
         self.needed -= {"use_vllm"}  # None: where it is installed
         self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
@@ -82,7 +79,7 @@ class Parser(TrlParser):
 
     def meant(self, key: str) -> str:
         """The end of an error about a setting that does not exist."""
-        return did_you_mean(ALIASES.get(key, key), [*self.settings, "config"])
+        return did_you_mean(ALIASES.get(key, key), self.settings)
 
     def layer(self, values: Mapping[str, Any], where: str) -> None:
         """Replace defaults; UserError for a setting that does not exist, or a value of the wrong type."""
@@ -105,6 +102,8 @@ class Parser(TrlParser):
                 raise UserError(f"{key}: {error}") from None
         if isinstance(value, list):
             raise UserError(f"{key}: one value is needed, not the list {value}")
+        if isinstance(value, dict) and key not in MAPPINGS:
+            raise UserError(f"{key}: one value is needed, not the mapping {value}")
         if value is False and action.choices:  # YAML reads a bare `no` as false
             return "no"
         return str(value) if isinstance(value, int | float) else value
@@ -118,18 +117,20 @@ class Read(NamedTuple):
     recipe: set[str]
     typed: set[str]
     notes: list[Check]
+    reward_functions: registry.Rewards  # that HYPERPARAMETERS lists
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
     parser, notes = Parser(), list[Check]()
-    parser.layer(registry.named(hyperparameters), "HYPERPARAMETERS")
+    hyperparameters, functions = registry.by_name(hyperparameters)
+    parser.layer(hyperparameters, "HYPERPARAMETERS")
     inline = _parse(parser, [])
     paths = parser.parse_known_args(argv)[0].config or []
     if len(paths) > 1:
         raise UserError(f"config: more than one recipe ({', '.join(paths)}); use one, and flags")
     recipe = read_recipe(paths[0]) if paths else {}
-    if "dataset_name" in recipe:
+    if recipe.get("dataset_name", inline["dataset_name"]) != inline["dataset_name"]:
         recipe = dict.fromkeys(OF_THE_DATA) | recipe
     parser.layer(recipe, paths[0] if paths else "")
     below, settings = _parse(parser, []), _parse(parser, argv)
@@ -142,7 +143,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         finding = f"{dropped} is ignored, since your data replaces its own: held-out questions come from yours"
         notes.append(Check("ok", "eval_dataset_name", finding))
-    return Read(settings, inline, set(recipe), typed, notes)
+    return Read(settings, inline, set(recipe), typed, notes, functions)
 
 
 def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
@@ -175,8 +176,6 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise UserError(f"config: {name} is not valid YAML in UTF-8 ({error})") from None
     if not isinstance(recipe, dict):
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
-    if "env" in recipe:
-        raise UserError(f"env: {name} may not set environment variables; export them in the shell instead")
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {name} contains stages, too, which have their own; drop one of them")
     if path.resolve().parent == RECIPES:  # its files are found from any directory
@@ -196,15 +195,19 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, inline, recipe, typed, notes = read(hyperparameters, argv)
+    settings, inline, recipe, typed, notes, functions = read(hyperparameters, argv)
     if dataset is not None:
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
+    stages = weighting.read_stages(settings["stages"] or [])
+    if stages:
+        for key in ("reward_funcs", "reward_weights"):
+            if key in typed or (key == "reward_weights" and settings[key] is not None):
+                raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
+        settings.update(weighting.settings_of_stages(stages, settings["max_steps"]))
     validate.check(settings, typed)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
-    in_stages = stages.read(settings, typed)
-    settings.update(stages.whole_run(in_stages, settings["max_steps"]))
     hardware.choose_gpu(settings, argv)
     notes += hardware.fit_to_machine(settings, typed, typed | recipe)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
@@ -230,8 +233,9 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         notes=notes,
         changed=changed,
         argv=list(argv),
-        stages=in_stages,
+        stages=stages,
         typed=typed,
+        reward_functions=functions,
     )
     if claim.checkpoint:
         notes += resume.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)
@@ -244,6 +248,9 @@ def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfi
         script, training, model = Parser().parse_dict(settings)
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
             Trainer.get_optimizer_cls_and_kwargs(training)
+        any_optimizer = torch.optim.SGD([torch.zeros(1)])
+        kind, options = training.lr_scheduler_type, training.lr_scheduler_kwargs
+        get_scheduler(kind, any_optimizer, num_warmup_steps=0, num_training_steps=1, scheduler_specific_kwargs=options)
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None

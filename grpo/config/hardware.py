@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.utils import is_flash_attn_2_available
+from transformers.utils import is_flash_attn_2_available, is_liger_kernel_available
 from trl.import_utils import is_vllm_available
 
 from grpo.core import gpu
@@ -67,6 +67,8 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
     for key in ("load_in_4bit", "load_in_8bit"):
         if settings[key] and not settings["use_cpu"] and importlib.util.find_spec("bitsandbytes") is None:
             raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
+    if settings["use_liger_kernel"] and not is_liger_kernel_available():
+        raise UserError("use_liger_kernel: it is not installed; pip install liger-kernel, or drop it")
     notes = _use_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
     settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # which has no rollouts
     return notes + _about_rounding(settings) + trackers.check(settings, asked="report_to" in typed)

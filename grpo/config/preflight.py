@@ -20,12 +20,12 @@ from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config, as_list
 from grpo.core.text import counted, for_rich, human_bytes
 from grpo.data import prompts
-from grpo.data.dataset import Data, canonical
+from grpo.data.dataset import Data
 from grpo.policy import loading, memory
 from grpo.rewarding import probe
 from grpo.rewarding.answers import kind_of
 from grpo.rewarding.judge import Judge
-from grpo.rewarding.registry import Rewards, refuse_collisions, refuse_missing, weights_of
+from grpo.rewarding.registry import Rewards, weights_of
 from grpo.runs import hub
 from grpo.training import attention
 from rewards import XML_COT_FORMAT, short_name, template_parts
@@ -46,8 +46,8 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
         lacking = "a question or a gold answer" if data.has_golds else "a question"
         finding += f"; dropped {counted(data.unusable, 'row')} without {lacking}"
     yield warn_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
-    for note in data.notes:
-        yield Check("ok", "rows", note)
+    if data.reserved:
+        yield Check("ok", "columns", f"dropped {', '.join(data.reserved)}: TRL uses these names")
     finding = counted(len(data.held_out), "held-out question")
     if not script.eval_only:
         steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
@@ -55,7 +55,7 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     remedy = "add rows (where there is no eval_split, a tenth of them is held out), or set eval_dataset_name"
     if script.eval_dataset_name:
         remedy = f"add rows to {', '.join(as_list(script.eval_dataset_name))}"
-    if len(data.held_out) < data.available:
+    if len(data.held_out) == script.eval_samples:
         remedy = "raise eval_samples"
     remedy = f"so few held-out questions show only huge changes; {remedy}"
     if script.eval_samples == 0:
@@ -68,11 +68,6 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
         finding = f"{counted(rows, 'training row')} cannot fill one rollout, which takes {needed}"
         remedy = "add rows, or lower per_device_train_batch_size or gradient_accumulation_steps"
         yield Check("error", "dataset", finding, remedy)
-    finding = counted(data.duplicates, "duplicate training row")
-    if data.contradictory:
-        finding += f", {counted(data.contradictory, 'question')} with different gold answers"
-    bad = data.contradictory or data.duplicates > 0.01 * rows
-    yield warn_if(bad, "duplicates", finding, "remove them; contradictory answers teach noise")
     finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
     yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
 
@@ -143,11 +138,14 @@ def about_tags(prompt: str, data: Data, tried: probe.Tried, weights: dict[str, f
         yield Check("warning", "tags", finding, "show them in system_prompt or question_template, or use num_shots 1")
 
 
-def solution_lengths(data: Data, count: Callable[[str], int]) -> list[int]:
-    """Tokens of the gold solutions as completions."""
-    # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
-    plain = [(re.sub(r"<<.*?>>", "", why), gold) for why, gold in data.solutions.values()]
-    return [count(data.prompt_format.answered(why, gold)) for why, gold in plain]
+def solution_lengths(data: Data, encode: Callable[[str], list[int]]) -> list[int]:
+    """Tokens of the gold solutions of the first training rows, as completions with their end token."""
+    found = []
+    for reasoning, gold in zip(data.reasoning, data.train["answer"], strict=False):
+        # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
+        plain = re.sub(r"<<.*?>>", "", reasoning)
+        found.append(len(encode(data.prompt_format.answered(plain, gold or ""))) + 1)
+    return found
 
 
 def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Iterator[Check]:
@@ -158,13 +156,13 @@ def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Itera
         finding += f"; dropped {counted(data.too_long, 'training row')} above it"
     many = data.too_long > 0.05 * len(data.lengths)
     yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
-    if solutions:
-        limit = config.completion_limit
-        long = fmean(length > limit for length in solutions)
-        finding = f"gold solutions in the answer format: {_spread(solutions)}; limit {limit}"
-        finding += f"; {100 * long:.0f} % are longer" if long else ""
-        remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
-        yield warn_if(long > 0.05, "completion length", finding, remedy)
+    limit = config.completion_limit
+    long = fmean(length > limit for length in solutions)
+    what = "gold solutions in the answer format" if any(data.reasoning) else "the answer format alone"
+    finding = f"{what}: {_spread(solutions)}; limit {limit}"
+    finding += f"; {100 * long:.0f} % are longer" if long else ""
+    remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
+    yield warn_if(long > 0.05, "completion length", finding, remedy)
 
 
 # --- Model and machine --------------------------------------------------------------------------------------------
@@ -295,8 +293,11 @@ def run(
     data: Data,
     rewards: Rewards,
     judge: Judge,
-) -> None:
+) -> dict[str, float]:
     """Print every check of the table, what the rewards give, and a prompt as the model gets it.
+
+    Returns:
+        What each reward gives for a perfect completion, for the report; empty for an evaluation alone.
 
     Raises:
         UserError: for the first check that failed, and where the model's files cannot be used.
@@ -315,22 +316,19 @@ def run(
         warnings = sum(check.status == "warning" for check in checks)
         found = f"{warnings or 'no'} warning{'s' * (warnings != 1)}, no error"
         say(f"Dry run: {found}; nothing was trained or written")
+    perfect = {
+        rewards[name].__name__: values.get("perfect") for name, values in tried.items() if isinstance(values, dict)
+    }
+    return {name: value for name, value in perfect.items() if value is not None}
 
 
 def try_out(
     config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, rewards: Rewards
 ) -> tuple[probe.Tried, dict[str, float]]:
     """What each reward gives for the first training row, and its weight; both empty for an evaluation alone."""
-    if not (config.script.eval_only and data.has_golds):  # which alone does not need them
-        refuse_missing(rewards, data.train.column_names)
     if config.script.eval_only:
         return {}, {}
-    refuse_collisions(rewards, data.train.column_names)
-    reasoning, _ = data.solutions.get(canonical(data.train[0]["question"]), ("", ""))
-    tried = probe.try_rewards(rewards, data.train[0], reasoning, data.prompt_format, _encoder(tokenizer))
-    for name, values in tried.items():
-        if isinstance(values, dict) and (perfect := values.get("perfect")) is not None:
-            data.perfect[rewards[name].__name__] = perfect  # the report draws it
+    tried = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, _encoder(tokenizer))
     return tried, weights_of(config, rewards)
 
 
@@ -353,15 +351,10 @@ def check(
     checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried, judge)]
     checks += about_prompts(config, data, prompt)
     checks += probe.about_judge(judge, data.train[0], data.prompt_format)
-    solutions = solution_lengths(data, lambda text: len(encode(text)) + 1)  # 1: the end token
-    checks += about_lengths(config, data, solutions)
+    checks += about_lengths(config, data, solution_lengths(data, encode))
     if tried:
         checks += about_tags(prompt, data, tried, weights)
-        said = " ".join(each.remedy for each in checks)  # about_golds may say why a reward gives the same to all
-        explained = {name for name in tried if name in said}
-        if judge.function and not data.has_golds:  # what it finds right is not known here
-            explained.add("judge_reward_func")
-        checks += probe.about_rewards(tried, weights, explained)
+        checks += probe.about_rewards(tried, weights)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)
     return checks

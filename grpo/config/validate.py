@@ -11,7 +11,7 @@ from typing import Any
 from grpo.core.errors import UserError
 from grpo.core.settings import Geometry
 from grpo.core.text import counted
-from rewards import PENALTIES, check_pattern
+from rewards import check_pattern
 
 RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
@@ -22,9 +22,9 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         "eval_every pack_tokens",
     ),
     ("at least 2", lambda number: number >= 2, "num_generations"),
-    ("at least 0", lambda number: number >= 0, "num_shots eval_samples"),
-    ("above 0", lambda number: number > 0, "temperature num_train_epochs"),
-    ("from 0 to 1", lambda number: 0 <= number <= 1, "learning_rate max_faulty_rewards"),
+    ("at least 0", lambda number: number >= 0, "num_shots eval_samples seed top_k dataloader_num_workers"),
+    ("above 0", lambda number: 0 < number < math.inf, "temperature num_train_epochs"),
+    ("from 0 to 1", lambda number: 0 <= number <= 1, "learning_rate max_faulty_rewards min_p"),
     ("above 0 and at most 1", lambda number: 0 < number <= 1, "top_p"),
     ("at least 0 and below 1", lambda number: 0 <= number < 1, "adam_beta1 adam_beta2"),
     ("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1, "max_steps"),
@@ -33,6 +33,7 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 CHOICES = {
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
+    "scale_rewards": ("group", "batch", "none"),
 }
 # Flags, as a regular expression, that do nothing unless this setting is on
 REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
@@ -71,10 +72,9 @@ def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
     for key in {"eval_only", "eval_every"} & typed:
         if settings["eval_samples"] == 0 and settings[key]:
             raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
-    if settings["use_transformers_continuous_batching"]:
-        raise UserError(
-            "use_transformers_continuous_batching: it turns float32 weights into 16-bit ones for good; drop it"
-        )
+    for key in ("use_transformers_continuous_batching", "use_transformers_paged"):
+        if settings[key]:
+            raise UserError(f"{key}: it turns float32 weights into 16-bit ones for good; drop it")
     if settings["use_peft"] and "lm_head" in (settings["lora_target_modules"] or []):
         raise UserError("lora_target_modules: TRL reads lm_head's weights itself, past an adapter on it; drop lm_head")
 
@@ -86,11 +86,6 @@ def _check_adaptive(settings: Mapping[str, Any]) -> None:
             raise UserError(
                 f"adaptive_rewards: {name!r} is not among the run's rewards; use all, or some of "
                 f"{', '.join(settings['reward_funcs'])}"
-            )
-        if name in PENALTIES and settings["adaptive_threshold"] >= 0:
-            raise UserError(
-                f"adaptive_rewards: {name} is never above 0, so it would never succeed; drop it, or use an "
-                "adaptive_threshold below 0"
             )
     if len(bounds) != 2 or not 0 < bounds[0] <= 1 <= bounds[1]:
         raise UserError(f"adaptive_bounds: {bounds} is not a range around 1; use two multiples of the weight: 0.25 4")

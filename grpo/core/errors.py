@@ -88,13 +88,13 @@ def _end_in(line: str) -> int:
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """The end of an error: the nearest valid value, or all of them."""
     choices = list(choices)
-    close = [name for name in choices if value and name.startswith(value)][:1]
+    close = sorted((name for name in choices if value and name.startswith(value)), key=len)
     close = close or difflib.get_close_matches(value, choices, n=1)
     if close:
         return f"; did you mean {close[0]}?"
     if len(choices) > 50:
         return "; --help_all lists all of them"
-    return f"; use {', '.join(choices[:-1])} or {choices[-1]}"
+    return f"; use {', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else f"; use {choices[0]}"
 
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ def data_label(name: str) -> str:
     ('my-sums', 'gsm8k', 'saved')
     """
     last = Path(name).name if os.path.exists(name) else Path(name).name.partition(":")[0]
-    return re.sub(r"[.](jsonl?|csv|parquet)$", "", last).replace(" ", "-")
+    return re.sub(r"(?i)[.](jsonl?|csv|parquet)([.](gz|bz2|xz|zst|zip))?$", "", last).replace(" ", "-")
 
 
 # ruff: noqa: RUF009 - `_setting` makes a field for each dataclass anew
@@ -48,7 +49,8 @@ class ScriptArguments:
 
     # Data
     dataset_name: list[str] | str = _setting(
-        "One or more of: a Hub id, a .jsonl, .json, .csv or .parquet file, a directory written by save_to_disk."
+        "One or more of: a Hub id, a .jsonl, .json, .csv or .parquet file, also compressed, a directory of such files "
+        "or of save_to_disk."
     )
     dataset_split: str = _setting("Training split; slices allowed: train[:1000], train[:10%%].")
     eval_split: str = _setting("Split of held-out questions; cut from training rows if there is none.")
@@ -203,6 +205,7 @@ class Config:
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
+    reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

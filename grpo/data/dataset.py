@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import random
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -13,17 +13,16 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError
-from grpo.core.settings import IN_MEMORY, Config, ScriptArguments, as_list
+from grpo.core.settings import IN_MEMORY, Config, as_list
 from grpo.core.text import counted
 from grpo.data import prompts
-from grpo.data.gold import gold_answers, gold_mark, gold_solution
+from grpo.data.gold import gold_answer, gold_mark, reasoning_before
 from grpo.data.prompts import Message, Prompt, PromptFormat, Shot, messages_of
-from grpo.data.sources import Splits, join, load_source, load_sources, on_hub, take_split
+from grpo.data.sources import Splits, join, load_source, take_split
 
-# keyword arguments of a reward, and what makes TRL take prompts for those of a vision model
-TRLS_OWN = {"prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images"}
-
-NEED_GOLD = ("correctness_reward_func",)  # of a caller that does not say what needs gold answers
+# Keyword arguments that TRL passes to rewards, and columns that make it take the model for a vision model
+RESERVED = ("prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images")
+REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +33,12 @@ class Data:
     shots: Sequence[Shot]
     train: Dataset  # with `question`, `prompt` and `answer`, as has `held_out`; they share no question
     held_out: Dataset
-    available: int  # questions that could be held out, without eval_samples
     unusable: int  # rows of either that had no question or no gold answer
     overlap: int  # training rows dropped because they ask a held-out question
-    duplicates: int  # training rows that ask a question again
-    contradictory: int  # questions among them with different gold answers
     lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
     too_long: int
-    solutions: dict[str, tuple[str, str]]  # question: (reasoning, answer), of at most a thousand gold solutions
-    notes: list[str] = dataclasses.field(default_factory=list)  # on how rows were read, for preflight
-    perfect: dict[str, float] = dataclasses.field(default_factory=dict)  # by reward: what preflight finds
+    reasoning: list[str]  # of the gold solutions of the first thousand training rows
+    reserved: list[str]  # columns that were dropped because TRL uses their names
 
     @property
     def has_golds(self) -> bool:
@@ -52,11 +47,9 @@ class Data:
 
     def facts(self) -> dict[str, Any]:
         """For run.json: how prompts are made, and rows by what became of them."""
-        names = ("unusable", "overlap", "too_long")
-        dropped = {name: getattr(self, name) for name in names}
-        rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped, "duplicates": self.duplicates}
-        prompt = dataclasses.asdict(self.prompt_format)
-        return {"prompt": prompt, "shots": list(self.shots), "data": rows, "perfect": self.perfect}
+        dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
+        rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped}
+        return {"prompt": dataclasses.asdict(self.prompt_format), "shots": list(self.shots), "data": rows}
 
 
 def load_data(
@@ -65,175 +58,110 @@ def load_data(
     prompt_format: PromptFormat,
     exemplars: Sequence[Shot],
     rows: pd.DataFrame | Dataset | None = None,
-    needs_gold: Sequence[str] = NEED_GOLD,
+    needs_gold: Sequence[str] = ("correctness_reward_func",),
 ) -> Data:
     """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
 
     Args:
         exemplars: worked examples; `num_shots` takes the first so many.
-        rows: to be used instead of those that `dataset_name` names.
+        rows: replace those that `dataset_name` names.
         needs_gold: the rewards and settings that need gold answers; where it is empty, rows may lack them.
     """
-    script = config.script
+    script, seed = config.script, config.training.seed
     if script.num_shots > len(exemplars):
         raise UserError(f"num_shots: {script.num_shots} is more than there are exemplars; use 0 to {len(exemplars)}")
-    names, other, source = as_list(script.dataset_name), as_list(script.eval_dataset_name), {}
-    with PartialState().main_process_first():  # the others find the main process' download in the cache
-        if rows is not None:
-            source = {IN_MEMORY: load_source(rows)}
-        elif not (script.eval_only and other):  # then nothing else is needed
-            source = load_sources(names, script.dataset_config)
-        # a configuration belongs to the training data, if these are of the Hub
-        own = any(map(on_hub, names)) and not set(other) <= set(names)
-        eval_source = load_sources(other, None if own else script.dataset_config, "eval_dataset_name")
-    datasets.disable_progress_bars()  # of what takes no time from here on
-    tokenize = functools.partial(prompts.tokenize, tokenizer=tokenizer, kwargs=config.template_kwargs)
     shots = exemplars[: script.num_shots]
-    typed, seed = config.typed, config.training.seed
-    return prepare(source, eval_source, script, prompt_format, shots, tokenize, seed, typed, needs_gold)
 
+    # Read
+    with PartialState().main_process_first():  # the others find in the cache what it read
+        training, evaluation = read(config, rows)
+    datasets.disable_progress_bars()  # of what takes no time from here on
 
-def prepare(
-    source: Mapping[str, Splits],
-    eval_source: Mapping[str, Splits],
-    script: ScriptArguments,
-    prompt_format: PromptFormat,
-    shots: Sequence[Shot],
-    tokenize: Callable[[Sequence[Prompt]], list[list[int]]],
-    seed: int,
-    typed: Container[str] = (),
-    needs_gold: Sequence[str] = NEED_GOLD,
-) -> Data:
-    """Training and held-out rows; for an evaluation alone, the held-out ones are both.
+    # Make prompts
+    make = functools.partial(
+        make_prompts,
+        make_prompt=functools.partial(prompt_format.prompt, shots=shots),
+        question_column=script.question_column,
+        answer_column=script.answer_column,
+        needs_gold=needs_gold,
+        pattern=prompt_format.pattern,
+    )
+    train, unusable = _make_all(training, "training", make)
+    held_out, also_unusable = _make_all(evaluation, "evaluation", make)
 
-    Of several data sets each holds out what it would alone, `eval_samples` and `max_samples` divided between them.
-
-    Args:
-        source: the splits of each data set of `dataset_name`; empty where an evaluation alone does without.
-        eval_source: those of `eval_dataset_name`, empty where that is unset.
-        shots: worked examples for each prompt.
-        tokenize: prompts to token ids.
-        typed: settings of the command line; with `eval_split`, nothing is cut from training rows instead.
-        needs_gold: as in `build`.
-    """
-    columns = script.question_column, script.answer_column
-    make_prompt = functools.partial(prompt_format.prompt, shots=shots)
-    raw: dict[str, Dataset] = {}  # as they were read, by label; the training rows, where there are some
-    unusable, several = 0, len(source) > 1 or len(eval_source) > 1
-
-    def ask(label: str, rows: Dataset, kind: str, names: str | list[str] | None) -> Dataset:
-        nonlocal unusable
-        called = f"{kind} data {names if isinstance(names, str) else label!r}"
-        raw[label] = rows
-        asked, dropped = make_prompts(rows, make_prompt, *columns, called, needs_gold, prompt_format.pattern)
-        unusable += dropped
-        return with_source(asked, label) if several else asked
-
-    split = script.eval_split.partition("[")[0]
-    held: dict[str, Dataset] = {}
-    for label, splits in (eval_source or source).items():
-        if eval_source and len(splits) == 1:  # a file has no split names: its rows are what was asked for
-            splits = {split: next(iter(splits.values()))}
-        if eval_source or split in splits or "eval_split" in typed:
-            rows = take_split(splits, script.eval_split, "eval_split")
-            held[label] = ask(label, rows, "evaluation", script.eval_dataset_name or script.dataset_name)
-    # an evaluation alone needs the training rows of those alone that have no others
-    needed = [label for label in source if not script.eval_only or not (eval_source or label in held)]
-    taken = {label: take_split(source[label], script.dataset_split) for label in needed}
-    counts = divide(script.max_samples, [len(rows) for rows in taken.values()])
-    train = {
-        label: ask(label, rows.select(range(count)), "training", script.dataset_name)
-        for (label, rows), count in zip(taken.items(), counts, strict=True)
-    }
-    cut = [] if eval_source else [label for label in train if label not in held]
-    available = sum(map(len, held.values())) + sum(len(train[label]) // 10 for label in cut)
-    sizes = [len(rows) for rows in held.values()] + [max(1, len(train[label]) // 10) for label in cut]
-    for label, count in zip([*held, *cut], divide(script.eval_samples, sizes), strict=True):
-        if label in held:
-            held[label] = sample(held[label], count, seed)
-        elif count == 0:  # more data sets than eval_samples
-            held[label] = train[label].select([])
-        else:
-            train[label], held[label] = split_held_out(train[label], count, seed)
-    held_out = join({label: held[label] for label in eval_source or source})
-    overlap, limit = 0, None
-    if script.eval_only:
-        rows = held_out
+    # Hold out
+    if evaluation:
+        held_out = sample(held_out, script.eval_samples, seed)
     else:
-        rows, overlap = drop_overlap(join(train), held_out)
+        train, held_out = split_held_out(train, script.eval_samples, seed)
+    if script.eval_only:
+        train, overlap, limit = held_out, 0, None
+    else:
+        train, overlap = drop_overlap(train, held_out)
         limit = script.max_prompt_length
-    answers: dict[str, set[str | None]] = {}
-    for question, answer in zip(rows["question"], rows["answer"], strict=True):
-        answers.setdefault(canonical(question), set()).add(answer)
-    lengths = [len(ids) for ids in tokenize(rows["prompt"])]
-    kept, too_long = drop_long(rows, lengths, limit)
+    lengths = [len(ids) for ids in prompts.tokenize(train["prompt"], tokenizer, config.template_kwargs)]
+    kept, too_long = drop_long(train, lengths, limit)
+
+    columns = {name for table in (*training.values(), *evaluation.values()) for name in table.column_names}
     return Data(
         prompt_format=prompt_format,
         shots=shots,
-        train=kept,
-        held_out=held_out,
-        available=available,
-        unusable=unusable,
+        train=kept.remove_columns(REASONING),
+        held_out=held_out.remove_columns(REASONING),
+        unusable=unusable + also_unusable,
         overlap=overlap,
-        duplicates=len(rows) - len(answers),
-        contradictory=sum(len(golds) > 1 for golds in answers.values()),
         lengths=lengths,
         too_long=too_long,
-        solutions=_solutions([raw[label] for label in train or held], *columns, prompt_format.pattern),
-        notes=_notes([raw[label] for label in train or held], prompt_format, script.question_column, typed),
+        reasoning=kept[REASONING][:1000],
+        reserved=[name for name in RESERVED if name in columns and name != script.question_column],
     )
 
 
-def _solutions(
-    tables: Sequence[Dataset], question_column: str, answer_column: str, pattern: str
-) -> dict[str, tuple[str, str]]:
-    """Gold solutions by question, of at most a thousand rows: what comes before the marked answer, and the answer."""
-    found = {}
-    for rows in tables:
-        some = rows.select(range(min(1000 // len(tables), len(rows))))
-        asked = some[column_of(some, question_column)][:]
-        solutions = some[answer_column][:] if answer_column in some.column_names else []
-        mark = gold_mark(solutions, pattern)
-        for question, solution in zip(asked, solutions, strict=False):
-            text = question[-1]["content"] if isinstance(question, list) and question else question
-            if isinstance(text, str) and (parts := gold_solution(solution, mark)):
-                found[canonical(text)] = parts
-    return found
+# --- Rows as they are read ----------------------------------------------------------------------------------------
 
 
-def _notes(
-    tables: Sequence[Dataset], prompt_format: PromptFormat, question_column: str, typed: Container[str]
-) -> list[str]:
-    """What was decided for the user, for preflight; UserError for a template that was typed and is not used."""
-    found = []
-    if any(column_of(rows, question_column) != question_column for rows in tables):
-        found.append(f"the questions are in 'prompt', where there is no column {question_column!r}")
-    asked = [rows[column_of(rows, question_column)][:] for rows in tables]
-    lists = [cell for cells in asked if cells and not isinstance(cells[0], str) for cell in cells]
-    chats = [messages for cell in lists if (messages := messages_of(cell))]
-    if chats and len(chats) == sum(map(len, tables)) and "question_template" in typed:
-        raise UserError("question_template: it has no effect on messages, which are used as they are; drop it")
-    if chats:
-        added = sum(map(prompt_format.adds_system, chats))
-        prompt = "system prompt" if prompt_format.chat else "opening"
-        with_ours = f"the run's {prompt} goes before {added:,}, which neither have one nor show the format"
-        found.append(
-            f"{counted(len(chats), 'prompt')} as messages, used as they are" + (f"; {with_ours}" if added else "")
-        )
-    return found
+def read(config: Config, rows: pd.DataFrame | Dataset | None) -> tuple[dict[str, Dataset], dict[str, Dataset]]:
+    """The tables to train on and to evaluate with, by the names of their data sets.
+
+    There are none to evaluate with where held-out questions are to be cut out of the training rows, and none to train
+    on in an evaluation alone that has others.
+    """
+    script = config.script
+    names, eval_names = as_list(script.dataset_name), as_list(script.eval_dataset_name)
+    sets: dict[str, Splits] = {}
+    if rows is not None:
+        sets = {IN_MEMORY: load_source(rows)}
+    elif not (script.eval_only and eval_names):
+        sets = {name: load_source(name, script.dataset_config) for name in names}
+    eval_sets: dict[str, Splits] = {}
+    split = script.eval_split.partition("[")[0]
+    for name in eval_names:
+        # the configuration belongs to the training data
+        splits = load_source(name, script.dataset_config if name in names else None, "eval_dataset_name")
+        # a file has no split names: its rows are what was asked for
+        eval_sets[name] = {split: next(iter(splits.values()))} if len(splits) == 1 else splits
+    if not eval_names and ("eval_split" in config.typed or all(split in splits for splits in sets.values())):
+        eval_sets = sets
+    evaluation = {name: take_split(splits, script.eval_split, "eval_split") for name, splits in eval_sets.items()}
+    if script.eval_only and evaluation:
+        return {}, evaluation
+    training = {name: take_split(splits, script.dataset_split) for name, splits in sets.items()}
+    if script.max_samples is not None:  # of several data sets as many of each
+        share = max(1, script.max_samples // len(training))
+        training = {name: table.select(range(min(share, len(table)))) for name, table in training.items()}
+    return training, evaluation
 
 
 # --- Prompts and gold answers -------------------------------------------------------------------------------------
 
 
-def column_of(rows: Dataset, question_column: str) -> str:
-    """The column of questions: `prompt`, TRL's own name for it, where there is no `question`."""
-    names = rows.column_names
-    return (
-        "prompt"
-        if question_column == "question" and "question" not in names and "prompt" in names
-        else question_column
-    )
+def _make_all(
+    tables: Mapping[str, Dataset], kind: str, make: Callable[..., tuple[Dataset, int]]
+) -> tuple[Dataset, int]:
+    """The tables' rows with their prompts, below each other, and how many were dropped."""
+    made = {name: make(table, label=f"{kind} data {name!r}") for name, table in tables.items()}
+    rows = join({name: table for name, (table, _) in made.items()}) if made else Dataset.from_dict({})
+    return rows, sum(dropped for _, dropped in made.values())
 
 
 def make_prompts(
@@ -242,29 +170,67 @@ def make_prompts(
     question_column: str = "question",
     answer_column: str = "answer",
     label: str = "dataset",
-    needs_gold: Sequence[str] = NEED_GOLD,
+    needs_gold: Sequence[str] = ("correctness_reward_func",),
     pattern: str = "xml",
 ) -> tuple[Dataset, int]:
-    """Add the columns `question`, `prompt` and `answer` (the gold answer); other columns stay.
+    """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING; others stay, but for RESERVED.
 
     A question is text, or a list of messages, whose last one is then the `question`.
 
     Args:
         label: what errors call these rows.
-        needs_gold: as in `build`; where nothing needs gold answers, `answer` is None in rows without one.
+        needs_gold: what needs gold answers; where it is empty, `answer` is None in rows without one.
         pattern: the run's answer pattern, which gold answers may have, too.
 
     Returns:
         The rows that have a question and, if needed, a gold answer, and how many were dropped because they lack one.
     """
-    question_column, have = column_of(rows, question_column), ", ".join(rows.column_names)
-    without = f", or do without {' and '.join(needs_gold)}" if needs_gold and needs_gold != NEED_GOLD else ""
+    if question_column == "question" and "question" not in rows.column_names and "prompt" in rows.column_names:
+        question_column = "prompt"  # TRL's own name for it
+    _check_columns(rows, question_column, answer_column, label, needs_gold)
+    asked = [
+        _question(cell, f"question_column: row {number} of {label} (column {question_column!r})")
+        for number, cell in enumerate(rows[question_column][:], 1)
+    ]
+    texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
+    cells = rows[answer_column][:] if answer_column in rows.column_names else [None] * len(rows)
+    mark = gold_mark(cells, pattern)
+    golds = [gold_answer(cell, mark) for cell in cells]
+    kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
+    if not kept:
+        gold = (
+            f" and a gold answer in {answer_column!r} (`… #### 72`, `\\boxed{{72}}`, or 72 alone)"
+            if needs_gold
+            else ""
+        )
+        raise UserError(
+            f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
+            f"in {question_column!r} (as text){gold}; name other columns, or fix the rows"
+        )
+    made = {
+        "question": [texts[index] for index in kept],
+        "prompt": [make_prompt(asked[index]) for index in kept],
+        "answer": [golds[index] for index in kept],
+        REASONING: [reasoning_before(cells[index]) if mark else "" for index in kept],
+    }
+    result = Dataset.from_dict(made)
+    others = rows.select(kept).select_columns([name for name in rows.column_names if name not in (*made, *RESERVED)])
+    if others.column_names:
+        result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
+    return result, len(rows) - len(kept)
+
+
+def _check_columns(
+    rows: Dataset, question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+) -> None:
+    have = ", ".join(rows.column_names)
     if question_column not in rows.column_names:
         raise UserError(
             f"question_column: {label} has no column {question_column!r}; it has {have}: name one with "
             "--question_column"
         )
     if answer_column not in rows.column_names and (needs_gold or answer_column != "answer"):
+        without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
         raise UserError(
             f"answer_column: {label} has no column {answer_column!r}; it has {have}: name one with "
             f"--answer_column{without}"
@@ -273,52 +239,16 @@ def make_prompts(
         raise UserError(
             f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
         )
-    if reserved := [name for name in rows.column_names if name in TRLS_OWN]:
-        raise UserError(f"{label}: TRL reserves these column names: {', '.join(reserved)}; rename the columns")
-    # A list: indexing a column selects it anew for every row, which for a thousand rows takes half a second
-    asked = [
-        _question(cell, f"question_column: row {number} of {label} (column {question_column!r})")
-        for number, cell in enumerate(rows[question_column][:], 1)
-    ]
-    answers = gold_answers(rows[answer_column], pattern) if answer_column in rows.column_names else [None] * len(rows)
-    texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
-    kept = [index for index, text in enumerate(texts) if text.strip() and (answers[index] or not needs_gold)]
-    if not kept:
-        gold = (
-            f" and a gold answer in {answer_column!r} (`… #### 72`, `\\boxed{72}`, or 72 alone)" if needs_gold else ""
-        )
-        raise UserError(
-            f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
-            f"in {question_column!r} (as text){gold}; name other columns, or fix the rows{without}"
-        )
-    made = {
-        "question": [texts[index] for index in kept],
-        "prompt": [make_prompt(asked[index]) for index in kept],
-        "answer": [answers[index] for index in kept],
-    }
-    result = Dataset.from_dict(made)
-    others = rows.select(kept).remove_columns([name for name in made if name in rows.column_names])
-    if others.column_names:
-        result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
-    return result, len(rows) - len(kept)
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
     """What a cell asks; an empty text where it asks nothing."""
-    if isinstance(cell, str):
-        return cell
+    if isinstance(cell, str) or not isinstance(cell, list) or not cell:
+        return cell if isinstance(cell, str) else ""
     try:
-        return messages_of(cell) or ""
+        return messages_of(cell)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
-
-
-def with_source(rows: Dataset, label: str) -> Dataset:
-    """The rows with the column `source`: which data set they are of, where they do not say it themselves."""
-    own = rows["source"][:] if "source" in rows.column_names else [None] * len(rows)
-    texts = [label if value is None or not str(value).strip() else str(value) for value in own]
-    rest = rows.remove_columns("source") if "source" in rows.column_names else rows
-    return datasets.concatenate_datasets([rest.flatten_indices(), Dataset.from_dict({"source": texts})], axis=1)
 
 
 def canonical(question: str) -> str:
@@ -345,23 +275,6 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 # --- Held-out questions -------------------------------------------------------------------------------------------
 
 
-def divide(total: int | None, sizes: Sequence[int]) -> list[int]:
-    """`total` in proportion to the sizes, 1 of each at least where it is enough; all of them where it is None.
-
-    >>> divide(10, [60, 30, 1]), divide(None, [3, 4]), divide(1, [5, 9])
-    ([6, 3, 1], [3, 4], [0, 1])
-    """
-    if total is None or total >= sum(sizes):
-        return list(sizes)
-    exact = [total * size / sum(sizes) for size in sizes]
-    found = [max(int(share), int(total >= len(sizes))) for share in exact]
-    while sum(found) < total:  # the largest remainders
-        found[max(range(len(sizes)), key=lambda at: exact[at] - found[at])] += 1
-    while sum(found) > total:
-        found[found.index(max(found))] -= 1
-    return found
-
-
 def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
     """A seeded sample of at most `count` rows, in their order; all of them where `count` is None."""
     if count is None or count >= len(rows):
@@ -369,13 +282,16 @@ def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
     return rows.select(sorted(random.Random(seed).sample(range(len(rows)), count)))
 
 
-def split_held_out(rows: Dataset, count: int, seed: int) -> tuple[Dataset, Dataset]:
-    """Cut a seeded slice of `count` rows, at most a tenth, off the training rows: (training, held out)."""
+def split_held_out(rows: Dataset, count: int | None, seed: int) -> tuple[Dataset, Dataset]:
+    """Cut a seeded slice of at most `count` rows and a tenth off the training rows: (training, held out)."""
+    if count == 0:
+        return rows, rows.select([])
     if len(rows) < 2:
         raise UserError(
             f"dataset: {counted(len(rows), 'row')} cannot be split into training and evaluation; add more rows"
         )
-    held_out = set(random.Random(seed).sample(range(len(rows)), max(1, min(count, len(rows) // 10))))
+    tenth = max(1, len(rows) // 10)
+    held_out = set(random.Random(seed).sample(range(len(rows)), tenth if count is None else min(count, tenth)))
     training = [index for index in range(len(rows)) if index not in held_out]
     return rows.select(training), rows.select(sorted(held_out))
 

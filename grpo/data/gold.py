@@ -1,42 +1,39 @@
 r"""Gold answers as data sets write them → the text that a completion's answer is compared with.
 
-A column holds answers alone, or solutions that mark them: `#### 72`, `\boxed{72}`, `Answer: 72`, or as the run's own
-`answer_pattern` has it. Which of these is found by looking.
+A column contains answers alone, or solutions that mark them: `#### 72`, `\boxed{72}`, `Answer: 72`, or the run's own
+`answer_pattern`. The mark that most of its values have decides.
 """
 
+import datetime
 import math
 import re
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from rewards import find_answer
+import rewards
 
-_NUMBER = re.compile(
-    r"(?=.*[0-9])\+?(?P<minus>\$?[-\u2212]|[-\u2212]\$)?\$?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)"
-    r"(?:\.(?P<decimals>[0-9]*))?"
-)
-
-
-_DELIMITERS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
+_NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
+_FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
+_LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that are no thousands separators, or more lines
 
 
 def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
     """The answer pattern by which the values of a column mark their answers; None if they are answers alone.
 
-    One `####` is enough; anything else must be in half of the values.
+    At least half of the values have it, and no other pattern is in more of them; `pattern` is preferred.
     """
     texts = [value for value in values if isinstance(value, str) and value.strip()]
-    if any("####" in text for text in texts):
-        return "hash"
-    for mark in dict.fromkeys((pattern, "boxed", "xml", "final")):
-        if texts and 2 * sum(find_answer(text, mark) is not None for text in texts) >= len(texts):
-            return mark
-    return None
+    shares = {
+        mark: sum(rewards.find_answer(text, mark) is not None for text in texts)
+        for mark in dict.fromkeys((pattern, "boxed", "hash", "xml", "final"))
+    }
+    mark = max(shares, key=lambda mark: shares[mark])
+    return mark if texts and 2 * shares[mark] >= len(texts) else None
 
 
 def gold_answer(value: Any, mark: str | None = None) -> str | None:
-    r"""The gold answer that a cell holds, where its mark has it, else the whole value; None if it holds none.
+    r"""The gold answer of a cell: what its mark has, else the whole value; None without one.
 
     Numbers become text; those that are text lose `$`, `+` and thousands separators, formulas their delimiters.
 
@@ -47,23 +44,29 @@ def gold_answer(value: Any, mark: str | None = None) -> str | None:
     """
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
         value = f"{Decimal(str(value)):f}"  # no exponents
+    if isinstance(value, datetime.date):  # datasets reads a column of dates as such
+        value = value.isoformat().removesuffix("T00:00:00")
     if not isinstance(value, str):
         return None
-    if mark == "hash":  # what is between the first two
-        _, found, rest = value.partition("####")
-        value = find_answer(found + rest.partition("####")[0], mark) or ""
-    elif mark is not None:
-        value = find_answer(value, mark) or ""
+    if mark is not None:
+        value = (_after_hashes(value) if mark == "hash" else rewards.find_answer(value, mark)) or ""
     value = value.strip()
-    if formula := _DELIMITERS.fullmatch(value):
+    if formula := _FORMULA.fullmatch(value):
         value = next(filter(None, formula.groups())).strip()
-    number = _NUMBER.fullmatch(value) if mark != "hash" else None  # 18.0 after #### stays
-    if number is None:
-        return value or None
-    whole, decimals = number["whole"].replace(",", "") or "0", (number["decimals"] or "").rstrip("0")
-    # 72.0 is how pandas writes 72; other zeros stay, as in 1.50
-    decimals = f".{number['decimals']}" if decimals else ""
-    return ("-" if number["minus"] else "") + whole + decimals
+    number = _NUMBER.fullmatch(value) if mark != "hash" else None  # GSM8K's rule leaves 18.0 as it is
+    if number:
+        sign, whole, decimals = number.groups(default="")
+        # 72.0 is how pandas writes 72; other zeros stay, as in 1.50
+        value = (
+            "-" * ("-" in sign or "\u2212" in sign) + whole.replace(",", "") + decimals * bool(decimals.strip(".0"))
+        )
+    return value or None
+
+
+def _after_hashes(text: str) -> str | None:
+    """What follows `####` by GSM8K's own rule, which would join the parts of `1, 2` and `(1, 200)`: those stay."""
+    answer = text.partition("####")[2].partition("####")[0].strip()
+    return rewards.find_answer(f"####{answer}", "hash") if _LIST.search(answer) else rewards.extract_hash_answer(text)
 
 
 def gold_answers(values: Iterable[Any], pattern: str = "xml") -> list[str | None]:
@@ -80,9 +83,6 @@ def gold_answers(values: Iterable[Any], pattern: str = "xml") -> list[str | None
     return [gold_answer(value, mark) for value in values]
 
 
-def gold_solution(value: Any, mark: str | None) -> tuple[str, str] | None:
-    """What a cell has before its marked answer, and the answer; with a box, which is part of it, the whole text."""
-    if not isinstance(value, str) or mark is None or (answer := gold_answer(value, mark)) is None:
-        return None
-    before = {"hash": value.partition("####")[0], "boxed": value, "xml": value.partition("<answer>")[0]}
-    return before.get(mark, value.strip().rpartition("\n")[0]).strip(), answer
+def reasoning_before(solution: Any) -> str:
+    """What a gold solution has before its answer; the whole text where a box is part of it, "" of what is no text."""
+    return re.split(r"####|<answer>", solution)[0].strip() if isinstance(solution, str) else ""

@@ -4,7 +4,6 @@ A chat model gets messages, a model without a chat template the same as one text
 """
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,29 +43,20 @@ class PromptFormat:
         """The prompt of a question, after worked examples.
 
         Args:
-            question: as text, for the template; or a whole conversation, which is used as it is. One that neither has
-                a system message nor shows the format gets this format's.
+            question: a text, for the template; or a conversation, which is used as it is, after this format's system
+                prompt unless it has one of its own.
         """
-        pairs = [(self._asked(text), self.answered(why, gold)) for text, why, gold in shots]
-        messages = [{"role": "user", "content": self._asked(question)}] if isinstance(question, str) else question
-        head = list(itertools.takewhile(lambda message: message["role"] in SYSTEM, messages))
-        rest = messages[len(head) :]
-        added = isinstance(question, str) or self.adds_system(messages)
-        if not self.chat:
-            opening = self.opening if added else _as_lines(head)
-            examples = "".join(f"{asked.rstrip()}\n{answer}" for asked, answer in pairs)
-            return opening + examples + _as_lines(rest)
-        if added and self.system:
-            head = [{"role": "system", "content": self.system}]
-        for asked, answer in pairs:
-            head += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
-        return [*head, *rest]
-
-    def adds_system(self, messages: Sequence[Message]) -> bool:
-        """Whether a conversation gets this format's system prompt: it has none, and does not show the format."""
-        marks = [*re.findall(r"<\w+>", self.completion), template_parts(self.completion)[1].split()[-1]]
-        shown = "".join(message["content"] for message in messages)
-        return messages[0]["role"] not in SYSTEM and not all(mark in shown for mark in marks)
+        asked = [{"role": "user", "content": self._asked(question)}] if isinstance(question, str) else question
+        examples = []
+        for text, reasoning, answer in shots:
+            examples.append({"role": "user", "content": self._asked(text)})
+            examples.append({"role": "assistant", "content": self.answered(reasoning, answer)})
+        own = asked[0]["role"] in SYSTEM
+        if self.chat:
+            system = asked[:1] if own else [{"role": "system", "content": self.system}] if self.system else []
+            return [*system, *examples, *asked[own:]]
+        lines = [f"{message['content'].rstrip()}\n" for message in [*asked[:own], *examples, *asked[own:]]]
+        return ("" if own else self.opening) + "".join(lines)
 
     def answered(self, reasoning: str, answer: str) -> str:
         """A perfect completion."""
@@ -85,102 +75,62 @@ THINK = PromptFormat(
 )
 
 
+MARKS = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
+
+
 def choose(formats: dict[str, PromptFormat], script: ScriptArguments) -> PromptFormat:
-    """The format that `prompt_format` names, with the fields that the settings replace."""
+    """The format that `prompt_format` names, with the fields that the settings replace.
+
+    Raises:
+        UserError: the name is unknown, a template lacks a placeholder, or `answer_pattern` does not find its answer.
+    """
     if script.prompt_format not in formats:
         raise UserError(f"prompt_format: {script.prompt_format!r} is unknown; use {' or '.join(formats)}")
-    chosen = dataclasses.replace(formats[script.prompt_format], chat=script.use_chat_template is not False)
-    chosen = dataclasses.replace(chosen, pattern=script.answer_pattern)
-    if script.answer_pattern != "xml" and script.completion_template is None:
+    changes: dict[str, Any] = {"chat": script.use_chat_template is not False, "pattern": script.answer_pattern}
+    if script.completion_template is not None:
+        changes["completion"] = script.completion_template
+    elif script.answer_pattern != "xml":
         mark = MARKS.get(script.answer_pattern, script.answer_pattern)
         ask = f"Think step by step. Then write your final answer in this form:\n{mark.replace('{answer}', '...')}"
-        chosen = dataclasses.replace(chosen, system=ask, opening=f"{ask}\n\n", completion=f"{{reasoning}}\n{mark}\n")
+        changes |= {"system": ask, "opening": f"{ask}\n\n", "completion": f"{{reasoning}}\n{mark}\n"}
     if script.system_prompt is not None:
         end = "\n" if script.system_prompt.rstrip() == script.system_prompt != "" else ""
-        chosen = dataclasses.replace(chosen, system=script.system_prompt, opening=script.system_prompt + end)
+        changes |= {"system": script.system_prompt, "opening": script.system_prompt + end}
     if script.question_template is not None:
         if "{question}" not in script.question_template:
             raise UserError(f"question_template: {script.question_template!r} needs {{question}}")
-        chosen = dataclasses.replace(chosen, question=script.question_template)
-    if script.completion_template is not None:
-        try:
-            template_parts(script.completion_template)
-        except ValueError as error:
-            raise UserError(f"completion_template: {error}") from None
-        chosen = dataclasses.replace(chosen, completion=script.completion_template)
-    patterns = [script.answer_pattern, *([] if script.answer_pattern != "xml" else _patterns_of(chosen.completion))]
-    perfect = chosen.answered("1", "2")
-    for pattern in patterns:
-        if extract_answer(perfect, pattern) == "2":
-            return dataclasses.replace(chosen, pattern=pattern)
-    read = extract_answer(perfect, script.answer_pattern)
-    raise UserError(
-        f"completion_template: answer_pattern {script.answer_pattern} reads {read!r} in {perfect!r}, where the answer "
-        "is 2; let it mark {answer}, or set another answer_pattern"
-    )
-
-
-def _patterns_of(completion: str) -> list[str]:
-    r"""Patterns that may find the answer in a completion template that has no `<answer>`, the usual ones first.
-
-    >>> _patterns_of("{reasoning}\nThe result: {answer}!\n")[-1], len(_patterns_of("{reasoning} so {answer}"))
-    ('The result: {answer}!', 3)
-    """
-    _, middle, tail = template_parts(completion)
-    mark, end = middle.strip().splitlines()[-1].strip(), tail.strip().partition("\n")[0]
-    own = [f"{mark} {{answer}}{end}"] if re.search(r"[^\w\s]$", mark) else []  # a word alone may be anywhere
-    return ["boxed", "hash", "final", *own]
-
-
-MARKS = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
+        changes["question"] = script.question_template
+    chosen = dataclasses.replace(formats[script.prompt_format], **changes)
+    try:
+        perfect = chosen.answered("1", "2")
+    except ValueError as error:
+        raise UserError(f"completion_template: {error}") from None
+    if (read := extract_answer(perfect, chosen.pattern)) != "2":
+        raise UserError(
+            f"completion_template: answer_pattern {chosen.pattern} reads {read!r} in {perfect!r}, where the answer is "
+            "2; let it mark {answer}, or set another answer_pattern"
+        )
+    return chosen
 
 
 def exemplars(script: ScriptArguments, usual: Sequence[Shot]) -> Sequence[Shot]:
     """The worked examples that `exemplars` lists, or the usual ones; UserError for one that is not complete."""
     if script.exemplars is None:
         return usual
-    keys, found = ("question", "reasoning", "answer"), []
-    for number, each in enumerate(script.exemplars, start=1):
-        values = [each.get(key) for key in keys] if isinstance(each, dict) and set(each) == set(keys) else []
-        asked, why, gold = (str(value) if type(value) in (int, float, str) else "" for value in values or [None] * 3)
-        if not (asked.strip() and why.strip() and gold.strip()):
-            raise UserError(
-                f"exemplars: the {number}. is {each!r}; write question, reasoning and answer, as {EXAMPLE}"
-            )
-        found.append((asked, why, gold))
-    return found
+    try:
+        return [(str(each["question"]), str(each["reasoning"]), str(each["answer"])) for each in script.exemplars]
+    except (KeyError, TypeError):
+        raise UserError(f"exemplars: {script.exemplars}; write each with three texts, as {EXAMPLE}") from None
 
 
-def messages_of(cell: Any) -> list[Message] | None:
-    """The conversation that a cell holds, roles and texts alone; None for what holds no question.
-
-    Raises:
-        ValueError: it is a list, but not of messages that end with the user's.
-    """
-    if isinstance(cell, dict) and isinstance(cell.get("role"), list):  # as datasets reads a Sequence of messages
-        cell = [dict(zip(cell, values, strict=True)) for values in zip(*cell.values(), strict=True)]
-    if not isinstance(cell, list) or not cell:
-        return None
+def messages_of(cell: list[Any]) -> list[Message]:
+    """The roles and texts of a conversation; ValueError for a list that is not of messages up to the user's."""
     for message in cell:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise ValueError(f"{str(message)[:60]!r} is not a message; write {{role: user, content: …}}")
-        if not isinstance(_text_of(message.get("content")), str):
-            raise ValueError(f"a message's content is {str(message.get('content'))[:60]!r}; it must be text")
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise ValueError(f"{str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
     if (role := cell[-1]["role"]) != "user":
         raise ValueError(f"the last message is of the role {role!r}, where the model begins; end with the user's")
-    return [{"role": message["role"], "content": _text_of(message["content"])} for message in cell]
-
-
-def _text_of(content: Any) -> Any:
-    """A message's content; that of parts, where all of them are text, as one text."""
-    parts = content if isinstance(content, list) and content else [None]
-    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
-    written = [text for text in texts if isinstance(text, str)]
-    return "".join(written) if len(written) == len(parts) else content
-
-
-def _as_lines(messages: Sequence[Message]) -> str:
-    return "".join(f"{message['content'].rstrip()}\n" for message in messages)
+    return [{"role": message["role"], "content": message["content"]} for message in cell]
 
 
 def prefilled(prompt: str, completion: str) -> str:

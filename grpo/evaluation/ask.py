@@ -12,7 +12,7 @@ from grpo.core.text import printable
 from grpo.data.prompts import PromptFormat, tokenize
 from grpo.policy import sampling
 from grpo.policy.loading import loads
-from grpo.runs import directory
+from grpo.runs import checkpoints, directory
 from rewards import extract_answer
 
 
@@ -29,9 +29,13 @@ def answer(run: Path, question: str) -> str:
         prompt = prompt_format.prompt(question, record["shots"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"ask: {str(run)!r} is not a run ({type(error).__name__} in its run.json)") from None
+    if not any((run / name).is_file() for name in ("config.json", "adapter_config.json")):
+        newest, _ = checkpoints.newest(run)
+        instead = f"; ask its newest checkpoint, {newest}" if newest else ""
+        raise UserError(f"ask: {str(run)!r} holds no model ({record.get('status')}){instead}")
     gpu = torch.cuda.is_available()
     dtype = settings["dtype"] if gpu else "float32"
-    with loads(str(run)):
+    with loads(str(run), "ask"):
         tokenizer: Any = AutoTokenizer.from_pretrained(run, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(run, dtype=dtype, trust_remote_code=False)
     model = model.to("cuda" if gpu else "cpu")
@@ -52,6 +56,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", nargs="?", type=Path, help="default: the newest finished one")
     parser.add_argument("question", metavar="QUESTION")
     given = parser.parse_args(argv)
+    if not given.question or (given.run is None and Path(given.question).is_dir()):
+        raise UserError(f"ask: there is no question; write it in quotes after {given.run or given.question}")
     run = given.run or directory.newest_finished()
     print(f"{run} answers:\n\n{answer(run, given.question)}")
     return 0

@@ -1,4 +1,4 @@
-"""`python -m grpo compare RUN RUN ...`: what several runs learned, side by side in a table.
+"""Put several runs side by side in a table: accuracies before and after, gains, and the settings that differ.
 
 A run's gain is paired: the same questions before and after. The mean gain over runs has Student's interval, since with
 two or three of them the normal one is far too narrow.
@@ -17,7 +17,7 @@ from grpo.core.text import for_rich
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs import report
 
-# Rewards are there where gold answers are not
+# A measure's key in comparison.json and in eval_*.json; rewards are there where gold answers are not
 MEASURES = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
 # They name a run, or change what is seen and kept of it: not what is trained
 NOT_TRAINED = {
@@ -50,7 +50,7 @@ def differing(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
-    """The table, what differs, and what to beware of."""
+    """Print the table, and below it the settings that differ."""
     measures = {name: key for name, key in MEASURES.items() if any(key in run["results"] for run in runs)}
     show("Before -> after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)
@@ -58,37 +58,29 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     for measure in measures:
         table.add_column(measure, justify="right", overflow="fold")
     for name, run in zip(names, runs, strict=True):
-        table.add_row(for_rich(name), *(_cell(run, key) for key in measures.values()))
-    if any(len(gains(runs, measure)) > 1 for measure in measures):
-        table.add_section()
-        table.add_row("mean gain", *(_mean(runs, measure) for measure in measures))
+        status = "" if run["status"] == "finished" else f"\n({run['status']})"
+        table.add_row(for_rich(name + status), *(_cell(run, key) for key in measures.values()))
+    table.add_section()
+    table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
     show(table)
     differ = differing(runs)
+    show("Settings that differ:" if differ else "All settings are the same: one experiment, counted several times")
     for key, values in differ.items():
-        texts = ("-" if value is None else str(value) for value in values)
-        show(f"  {for_rich(key)}: {for_rich(' | '.join(texts))}", soft_wrap=True)
-    notes = [f"{name}: {run['status']}" for name, run in zip(names, runs, strict=True) if run["status"] != "finished"]
-    if other := differ.keys() - {"seed", "data_seed"}:
-        notes.append(f"the mean is over different experiments: the runs differ in {', '.join(sorted(other))}")
-    elif not differ:
-        notes.append("the runs have the same settings and the same seed: they are one experiment, counted again")
-    for line in notes:
-        show(f"[yellow]note:[/yellow] {for_rich(line)}", soft_wrap=True)
+        show(f"  {for_rich(key)}: {for_rich(' | '.join(map(str, values)))}", soft_wrap=True)
 
 
 def _cell(run: dict[str, Any], key: str) -> str:
     """Before -> after, and below the gain with its interval; an unfinished run has one of these."""
     _, cells = run["results"].get(key, ("", []))
     lines = [" -> ".join(value for value, _ in cells[:2])]
-    lines += [line for value, interval in cells[2:] for line in (value, f"({interval})")]
-    return "\n".join(lines)
+    return "\n".join(lines + [f"{value}\n({interval})" for value, interval in cells[2:]])
 
 
-def _mean(runs: Sequence[dict[str, Any]], measure: str) -> str:
-    found, places = gains(runs, measure), 2 if measure == "reward" else 1
+def _mean(found: Sequence[float], measure: str) -> str:
+    places = 2 if measure == "reward" else 1
     mean, low, high = mean_interval(found) if found else (0.0, None, None)
     if low is None:
-        return "-"
+        return "–"
     return f"{mean:+.{places}f}\n({low:+.{places}f} to {high:+.{places}f})".replace("-", "−")
 
 

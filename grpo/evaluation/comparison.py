@@ -10,10 +10,12 @@ from typing import Any
 
 from grpo.core.errors import UserError
 
-MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records, where these have them
+MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
 SIGNIFICANT = 0.05
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
-NO_CHANGE = 0.02  # an interval of the difference that lies within ± this share says that nothing changed
+NO_CHANGE = 0.02  # nothing changed, if the interval of the difference lies within ± this share
+# Of Student's t distribution by degrees of freedom; between two of them the wider one holds
+STUDENT_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 20: 2.086, 60: 2.0}
 
 
 def mcnemar(fixed: int, broken: int) -> float:
@@ -53,133 +55,116 @@ def _lowest(fixed: int, broken: int, n: int) -> float:
     return kept
 
 
-def student(free: int) -> float:
-    """What a 95 % interval of a mean takes of Student's t distribution with so many degrees of freedom.
-
-    >>> round(student(2), 3)
-    4.303
-    """
-    import mpmath  # of sympy, which torch needs
-
-    def beyond(t: float) -> Any:
-        """The share of both tails, less 5 %."""
-        return mpmath.betainc(free / 2, 0.5, 0, free / (free + t * t), regularized=True) - SIGNIFICANT
-
-    return float(mpmath.findroot(beyond, (1.9, 12.8), solver="anderson"))  # it lies between 1.96 and 12.71
-
-
 def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Mean and its 95 % interval by Student's t; no interval of a single value.
+    """Mean and its 95 % interval by Student's t, or a little wider; no interval of a single value.
 
     >>> mean_interval([2.0]), [round(bound, 2) for bound in mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])]
     ((2.0, None, None), [3.0, 1.04, 4.96])
     """
-    if len(values) < 2:
-        return values[0], None, None
-    mean = fmean(values)
-    half = student(len(values) - 1) * stdev(values, mean) / len(values) ** 0.5
+    mean, freedom = fmean(values), len(values) - 1
+    if not freedom:
+        return mean, None, None
+    t = STUDENT_95[max(known for known in STUDENT_95 if known <= freedom)]
+    half = t * stdev(values, mean) / len(values) ** 0.5
     return mean, mean - half, mean + half
 
 
-def rewards_of(record: dict[str, Any]) -> dict[str, float | None]:
-    """The weighted reward of a completion, and what it is the sum of, by their names in `eval_*.json`."""
-    parts = {f"rewards/{name}": value for name, value in (record.get("rewards") or {}).items()}
-    return {"reward": record["reward"], **parts} if "reward" in record else {}
+def compare(
+    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = ""
+) -> dict[str, Any]:
+    """Compare the records of two evaluations of the same questions, in the same order.
 
-
-def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Two evaluations of the same questions, in the same order.
+    Args:
+        judge_error: why one of them has no accuracy, where a judge of one's own raised.
 
     Returns:
-        `n`, `verdict`, `sentence`, and for each of MEASURES the counts `both`, `fixed`, `broken` and `neither`, the
-        shares `before`, `after` and `difference` with `difference_low` and `difference_high`, and `p_value`; for
-        rewards their means, the difference and its interval.
+        `n`, `verdict`, `sentence`, and for each of MEASURES that the records have the counts `both`, `fixed`, `broken`
+        and `neither`, the shares `before`, `after` and `difference` with `difference_low` and `difference_high`, and
+        `p_value`. Without gold answers also the `reward`, with means instead of shares.
 
     Raises:
         UserError: the questions are not the same.
     """
     if [row["question"] for row in before] != [row["question"] for row in after] or not before:
-        raise UserError(
-            "comparison: the two evaluations did not ask the same questions; evaluate both on the same rows"
-        )
+        raise UserError("comparison: the two evaluations asked different questions; evaluate both on the same rows")
     pairs = list(zip(before, after, strict=True))
-    measures = _measures(pairs)
-    verdict, sentence = (_judge if "lenient" in measures else _judge_reward)(len(pairs), measures)
+    measures = {
+        measure: _changes([(bool(old[measure]), bool(new[measure])) for old, new in pairs])
+        for measure in MEASURES
+        if all(measure in old and measure in new for old, new in pairs)
+    }
+    if judge_error:
+        verdict, sentence = "no_accuracy", f"No accuracy: {judge_error}."
+    elif "lenient" in measures:
+        verdict, sentence = _verdict(len(pairs), measures)
+    else:
+        measures["reward"] = _change_of_means([(old.get("reward"), new.get("reward")) for old, new in pairs])
+        verdict, sentence = _verdict_by_reward(measures["reward"])
     return {"n": len(pairs), "verdict": verdict, "sentence": sentence, **measures}
 
 
-def _measures(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    measures: dict[str, dict[str, Any]] = {}
-    n = len(pairs)
-    for measure in (name for name in MEASURES if all(name in old and name in new for old, new in pairs)):
-        flags = [(bool(old[measure]), bool(new[measure])) for old, new in pairs]
-        both, fixed, broken = flags.count((True, True)), flags.count((False, True)), flags.count((True, False))
-        low, high = tango(fixed, broken, n)
-        measures[measure] = {
-            "both": both,
-            "fixed": fixed,
-            "broken": broken,
-            "neither": n - both - fixed - broken,
-            "before": (both + broken) / n,
-            "after": (both + fixed) / n,
-            "difference": (fixed - broken) / n,
-            "difference_low": low,
-            "difference_high": high,
-            "p_value": mcnemar(fixed, broken),
-        }
-    earned = [(rewards_of(old), rewards_of(new)) for old, new in pairs]
-    for name in earned[0][1]:
-        values = [(old.get(name), new.get(name)) for old, new in earned]  # None where a reward failed or abstained
-        known = [(old, new) for old, new in values if old is not None and new is not None]
-        if known:
-            means = {"before": fmean(old for old, _ in known), "after": fmean(new for _, new in known)}
-            paired = mean_interval([new - old for old, new in known])
-            changes = dict(zip(("difference", "difference_low", "difference_high"), paired, strict=True))
-            measures[name] = {"n": len(known), **means, **changes}
-    return measures
+def _changes(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
+    n, both = len(pairs), pairs.count((True, True))
+    fixed, broken = pairs.count((False, True)), pairs.count((True, False))
+    low, high = tango(fixed, broken, n)
+    return {
+        "both": both,
+        "fixed": fixed,
+        "broken": broken,
+        "neither": n - both - fixed - broken,
+        "before": (both + broken) / n,
+        "after": (both + fixed) / n,
+        "difference": (fixed - broken) / n,
+        "difference_low": low,
+        "difference_high": high,
+        "p_value": mcnemar(fixed, broken),
+    }
 
 
-def _judge_reward(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """The verdict without gold answers: what the weighted reward did."""
-    reward = measures.get("reward")
-    if reward is None:
+def _change_of_means(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]:
+    """Of the answers whose rewards worked before and after; only `n`, 0, if there are none."""
+    known = [(old, new) for old, new in pairs if old is not None and new is not None]
+    if not known:
+        return {"n": 0}
+    before, after = (fmean(side) for side in zip(*known, strict=True))
+    difference, low, high = mean_interval([new - old for old, new in known])
+    ends = {"difference_low": low, "difference_high": high}
+    return {"n": len(known), "before": before, "after": after, "difference": difference, **ends}
+
+
+def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
+    """Did it learn to answer, or only how to write the answer? The lenient accuracy decides."""
+    lenient, shown = measures["lenient"], _shown("the right answer", measures["lenient"])
+    rose = [name for name in MEASURES if measures[name]["difference"] > 0 and measures[name]["p_value"] < SIGNIFICANT]
+    if "lenient" in rose:
+        return "got_better", f"It got better: {shown}."
+    if lenient["difference"] < 0 and lenient["p_value"] < SIGNIFICANT:
+        return "got_worse", f"It got worse{' although it learned the tags' if rose else ''}: {shown}."
+    steady = max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE
+    if rose:
+        name = next(name for name in ("format_strict", "format_soft", "strict") if name in rose)
+        tags = _shown("the exact answer in its tag" if name == "strict" else "the format", measures[name])
+        unclear = "" if steady else f"; {n} questions are too few to tell a smaller change"
+        return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}{unclear}."
+    if steady:
+        return "no_change", f"No change: {shown}."
+    return "too_small_to_tell", f"The sample of {n} is too small to tell: {shown}."
+
+
+def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
+    """Without gold answers: whether the weighted sum of the rewards rose."""
+    n = reward["n"]
+    if not n:
         return "too_small_to_tell", "Nothing could be compared: a reward failed on every answer."
-    change, low, high = reward["difference"], reward["difference_low"], reward["difference_high"]
-    if change == 0 and low == high:
-        text = f"No change: each of {n} answers earns what it did before, {reward['before']:.2f} on average."
-        return "no_change", text
-    shown = f"the reward {'rose' if change > 0 else 'fell'} from {reward['before']:.2f} to {reward['after']:.2f} "
+    low, high = reward["difference_low"], reward["difference_high"]
     interval = "" if low is None else f", 95 % interval {low:+.2f} to {high:+.2f}"
-    shown += f"({change:+.2f}{interval}, {n} questions)"
+    shown = f"mean reward {reward['before']:.2f} before and {reward['after']:.2f} after "
+    shown += f"({reward['difference']:+.2f}{interval}, {n} questions)"
     if low is not None and low > 0:
         return "got_better", f"It got better: {shown}."
     if high is not None and high < 0:
         return "got_worse", f"It got worse: {shown}."
-    return "too_small_to_tell", f"The sample of {n} is too small to tell: {shown}."
-
-
-def _judge(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """Learned to answer, or only how to write the answer? What the lenient accuracy does decides."""
-    lenient = measures["lenient"]
-
-    def rose(measure: str) -> bool:
-        return measures[measure]["difference"] > 0 and measures[measure]["p_value"] < SIGNIFICANT
-
-    tags = [name for name in ("format_strict", "format_soft", "strict") if rose(name)]
-    shown = _shown("the right answer", lenient)
-    if rose("lenient"):
-        return "got_better", f"It got better: {shown}."
-    if lenient["difference"] < 0 and lenient["p_value"] < SIGNIFICANT:
-        more = " although it learned the tags" if tags else ""
-        return "got_worse", f"It got worse{more}: {shown}."
-    steady = max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE
-    unclear = "" if steady else f"; {n} questions are too few to tell a smaller change"
-    if tags:
-        what = {"strict": "the exact answer in its tag"}.get(tags[0], "the format")
-        return "learned_the_tags", (
-            f"It learned the tags, not to answer better: {_shown(what, measures[tags[0]])}, while {shown}{unclear}."
-        )
-    if steady:
+    if low == high == 0:
         return "no_change", f"No change: {shown}."
     return "too_small_to_tell", f"The sample of {n} is too small to tell: {shown}."
 

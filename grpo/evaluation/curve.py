@@ -13,7 +13,7 @@ from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import sharding
 from grpo.runs.run import Run
 
-MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged, with intervals
+MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged
 
 
 def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
@@ -24,9 +24,9 @@ def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
 
 
 class AccuracyCurve(TrainerCallback):
-    """Measure the policy every `eval_every` optimizer steps, as before and after training, which are the curve's ends.
+    """Measure the policy every `eval_every` optimizer steps; the evaluations before and after are the curve's ends.
 
-    Nothing of it is random, so that the weights are those of a run without it.
+    It draws no random numbers, so that the weights are those of a run without it.
 
     Args:
         trainer: a LeanGRPOTrainer.
@@ -46,7 +46,7 @@ class AccuracyCurve(TrainerCallback):
         kept: Any = state.stateful_callbacks
         self._measured = kept.setdefault("accuracy_curve", self._measured)
         if state.global_step == 0:
-            self._log(self.before[0])
+            self._log(self.before.summary)
         elif self._is_due(state) and self._measured["step"] < state.global_step:
             self._measure()  # it was stopped before this was measured
 
@@ -58,31 +58,27 @@ class AccuracyCurve(TrainerCallback):
         return state.global_step % self.every == 0 or state.global_step >= state.max_steps
 
     def _measure(self) -> None:
-        trainer, config = self.trainer, self.run.config
-        ends = trainer.state.global_step >= trainer.state.max_steps
+        config, state = self.run.config, self.trainer.state
+        ends = state.global_step >= state.max_steps
         if not ends:  # greedy answers alone
             config = dataclasses.replace(config, script=dataclasses.replace(config.script, eval_num_samples=1))
-        evaluation = measure(config, trainer, self.data)
+        evaluation = measure(config, self.trainer, self.data)
         self.after = evaluation if ends else None
-        self._log(evaluation[0])
+        self._log(evaluation.summary)
 
     def _log(self, summary: dict[str, Any]) -> None:
         """Log and print the summary as that of the current step."""
         trainer = self.trainer
         step = self._measured["step"] = trainer.state.global_step
         keys = [f"{measure}{end}" for measure in MEASURES for end in ("", "_low", "_high")]
-        logs = {f"eval/{key}": summary[key] for key in [*keys, "n", "mean_length"] if summary.get(key) is not None}
+        logs = {f"eval/{key}": summary[key] for key in [*keys, "n", "mean_length"] if key in summary}
         due = trainer.control.should_log
         # past TRL's, which would log the training metrics with it, before their step is complete
         Trainer.log(trainer, logs | {"time/evaluation": summary["seconds"]})
         trainer.control.should_log = due
-        parts = [
-            f"{measure.removeprefix('accuracy_')} {100 * summary[measure]:.1f} % "
-            f"({100 * summary[f'{measure}_low']:.0f}-{100 * summary[f'{measure}_high']:.0f})"
-            for measure in MEASURES[:3]
-            if summary.get(measure) is not None
-        ]
-        if summary.get("reward") is not None:  # there are no gold answers
-            parts.insert(0, f"reward {summary['reward']:.2f}")
+        parts = [f"reward {summary['reward']:.2f}"] if "reward" in summary else []
+        for share in [share for share in MEASURES[:3] if share in summary]:
+            low, high = (100 * summary[f"{share}{end}"] for end in ("_low", "_high"))
+            parts.append(f"{share.removeprefix('accuracy_')} {100 * summary[share]:.1f} % ({low:.0f}-{high:.0f})")
         if trainer.is_world_process_zero():
             show(f"step {step}, held-out questions: {', '.join(parts[:2])}")

@@ -1,96 +1,88 @@
-"""Honest evaluation: held-out questions, answered greedily and, if asked, k times more by sampling, scored two ways.
+"""Evaluate a policy on held-out questions: greedy answers, judged in two ways; if asked, several samples besides.
 
-*Strict* is what the reward sees: the extracted answer is the gold answer, character by character. *Lenient* is what
-the run's judge says (rewarding/judge.py): the right answer counts however it is written and wherever it is.
+*Strict* is what the correctness reward sees: the extracted answer is the gold answer, character by character.
+*Lenient* is the verdict of the run's judge (rewarding/judge.py): the right answer, however it is written.
 """
 
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from statistics import NormalDist, fmean
+from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from rich.panel import Panel
 from rich.table import Table
+from transformers import PreTrainedModel
 
-from grpo.core.processes import show
+from grpo.core.processes import is_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
-from grpo.evaluation.comparison import mean_interval, rewards_of
 from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
-from grpo.rewarding import registry, scoring
+from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
-from rewards import has_soft_format, has_strict_format, short_name
+from grpo.runs import report
+from rewards import has_soft_format, has_strict_format, is_right
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-Evaluation = tuple[dict[str, Any], list[dict[str, Any]]]  # the summary, and a record of each question
 SHARES = {  # key in eval_*.json: its column in the records
     "accuracy_strict": "strict",
     "accuracy_lenient": "lenient",
     "format_strict": "format_strict",
     "format_soft": "format_soft",
     "truncated": "truncated",
+    "maj_k": "majority_right",
+    "pass_k": "any_right",
 }
 
 
-def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share (E. B. Wilson, 1927): (low, high), both in [0, 1].
+@dataclass
+class Evaluation:
+    """What a policy answered, and how good that is.
+
+    Attributes:
+        summary: the content of eval_*.json, flat: `n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and
+            `…_high`; `mean_length` in tokens; `seconds`; with k samples a question `k`, `maj_k` and `pass_k`. Without
+            gold answers there is no accuracy, but `reward` and `rewards/<name>`; where a judge of one's own raised
+            there is no accuracy, but the reason as `judge_error`.
+        records: one for each question, the lines of completions_*.jsonl.
+    """
+
+    summary: dict[str, Any]
+    records: list[dict[str, Any]]
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a share (E. B. Wilson, 1927): (low, high), both in [0, 1].
 
     >>> tuple(round(bound, 4) for bound in wilson(8, 10))
     (0.4902, 0.9433)
     """
-    if n == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share = successes / n
+    z, share = NormalDist().inv_cdf(0.975), successes / n
     center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def majority(texts: Sequence[str], judge: Judge) -> str | None:
-    """The first completion that gives the most frequent answer; of equally frequent ones, the one sampled first.
-
-    Answers are the same if the judge's rule finds them equal; a completion without an answer has no vote.
-    """
-    votes: dict[str, int] = {}  # by the first completion that gives an answer
-    for text in filter(judge.extract, texts):
-        first = next((other for other in votes if judge.same(text, other)), text)
-        votes[first] = votes.get(first, 0) + 1
-    return max(votes, key=lambda text: votes[text], default=None)  # insertion order decides between equals
-
-
-def judge_samples(texts: Sequence[str], judge: Judge, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Several completions of one question, as a record keeps them."""
-    chosen = majority(texts, judge)
-    right = [judge.is_right(text, row) for text in texts]
-    majority_right = chosen is not None and judge.is_right(chosen, row)
-    return {"samples": list(texts), "samples_right": right, "majority_right": majority_right}
+# --- Measuring ----------------------------------------------------------------------------------------------------
 
 
 def measure(
-    config: Config, model: "PreTrainedModel", tokenizer: Any, data: Data, judge: Judge, rewards: Rewards
+    config: Config, model: PreTrainedModel, tokenizer: Any, data: Data, judge: Judge, rewards: Rewards
 ) -> Evaluation:
-    """Greedy pass@1 on the held-out questions; with `eval_num_samples` k > 1 also maj@k and pass@k.
+    """Answer the held-out questions greedily, in training's number format, and judge the answers.
 
-    It computes in training's number format; samples are drawn like rollouts. Where right and wrong cannot be told,
-    because there are no gold answers, the run's rewards are measured instead.
-
-    Returns:
-        The summary, flat (`n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and `…_high`; `mean_length`
-        in tokens; `seconds`), and one record per question, in the order of the rows.
+    With `eval_num_samples` k > 1 also k completions of each question are drawn, as rollouts are. Where some question
+    has no gold answer and the judge needs one, the rewards score the answers instead.
     """
     start = time.perf_counter()
-    training, k, template = config.training, config.script.eval_num_samples, data.prompt_format.completion
-    prefill, chat = data.prompt_format.prefill, data.prompt_format.chat
-    prompts = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs)
+    training, k, prompt_format = config.training, config.script.eval_num_samples, data.prompt_format
+    prompts, rows = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs), data.held_out.to_list()
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
     drawn: list[Completion] = []
     with training_autocast(training, model):
@@ -98,136 +90,157 @@ def measure(
         if k > 1:
             many = [prompt for prompt in prompts for _ in range(k)]
             drawn = answer(model, tokenizer, many, limit, batch_size, Sampling.of(training), training.seed)
-    records = []
-    rows = data.held_out.to_list()
-    for row, (ids, cut) in zip(rows, greedy, strict=True):
-        text = prefill + tokenizer.decode(ids, skip_special_tokens=True)
-        verdicts = {"strict": judge.is_exact(text, row, template), "lenient": judge.is_right(text, row)}
-        records.append(
-            {
-                "question": row["question"],
-                "answer": row["answer"],
-                **({"source": row["source"]} if isinstance(row.get("source"), str) else {}),
-                "completion": text,
-                "extracted": judge.extract(text),
-                **(verdicts if judge.judges(row) else {}),
-                "format_strict": has_strict_format(text, template),
-                "format_soft": has_soft_format(text, template),
-                "truncated": cut,
-                "length": len(ids),
-            }
-        )
-    if not all(map(judge.judges, rows)):
-        columns = scoring.columns_of(rows, [r["completion"] for r in records], [ids for ids, _ in greedy], chat)
-        _add_rewards(records, scoring.scores(rewards, columns), registry.weights_of(config, rewards))
-    for record, row, start_at in zip(records, rows, range(0, len(drawn), k), strict=bool(drawn)):
-        texts = [prefill + tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in drawn[start_at:][:k]]
-        record |= judge_samples(texts, judge, row)
-    own = {"judge": judge.name} if judge.function else {}
-    return {**summarize(records), **own, "seconds": round(time.perf_counter() - start, 2)}, records
+
+    def text_of(ids: list[int]) -> str:
+        return prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
+
+    records: list[dict[str, Any]] = []
+    for index, (row, (ids, truncated)) in enumerate(zip(rows, greedy, strict=True)):
+        text = text_of(ids)
+        record = {
+            "question": row["question"],
+            "answer": row["answer"],
+            "completion": text,
+            "extracted": judge.extract(text),
+            "format_strict": has_strict_format(text, prompt_format.completion),
+            "format_soft": has_soft_format(text, prompt_format.completion),
+            "truncated": truncated,
+            "length": len(ids),
+        }
+        if isinstance(row.get("source"), str):  # the data set, where there are several
+            record["source"] = row["source"]
+        if k > 1:
+            record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
+        records.append(record)
+
+    facts: dict[str, Any] = {"judge": judge.name} if judge.function else {}
+    if judge.function is None and any(row["answer"] is None for row in rows):
+        texts = [record["completion"] for record in records]
+        columns = probe.columns_of(rows, texts, [ids for ids, _ in greedy], prompt_format.chat)
+        facts |= add_rewards(records, probe.scores(rewards, columns), registry.weights_of(config, rewards))
+    elif error := add_verdicts(records, rows, judge):
+        facts["judge_error"] = error
+        say(f"note: {error}; this evaluation has no accuracy")
+    return Evaluation({**summarize(records), **facts, "seconds": round(time.perf_counter() - start, 2)}, records)
 
 
-def _add_rewards(
+def add_verdicts(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], judge: Judge) -> str:
+    """Ask the judge once about each completion and write its verdicts into the records.
+
+    A judge of one's own knows no gold answer: with it, strict means right and exactly in the format.
+
+    Returns:
+        why no record has a verdict, where a judge of one's own raised; otherwise an empty text.
+    """
+    asked, failure = [], ""
+    if is_first_process():  # a judge may be slow, or a paid model
+        try:
+            for record, row in zip(records, rows, strict=True):
+                asked.append([judge.verdict(text, row) for text in (record["completion"], *record.get("samples", []))])
+        except Exception as error:  # a user's function may raise anything, and must not cost the training
+            if judge.function is None:
+                raise
+            failure = f"judge {judge.name} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    asked, failure = broadcast_object_list([asked, failure])
+    if failure:
+        return failure
+    for record, (right, *samples) in zip(records, asked, strict=True):
+        exact = right and record["format_strict"] if judge.function else record["extracted"] == record["answer"]
+        record |= {"strict": exact, "lenient": right}
+        if samples:
+            chosen = majority([judge.extract(text) for text in record["samples"]])
+            majority_right = chosen is not None and samples[chosen]
+            record |= {"samples_right": samples, "majority_right": majority_right, "any_right": any(samples)}
+    return ""
+
+
+def majority(answers: Sequence[str]) -> int | None:
+    """The place of the first answer of the largest group of equal ones; None if all are empty.
+
+    Equal are the same texts, and those that the built-in rule finds equal. Of two groups of the same size the one that
+    was sampled first wins.
+    """
+    votes: dict[int, int] = {}  # by the place of a group's first answer
+    for place, text in enumerate(answers):
+        if text:
+            first = next((at for at in votes if text == answers[at] or is_right(text, answers[at])), place)
+            votes[first] = votes.get(first, 0) + 1
+    return max(votes, key=lambda at: votes[at], default=None)
+
+
+def add_rewards(
     records: Sequence[dict[str, Any]], scores: dict[str, list[float | None]], weights: dict[str, float]
-) -> None:
-    """Write each record's `rewards`, and their weighted sum as its `reward`: None where one failed, as in training."""
+) -> dict[str, float]:
+    """Write into each record its `rewards` and their weighted sum, the `reward`; None is a reward that failed.
+
+    Returns:
+        their means, for the summary.
+    """
+    columns = {f"rewards/{name}": values for name, values in scores.items()} | {"reward": []}
     for index, record in enumerate(records):
         record["rewards"] = {name: values[index] for name, values in scores.items()}
         known = [weights[name] * value for name, value in record["rewards"].items() if value is not None]
         record["reward"] = math.fsum(known) if known else None
+        columns["reward"].append(record["reward"])
+    numbers = {key: [value for value in values if value is not None] for key, values in columns.items()}
+    return {key: fmean(values) for key, values in numbers.items() if values}
 
 
 def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares and intervals over the records of `measure`; no accuracy where some of them have no verdict.
-
-    Where the records hold k samples, by the lenient rule too: `maj_k` (the majority is right), `pass_k` (one of them
-    is) and `pass_1` (the mean share of them that is). Where they hold rewards, their means: `reward`, the weighted
-    sum, and `rewards/<name>`.
-    """
+    """Shares of the columns that all records have, with their intervals, and the mean length."""
     n = len(records)
-    known = {share: column for share, column in SHARES.items() if all(column in record for record in records)}
-    counts = {share: sum(record[column] for record in records) for share, column in known.items()}
-    others: dict[str, Any] = {"mean_length": sum(record["length"] for record in records) / n}
-    if "samples" in records[0]:
-        k = len(records[0]["samples"])
-        right = [sum(record["samples_right"]) for record in records]
-        counts["maj_k"] = sum(record["majority_right"] for record in records)
-        counts["pass_k"] = sum(correct > 0 for correct in right)
-        others |= {"k": k, "pass_1": sum(right) / (n * k)}
     summary: dict[str, Any] = {"n": n}
-    for share, count in counts.items():
-        summary[share] = count / n
-        summary[f"{share}_low"], summary[f"{share}_high"] = wilson(count, n)
-    for name in rewards_of(records[0]):
-        values = [value for record in records if (value := rewards_of(record)[name]) is not None]
-        if values:
-            summary[name], summary[f"{name}_low"], summary[f"{name}_high"] = mean_interval(values)
-    return {**summary, **others}
+    for share, column in SHARES.items():
+        if all(column in record for record in records):
+            count = sum(record[column] for record in records)
+            summary[share] = count / n
+            summary[f"{share}_low"], summary[f"{share}_high"] = wilson(count, n)
+    if "samples" in records[0]:
+        summary["k"] = len(records[0]["samples"])
+    return {**summary, "mean_length": fmean(record["length"] for record in records)}
 
 
-def save(directory: Path, when: str, summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> None:
+# --- Saving and printing ------------------------------------------------------------------------------------------
+
+
+def save(directory: Path, when: str, evaluation: Evaluation) -> None:
     """Write `eval_<when>.json` and `completions_<when>.jsonl`."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"eval_{when}.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (directory / f"eval_{when}.json").write_text(json.dumps(evaluation.summary, indent=2) + "\n", encoding="utf-8")
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in evaluation.records)
     (directory / f"completions_{when}.jsonl").write_text(lines, encoding="utf-8")
 
 
 def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:
-    """The first held-out questions, always the same ones, with their greedy completions."""
+    """Print the first held-out questions, always the same ones, with their greedy completions."""
     for record in records[:count]:
-        text = f"[bold]{for_rich(record['question'])}[/bold]\n\n{for_rich(record['completion'].strip()[:1200])}\n\n"
-        read = record["extracted"] if record["extracted"] != record["completion"].strip() else ""
-        parts = [f"answer read: {for_rich(read[:80]) or 'none'}"]
+        completion, read = record["completion"].strip(), record["extracted"]
+        facts = [f"answer read: {'none' if read in ('', completion) else read[:80]}"]
         if record["answer"] is not None:
-            parts.append(f"gold: {for_rich(record['answer'])}")
+            facts.append(f"gold: {record['answer']}")
+        text = f"[bold]{for_rich(record['question'])}[/bold]\n\n{for_rich(completion[:1200])}\n\n"
+        text += for_rich(", ".join(facts))
         if "lenient" in record:
-            parts.append("[green]right[/green]" if record["lenient"] else "[red]wrong[/red]")
-        elif record.get("reward") is not None:
-            parts.append(f"reward {record['reward']:.2f}")
-        show(Panel(text + ", ".join(parts), title=f"a held-out question, {when}", title_align="left"))
+            text += f", {'[green]right[/green]' if record['lenient'] else '[red]wrong[/red]'}"
+        show(Panel(text, title=f"a held-out question, {when}", title_align="left"))
 
 
-def print_evaluations(evaluations: dict[str, dict[str, Any]], verdict: str = "", style: str = "bold") -> None:
-    """Summaries beside each other (`before` and `after`, or one alone), with their intervals.
-
-    Args:
-        verdict: a sentence below them, printed in this style.
-    """
-    summaries = list(evaluations.values())
-    k = summaries[0].get("k")
-    sampled = {"maj_k": f"maj@{k}, sampled", "pass_k": f"pass@{k}, sampled"} if k else {}
-    earned = [key for key in summaries[0] if key.startswith("reward") and f"{key}_low" in summaries[0]]
-    names = {key: short_name(key.removeprefix("rewards/")) for key in earned}
-    names |= {key: key.replace("_", ", ") for key in SHARES} | sampled
-    caption = "strict: exactly the gold answer; lenient: however it is written"
-    if "accuracy_lenient" not in summaries[0]:
-        caption = "no accuracy without gold answers; reward: the weighted sum, not in per cent"
-    elif judge := summaries[0].get("judge"):
-        caption = f"lenient: right by {judge}; strict: that, and exactly the format"
-    title = f"{summaries[0]['n']} held-out questions, greedy, in per cent (95 % interval)"
-    table = Table(title=title, caption=caption, title_justify="left", min_width=64, caption_justify="left")
-    table.add_column("")
-    for heading in [*evaluations, *(["change"] if len(evaluations) == 2 else [])]:
-        table.add_column(for_rich(heading), justify="right")
-    _add_rows(table, summaries, names | {"mean_length": "mean length, tokens"})
+def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
+    """Print the summary `only`, or `before` and `after` with their comparison, as the report has them."""
+    last = list(summaries.values())[-1]
+    if "accuracy_lenient" not in last:
+        caption = f"no accuracy: {'the judge failed' if 'judge_error' in last else 'there are no gold answers'}"
+    elif "judge" in last:
+        caption = f"lenient: right by {last['judge']}; strict: that, and exactly the format"
+    else:
+        caption = "strict: exactly the gold answer; lenient: however it is written"
+    title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
+    table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
+    for heading in ["", *(report.HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, cells in report.results_of(summaries, comparison or {}).values():
+        values = [f"{value} ({interval.replace(' to ', '-')})" if interval else value for value, interval in cells[:2]]
+        table.add_row(for_rich(name), *values, *(change for change, _ in cells[2:]))
     show(table)
-    if verdict:
-        show(for_rich(verdict), style=style)
-
-
-def _add_rows(table: Table, summaries: Sequence[dict[str, Any]], names: dict[str, str]) -> None:
-    """A row of each of these keys that all summaries have: shares in per cent, other values as they are."""
-    for key, name in names.items():
-        if not all(key in summary for summary in summaries):
-            continue
-        reward = key.startswith("reward")
-        factor, digits, between = (1, 2, " to ") if reward else (1, 1, "") if key == "mean_length" else (100, 1, "-")
-        cells = [f"{factor * summary[key]:.{digits}f}" for summary in summaries]
-        for at, summary in enumerate(summaries):
-            if (low := summary.get(f"{key}_low")) is not None:
-                ends = [f"{factor * end:.{2 if reward else 0}f}" for end in (low, summary[f"{key}_high"])]
-                cells[at] += f" ({between.join(ends)})"
-        if len(summaries) == 2:
-            cells.append(f"{factor * (summaries[1][key] - summaries[0][key]):+.{digits}f}")
-        table.add_row(for_rich(name), *cells)
+    if comparison:
+        show(for_rich(comparison["sentence"]), style="bold")

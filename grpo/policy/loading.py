@@ -22,11 +22,14 @@ from grpo.data import prompts
 from grpo.data.prompts import PromptFormat
 from grpo.policy import sharding, unsloth
 
+# TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
+warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
-def loads(name: str) -> contextlib.AbstractContextManager[None]:
+
+def loads(name: str, where: str = "model_name_or_path") -> contextlib.AbstractContextManager[None]:
     """Where a model's files are read: whatever is wrong with them is one line."""
     remedy = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
-    return one_line(f"model_name_or_path: {name!r} does not load (", f"); {remedy}")
+    return one_line(f"{where}: {name!r} does not load (", f"); {remedy}")
 
 
 def _check_path(name: str) -> None:

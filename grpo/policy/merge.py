@@ -26,7 +26,7 @@ def merge(adapter: Path, output: Path) -> None:
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
-    with loads(str(adapter)):
+    with loads(str(adapter), "merge"):
         config = PeftConfig.from_pretrained(str(adapter))
         source: dict[str, Any] = dict(revision=config.revision, trust_remote_code=False)
         base = AutoModelForCausalLM.from_pretrained(config.base_model_name_or_path, dtype="auto", **source)

@@ -94,6 +94,8 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim
         return _resume_from(Path(resume), output_dir)
     if output_dir:
         newest = free = Path(output_dir)
+        if free.is_file():
+            raise UserError(f"output_dir: {output_dir!r} is a file; use another name")
     else:  # the last that holds a run, and the first that neither holds one nor is about to
         names = [Path(default_dir)]
         while holds_run(names[-1]) or is_locked(names[-1]):

@@ -25,7 +25,6 @@ REFRESH = 30  # seconds after which the page of a run that trains is reloaded, a
 SHARES = {
     "accuracy_lenient": "Accuracy, lenient",
     "accuracy_strict": "Accuracy, strict",
-    "pass_1": "pass@1, sampled",
     "maj_k": "maj@k, sampled",
     "pass_k": "pass@k, sampled",
     "format_strict": "Format, strict",
@@ -87,7 +86,7 @@ def read_facts(run: Path) -> dict[str, Any]:
         "limits": _limits(record, settings, curves),
         "stages": record.get("stages") or [],
         "evaluations": evaluations,
-        "results": _results(evaluations, comparison),
+        "results": results_of(evaluations, comparison),
         "comparison": comparison,
         "alarms": read_lines(run / "alarms.jsonl"),
     }
@@ -113,14 +112,14 @@ def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, 
     return limits
 
 
-def _results(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Any]:
+def results_of(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Any]:
     """By key of eval_*.json: its name, and a number with its interval for each evaluation and the paired change.
 
     Rewards are there where questions without gold answers were evaluated; shares are in per cent.
     """
     found = dict.fromkeys(key for summary in evaluations.values() for key in summary)
-    earned = {key: short_name(key[8:]) for key in found if key.startswith("rewards/") and f"{key}_low" in found}
-    earned |= {"reward": "Reward, weighted sum"} if "reward_low" in found else {}
+    earned = {key: short_name(key[8:]) for key in found if key.startswith("rewards/")}
+    earned |= {"reward": "Reward, weighted sum"} if "reward" in found else {}
     k = next((summary["k"] for summary in evaluations.values() if "k" in summary), "k")
     shares = {key: name.replace("@k", f"@{k}") for key, name in SHARES.items()}
     results = {}

@@ -3,13 +3,18 @@
 import os
 from typing import Any
 
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
+from transformers.integrations.integration_utils import (
+    INTEGRATION_TO_CALLBACK,
+    MLflowCallback,
+    get_available_reporting_integrations,
+)
 from trl import GRPOConfig
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.processes import is_first_process
 
+MLflowCallback._auto_end_run = False  # its __del__ looks for it, also where MLflow is not installed
 OFFLINE = Check(
     "warning",
     "report_to",

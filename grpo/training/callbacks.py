@@ -164,8 +164,7 @@ class Watch(TrainerCallback):
         newest["warm"] = float(state.global_step >= self._warmup)
         noted, group = trainer._logs, trainer.num_generations or 1
         texts = [completion_text(completion) for completion in noted["completion"]]
-        solved = trainer.solved.tolist() or [math.nan] * (len(texts) // group)
-        self.seen.add(newest, collapse(list(noted["prompt"]), texts, solved, group))
+        self.seen.add(newest, collapse(list(noted["prompt"]), texts, trainer.solved.tolist(), group))
 
     def _compare_weights(self, warm: bool) -> None:
         """Settle whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""

@@ -10,12 +10,13 @@ from grpo.training.stopping import StopAtRolloutEnd
 from grpo.training.trainer import LeanGRPOTrainer
 
 
-def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge) -> None:
+def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, perfect: dict[str, float]) -> None:
     """Begin the run's record and its tracker, and add the callbacks in their order.
 
     Args:
         data: whose prompts may end in what completions begin with.
-        judge: what is right, for the metrics of groups.
+        judge: for evaluations, and to read the answers of samples.
+        perfect: what each reward gives for a perfect completion, for the report.
 
     Raises:
         UserError: a tracker refuses the run, or the training rows are not those of the checkpoint to resume from.
@@ -36,4 +37,4 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge) -> None:
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, judge)
-    run.begin(**data.facts())
+    run.begin(**data.facts(), perfect=perfect)

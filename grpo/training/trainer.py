@@ -34,7 +34,6 @@ from grpo.core import gpu
 from grpo.core.processes import say
 from grpo.policy import sampling, sharding
 from grpo.policy.sampling import Sampling
-from grpo.rewarding import groups
 from grpo.rewarding.guard import RewardGuard
 from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, model_card
@@ -43,6 +42,8 @@ from grpo.training.micro_batches import Batch, Plan
 
 # Settings of TRL's `generate` that our sampler does not know
 ONLY_GENERATE = ("generation_kwargs", "cache_implementation", "use_transformers_continuous_batching")
+# The first of these rewards that a run has knows what is right: what it gives more than 0
+KNOW_RIGHT = ("judge_reward_func", "correctness_reward_func", "signed_correctness_reward_func")
 
 
 class LeanGRPOTrainer(GRPOTrainer):
@@ -61,9 +62,9 @@ class LeanGRPOTrainer(GRPOTrainer):
         max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
 
     Attributes:
-        judge: what is right, for the metrics of groups; None: these are not known.
+        judge: the run's, which evaluations ask; training itself does not.
         solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
-            NaN where nobody can tell.
+            NaN where no reward knows (KNOW_RIGHT).
         prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Rewards
             and logs get the whole text; TRL's completion alone would never be in the format (TRL issue 6966).
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
@@ -165,18 +166,26 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
         """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
-        with self._timed("time/rewards"), self.guard.watching(self) as faults:
+        with self._timed("time/rewards"), self.guard.watching(self):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
-        values = self.guard.exclude(self, values, faults, prompts=prompts, completions=completions)
-        if self.judge is not None:
-            mode, group = self._mode, self.num_generations if self.model.training else self.num_generations_eval
-            right = torch.tensor(groups.verdicts(self.judge, inputs, completions), device=values.device)
-            # what no reward has scored is not part of its group
-            right = self.accelerator.gather(right).masked_fill(values.isnan().all(1), math.nan)
-            self.solved = groups.solved(right, group or 1)
-            for name, share in groups.shares(self.solved).items():
-                self._metrics[mode].setdefault(name, []).append(share)
+        values = self.guard.exclude(self, values)
+        self._note_solved(values)
         return values
+
+    def _note_solved(self, values: torch.Tensor) -> None:
+        """Log which share of the groups is all right, all wrong and mixed, by a reward that knows what is right."""
+        group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
+        self.solved = torch.full((len(values) // group,), math.nan)
+        know = [name for name in KNOW_RIGHT if name in self.reward_func_names]
+        if not know:
+            return
+        earned = values[:, self.reward_func_names.index(know[0])].cpu()
+        right = (earned > 0).float().masked_fill(earned.isnan(), math.nan)
+        self.solved = right.view(-1, group).nanmean(dim=1)
+        known = self.solved[~self.solved.isnan()]
+        kinds = {"all_right": known == 1, "all_wrong": known == 0, "mixed": (known > 0) & (known < 1)}
+        for kind, those in kinds.items() if len(known) else ():
+            self._metrics[self._mode].setdefault(f"groups/{kind}", []).append(those.float().mean().item())
 
     @property
     def _mode(self) -> str:

@@ -120,13 +120,14 @@ def saved(*spoils):
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
 
 FILES = {
-    "missing evaluation file": Case("eval_dataset_name: the file 'gone.csv'", {"eval_dataset_name": "gone.csv"}),
+    "missing evaluation file": Case("eval_dataset_name: 'gone.csv'", {"eval_dataset_name": "gone.csv"}),
     "wrong columns": data(lines([{"text": "a", "label": 1}]), "question_column:"),
     "wrong answer column": Case("answer_column:", {"answer_column": "gold"}),
     "CSV without a header": data("What is 1?,1\nWhat is 2?,2\n", "question_column:", name="given.csv"),
     "one row": data(ROW, "dataset: 1 row"),
     "prompts all too long": Case("max_prompt_length:", {"max_prompt_length": "5"}),
-    "one object a line in .json": data(ROW + ROW, "rename it to .jsonl", name="given.json"),
+    "broken line": data(ROW + '{"question', "'given.jsonl' cannot be read: line 2"),
+    "no rows": data("", "'given.jsonl' holds no rows"),
     "no gold answers": data(lines([{"question": row["question"]} for row in ROWS]), "answer_column: training data 'given.jsonl' has no column 'answer'"),
     "split missing": Case("dataset_split:", {"dataset_split": "validation"}),
 }  # fmt: skip
@@ -161,7 +162,9 @@ SETTINGS = {
 
 REWARDS = {
     "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "do without correctness_reward_func"),
-    "own, asking for no column": own_reward("bad_ask", "def f(completions, solution): return []\n", "f asks for solution"),
+    "own, without **kwargs": own_reward("bad_ask", "def f(completions): return []\n", "add **kwargs to its parameters"),
+    "own, asking for no column": own_reward("bad_ask", "def f(completions, solution, **kwargs): return []\n", "argument: 'solution'"),
+    "weights of others": given("--reward_weights", "1", says="reward_weights: 1 weights for 5 reward_funcs"),
     "weights of nothing": given("--reward_weights", "0", "0", "0", "0", "0", says="reward_weights"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),

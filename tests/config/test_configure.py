@@ -115,6 +115,16 @@ def test_nothing_is_written_or_changed_while_settings_are_read(capsys):
     assert not torch.distributed.is_initialized()
 
 
+def test_a_recipe_that_repeats_the_data_set_keeps_its_configuration(tmp_path):
+    path = recipe(tmp_path, "dataset_name: openai/gsm8k\n")
+    assert read(INLINE, ["--config", str(path)]).settings["dataset_config"] == "main"
+
+
+def test_a_mapping_is_no_number(tmp_path):
+    with pytest.raises(UserError, match=r"^max_steps: one value is needed, not the mapping"):
+        read(INLINE, ["--config", str(recipe(tmp_path, "max_steps: {a: 1}\n"))])
+
+
 @pytest.mark.parametrize("argv", [["--config", "demo"], ["--config=recipes/demo.yaml"]])
 def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -128,6 +138,18 @@ def test_a_file_goes_before_a_shipped_recipe_of_its_name(tmp_path):
 
 SLIPS = {  # words of the error
     "--optim adam": "adamw_torch",
+    "--lr 1": "did you mean learning_rate?",
+    "--epochs 1": "did you mean num_train_epochs?",
+    "--batch_size 1": "did you mean per_device_train_batch_size?",
+    "--steps 1": "did you mean max_steps?",
+    "--max_new_tokens 1": "did you mean max_completion_length?",
+    "--use_lora true": "did you mean use_peft?",
+    "--kl_coef 1": "did you mean beta?",
+    "--group_size 1": "did you mean num_generations?",
+    "--num_generation 1": "did you mean num_generations?",
+    "--model x": "did you mean model_name_or_path?",
+    "--dataset x": "did you mean dataset_name?",
+    "--chat_template_kwargs {bad": "chat_template_kwargs: invalid JSON value: '{bad'",
     "--seed abc": "seed: invalid int value: 'abc'",
     "--lerning_rate 1": "--lerning_rate: no such flag; did you mean learning_rate?",
     "--torch-dtype bfloat16": "--torch-dtype: no such flag; did you mean dtype?",

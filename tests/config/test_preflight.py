@@ -54,7 +54,7 @@ def table(write_jsonl):
 def test_a_sound_run_is_ok_throughout(table):
     checks = table(rows=[{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)])
     assert {check.status for check in checks.values()} == {"ok"} and not any(c.remedy for c in checks.values())
-    expected = {"geometry", "tracker", "output", "schema", "dataset", "duplicates", "overlap", "prompt length"}
+    expected = {"geometry", "tracker", "output", "schema", "dataset", "overlap", "prompt length"}
     expected |= {"completion length", "gold answers", "all rewards", "this run", "model", "memory", "disk"}
     assert expected <= set(checks)
     assert "360 training rows, 360 optimizer steps per epoch; 40 held-out" in checks["dataset"].finding
@@ -65,13 +65,6 @@ def test_a_sound_run_is_ok_throughout(table):
 PROBLEMS = {  # rows that are added, and settings: the check and what it says
     "no gold": ([{"question": "a", "answer": "9"}], {}, "schema", "dropped 1 row without a question or a gold answer"),
     "few held out": ([], {}, "dataset", "4 held-out questions"),
-    "duplicates": (ROWS[:9], {}, "duplicates", "duplicate training rows"),
-    "contradiction": (
-        [{"question": f"One{' ' * n} {pair}?", "answer": f"#### {n}"} for pair in range(9) for n in range(2)],
-        {},
-        "duplicates",
-        "questions with different gold answers",
-    ),
     "long prompts": (
         [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)],
         {},
@@ -162,7 +155,7 @@ def test_an_evaluation_alone_skips_the_rules_of_training(table):
     checks = table(eval_only="true", per_device_train_batch_size="1024")
     assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
     assert checks["dataset"].finding == "4 held-out questions" and "limit" not in checks["prompt length"].finding
-    assert "trained" not in checks["model"].finding and {"duplicates", "overlap"}.isdisjoint(checks)
+    assert "trained" not in checks["model"].finding and "overlap" not in checks
 
 
 def test_errors_stop_with_the_first_one_and_the_number_of_others():

@@ -37,7 +37,9 @@ def test_an_adapters_size_belongs_to_an_adapter():
     "flags",
     [
         "--learning_rate nan", "--temperature 0", "--max_completion_length 0", "--max_steps 0", "--eval_samples -1",
-        "--loss_type grop", "--importance_sampling_level word", "--answer_pattern latex",
+        "--loss_type grop", "--importance_sampling_level word", "--answer_pattern latex", "--scale_rewards std",
+        "--temperature inf", "--min_p 3", "--top_k -5", "--dataloader_num_workers -1", "--seed -1",
+        "--use_liger_kernel true", "--use_transformers_paged true",
         "--eval_samples 0 --eval_only true",
         "--use_peft true --lora_target_modules q_proj lm_head", "--use_transformers_continuous_batching true",
     ],
@@ -47,6 +49,11 @@ def test_what_fails_late_or_silently_is_refused_at_once(flags):
     key = {"eval_only": "eval_samples", "q_proj": "lora_target_modules"}.get(key, key)
     with pytest.raises(UserError, match=f"^{key}: "):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
+
+
+def test_a_schedule_is_tried_before_anything_is_loaded():
+    with pytest.raises(UserError, match="min_lr"):
+        configure(train_grpo.HYPERPARAMETERS, [*CPU, "--lr_scheduler_type", "cosine_with_min_lr"])
 
 
 # --- Geometry

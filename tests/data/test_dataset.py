@@ -1,239 +1,218 @@
-"""grpo/data/dataset.py: rows of any source become the same prompts; nothing is cut, everything dropped is counted."""
+"""grpo/data/dataset.py: read → make prompts → hold out; nothing is cut, and everything dropped is counted."""
 
 import dataclasses
-import functools
+import json
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset
-from helpers_runs import ROWS
+from datasets import Dataset, DatasetDict
+from helpers_runs import ROWS, examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
 from grpo.data import dataset
-from grpo.data.prompts import tokenize
+from grpo.data.prompts import THINK, PromptFormat
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
-make_prompt = PROMPT_FORMATS["xml"].prompt
+PLAIN = dataclasses.replace(THINK, chat=False)
+NEEDS = ("correctness_reward_func",)
 
 
-def test_rows_without_a_usable_answer_are_dropped_and_counted():
-    rows = Dataset.from_dict(
-        {
-            "question": ["a", "b", "c", " ", None, "d"],
-            "answer": ["x #### 1,000", "no mark", "####", "#### 4", "#### 5", None],
-            "level": [1, 2, 3, 4, 5, 6],
-        }
-    )
-    made, dropped = dataset.make_prompts(rows, make_prompt)
-    assert dropped == 5 and made["answer"] == ["1000"] and made["level"] == [1]
+def load(rows=None, needs_gold=NEEDS, prompt_format: PromptFormat = PLAIN, typed=(), **settings):
+    """The data of a run on rows in memory, or on the files that the settings name; a token is a character."""
+    given = dict(
+        dataset_name=None, dataset_config=None, dataset_split="train", eval_dataset_name=None, eval_split="test",
+        eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, num_shots=0,
+        question_column="question", answer_column="answer",
+    )  # fmt: skip
+    script, training = SimpleNamespace(**{**given, **settings}), SimpleNamespace(seed=7)
+    config = SimpleNamespace(script=script, training=training, typed=set(typed), template_kwargs={})
+
+    class Characters:
+        def __call__(self, text):
+            return {"input_ids": [list(each) for each in text]}
+
+        def apply_chat_template(self, chats, **kwargs):
+            return {"input_ids": [json.dumps(chat) for chat in chats]}
+
+    table = Dataset.from_list(rows) if isinstance(rows, list) else rows
+    return dataset.load_data(config, Characters(), prompt_format, EXEMPLARS, table, needs_gold)
+
+
+def sums(count, answer="#### {}", **columns):
+    return [{"question": f"{n} + 1?", "answer": answer.format(n + 1), **columns} for n in range(count)]
+
+
+def make(*cells, **columns):
+    rows = Dataset.from_dict({"prompt": list(cells), "answer": ["4"] * len(cells), **columns})
+    return dataset.make_prompts(rows, PROMPT_FORMATS["xml"].prompt, label="training data 'm.jsonl'")
+
+
+# --- Rows and what is dropped
+
+
+def test_rows_without_a_question_or_a_gold_answer_are_dropped_and_counted():
+    odd = [("a", "no mark"), ("b", "####"), (" ", "#### 4"), (None, "#### 5"), ("c", None)]
+    data = load([*sums(20, level=1), *[{"question": asked, "answer": gold, "level": 2} for asked, gold in odd]])
+    assert data.unusable == 5 and len(data.train) + len(data.held_out) == 20
+    assert set(data.train["level"]) == {1} and data.train[0]["answer"] == str(int(data.train[0]["question"][0]) + 1)
+    assert data.facts()["data"] == {"train": 18, "held_out": 2, "unusable": 5, "overlap": 0, "too_long": 0}
+
+
+def test_rows_may_lack_gold_answers_where_nothing_needs_them():
+    data = load([*sums(9), {"question": "say hi", "answer": None}, {"question": " "}], needs_gold=())
+    assert data.unusable == 1 and set(data.train["answer"]) > {None, "2"}
+    assert load([{"question": str(n)} for n in range(20)], needs_gold=()).has_golds is False
+    with pytest.raises(UserError, match=r"no column 'answer'.*or do without a_reward and eval_num_samples"):
+        load([{"question": "a"}], needs_gold=("a_reward", "eval_num_samples"))
+    with pytest.raises(UserError, match="no column 'gold'"):
+        load(sums(9), needs_gold=(), answer_column="gold")
+
+
+def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
+    rows = [{"q": f"{n}?", "gold": n, "answer": "old", "prompt": "old", "images": "x", "level": n} for n in range(20)]
+    data = load(rows, question_column="q", answer_column="gold")
+    assert set(data.train.column_names) == {"q", "gold", "level", "question", "prompt", "answer"}
+    assert data.train["answer"][:] == [str(n) for n in data.train["gold"]] and data.reserved == ["images"]
+    assert data.train[0]["prompt"] == PLAIN.prompt(data.train[0]["q"])
 
 
 @pytest.mark.parametrize(
-    ("values", "golds"),
+    ("columns", "says"),
     [
-        (["6 * 7 = 42\n#### 42", "#### $1,000 ", "no mark", "####", None], ["42", "1000", None, None, None]),
-        ([72.0, 0.5, 1e21, float("nan"), None], ["72", "0.5", "1000000000000000000000", None, None]),
-        (["18.0", "18.00", "$18.00", "7."], ["18", "18", "18", "7"]),
-        (["1.50", "0", "-", ".", "1,00", "5 apples"], ["1.50", "0", "-", ".", "1,00", "5 apples"]),
-    ],
-)  # fmt: skip
-def test_gold_answers_may_follow_a_mark_or_be_plain_or_numbers(values, golds):
-    assert dataset.gold_answers(values) == golds
-
-
-@pytest.mark.parametrize(
-    ("pattern", "golds"),
-    [
-        ("xml", ["red", "blue"]),  # the pattern of completions is the default
-        ("final", ["It is <answer>red</answer>", None]),
+        ({"question_column": "no"}, "no column 'no'; it has question, answer"),
+        ({"answer_column": "no"}, "no column 'no'"),
+        ({"question_column": "answer"}, "is the question_column, too, and would be in the prompts"),
     ],
 )
-def test_gold_answers_may_have_the_pattern_of_completions(pattern, golds):
-    values = ["It is <answer>red</answer>", "<answer> blue </answer>"]
-    if pattern == "final":
-        values = [f"Hm. Answer: {values[0]}", "blue"]
-    assert dataset.gold_answers(values, pattern) == golds
-    assert dataset.gold_answers(["So it is: [[7]].", "[[8]]"], "[[{answer}]]") == ["7", "8"]
+def test_errors_about_columns_name_them(columns, says):
+    with pytest.raises(UserError, match=f"_column: .*{says}"):
+        load(sums(9), **columns)
 
 
-def test_other_column_names_and_other_columns_stay():
-    rows = Dataset.from_dict({"q": ["a"], "gold": ["#### 1"], "answer": ["something else"], "prompt": ["old"]})
-    made, _ = dataset.make_prompts(rows, make_prompt, "q", "gold")
-    assert made["answer"] == ["1"] and made["gold"] == ["#### 1"] and made["prompt"][0][1]["content"] == "a"
-
-
-@pytest.mark.parametrize("columns", [("no", "answer"), ("question", "no"), ("answer", "question")])
-def test_errors_about_columns_and_rows_name_the_data(columns):
-    rows = Dataset.from_dict({"question": ["a"], "answer": [4]})
-    with pytest.raises(UserError, match=r"evaluation data 'mine\.csv'"):
-        dataset.make_prompts(rows, make_prompt, *columns, label="evaluation data 'mine.csv'")
-
-
-def test_the_question_may_stand_in_a_column_named_prompt():
-    rows = Dataset.from_dict({"prompt": ["2 + 2?"], "answer": ["#### 4"]})
-    made, _ = dataset.make_prompts(rows, make_prompt, "prompt")
-    assert made.column_names == ["question", "prompt", "answer"] and made["question"] == ["2 + 2?"]
-    assert made["prompt"][0][-1]["content"] == "2 + 2?" and len(made) == 1
-
-
-def test_no_column_is_both_question_and_gold_answer():
-    rows = Dataset.from_dict({"text": ["2 + 2? #### 4"]})
-    with pytest.raises(UserError, match="answer_column: 'text' is the question_column, too"):
-        dataset.make_prompts(rows, make_prompt, "text", "text")
-
-
-@pytest.mark.parametrize("name", ["completions", "image", "trainer_state"])
-def test_columns_that_trl_has_another_use_for_are_refused(name):
-    rows = Dataset.from_dict({"question": ["a"], "answer": ["#### 4"], name: ["x"]})
-    with pytest.raises(UserError, match=f"names: {name}; rename the columns"):
-        dataset.make_prompts(rows, make_prompt)
-
-
-def test_long_prompts_are_dropped_whole_and_counted(tokenizer):
-    rows = Dataset.from_dict({"question": ["short", "long " * 50, "short"], "answer": ["#### 1"] * 3})
-    made, _ = dataset.make_prompts(rows, make_prompt)
-    lengths = [len(ids) for ids in tokenize(made["prompt"], tokenizer)]
-    kept, dropped = dataset.drop_long(made, lengths, lengths[0])
-    assert dropped == 1 and kept["question"] == ["short", "short"] and kept["prompt"] == [made["prompt"][0]] * 2
-    assert dataset.drop_long(made, lengths, None) == (made, 0)
+def test_long_prompts_are_dropped_whole_and_counted():
+    rows = [*sums(20), *[{"question": f"long {n} " * 50, "answer": "#### 1"} for n in range(20)]]
+    data = load(rows, max_prompt_length=len(PLAIN.prompt("10 + 1?")), eval_samples=0)
+    assert data.too_long == 20 and len(data.lengths) == len(data.train) + 20 == 40
+    assert data.train["prompt"][:] == list(map(PLAIN.prompt, data.train["question"]))
     with pytest.raises(UserError, match="the shortest has"):
-        dataset.drop_long(made, lengths, 5)
+        load(rows, max_prompt_length=5)
+
+
+def test_reasoning_is_that_of_the_training_rows():
+    data = load(sums(20, answer="why {0}\n#### {0}"))
+    assert data.reasoning == [f"why {gold}" for gold in data.train["answer"]]
+    assert set(load(sums(20, answer="{}")).reasoning) == {""}
+
+
+WRITTEN = st.sampled_from(["a #### 77", "#### $1,234 ", "####", "x", " 72.0 ", "$1,000", "", "  ", "-$5", "Paris, F"])
+CELLS = st.one_of(st.none(), st.text(max_size=8), WRITTEN)
+GIVEN = st.fixed_dictionaries(
+    {
+        "question": st.builds("{} {}".format, st.sampled_from(["What is", "what  IS", "Q {x}"]), st.integers(0, 9))
+        | CELLS
+    },
+    optional={"answer": CELLS},
+)
+
+
+@examples(40)
+@given(st.lists(GIVEN, min_size=1, max_size=20), st.sampled_from([None, 36]), st.sampled_from([None, 1, 3]))
+def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
+    """And whole: no prompt is cut, none contains its gold answer, and the same rows are drawn again."""
+    rows = [{"question": None, "answer": None, **row, "id": number} for number, row in enumerate([*sums(4), *rows])]
+    try:
+        data = load(rows, max_prompt_length=limit, eval_samples=samples)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    train, held_out = data.train.to_list(), data.held_out.to_list()
+    assert len(train) + len(held_out) + data.unusable + data.overlap + data.too_long == len(rows)
+    assert train and len(held_out) == max(1, min(samples or len(rows), (len(rows) - data.unusable) // 10))
+    for row in [*train, *held_out]:
+        assert row["question"] == rows[row["id"]]["question"] and row["prompt"] == PLAIN.prompt(row["question"])
+        assert row["answer"] and (limit is None or row in held_out or len(row["prompt"]) <= limit)
+    asked = [{dataset.canonical(row["question"]) for row in some} for some in (train, held_out)]
+    assert not asked[0] & asked[1] and len({row["id"] for row in [*train, *held_out]}) == len(train) + len(held_out)
+    again = load(rows, max_prompt_length=limit, eval_samples=samples)
+    assert again.train.to_list() == train and again.held_out.to_list() == held_out
+
+
+# --- Held-out questions
 
 
 def test_a_held_out_slice_is_seeded_small_and_not_trained_on():
     rows = Dataset.from_list(ROWS)
     training, held_out = dataset.split_held_out(rows, 200, seed=1)
-    assert (len(training), len(held_out)) == (36, 4)
+    assert (len(training), len(held_out)) == (36, 4) == tuple(map(len, dataset.split_held_out(rows, None, seed=1)))
     assert not set(training["question"]) & set(held_out["question"])
     assert dataset.split_held_out(rows, 200, seed=1)[1].to_list() == held_out.to_list()
     assert dataset.split_held_out(rows, 200, seed=2)[1].to_list() != held_out.to_list()
-    assert len(dataset.split_held_out(rows, 2, seed=1)[1]) == 2
-    with pytest.raises(UserError, match="cannot be split"):
+    assert [len(some) for some in dataset.split_held_out(rows, 0, seed=1)] == [40, 0]
+    with pytest.raises(UserError, match="1 row cannot be split"):
         dataset.split_held_out(rows.select([0]), 1, seed=1)
 
 
-def test_training_never_sees_a_held_out_question():
-    def ask(*asked):
-        rows = Dataset.from_dict({"question": asked, "answer": ["#### 1"] * len(asked)})
-        return dataset.make_prompts(rows, functools.partial(make_prompt, shots=EXEMPLARS[:1]))[0]
-
-    kept, dropped = dataset.drop_overlap(ask("a b", "c", "d"), ask("a  b ", "x"))
-    assert kept["question"] == ["c", "d"] and dropped == 1
-    with pytest.raises(UserError, match="held-out"):
-        dataset.drop_overlap(ask("a"), ask("a"))
+def test_training_never_sees_a_held_out_question(write_jsonl):
+    held_out = write_jsonl([{"question": " 3  + 1? ", "answer": "#### 4"}, {"question": "x", "answer": "#### 4"}])
+    data = load(sums(9), eval_dataset_name=held_out)
+    assert data.overlap == 1 and "3 + 1?" not in data.train["question"][:] and len(data.train) == 8
+    with pytest.raises(UserError, match="every training question is among the held-out ones"):
+        load(sums(4)[3:], eval_dataset_name=held_out)
 
 
-def test_a_sample_is_seeded_and_in_order():
-    rows = Dataset.from_list(ROWS)
-    sample = dataset.sample(rows, 5, seed=3)
-    places = [ROWS.index(row) for row in sample.to_list()]
-    assert len(places) == 5 and places == sorted(places)
-    assert sample.to_list() == dataset.sample(rows, 5, seed=3).to_list()
-    assert dataset.sample(rows, None, seed=3) is rows and dataset.sample(rows, 99, seed=3) is rows
+def test_a_source_with_the_split_holds_out_a_seeded_sample_of_it():
+    DatasetDict(train=Dataset.from_list(sums(20)), test=Dataset.from_list(ROWS)).save_to_disk("saved")
+    data = load(dataset_name="saved", eval_samples=5)
+    places = [[row["question"] for row in ROWS].index(question) for question in data.held_out["question"]]
+    assert len(data.train) == 20 and len(places) == 5 and places == sorted(places) != [0, 1, 2, 3, 4]
+    assert len(load(dataset_name="saved", eval_split="test[:7]").held_out) == 7
+    assert len(load(dataset_name="saved", eval_split="validation").held_out) == 2  # a slice of the training rows
+    with pytest.raises(UserError, match="eval_split: 'validation'"):
+        load(dataset_name="saved", eval_split="validation", typed=["eval_split"])
 
 
-# --- Lists of messages ---------------------------------------------------------------------------------------------
+def test_an_evaluation_alone_has_the_held_out_questions_of_a_run(write_jsonl):
+    rows, held_out = write_jsonl(sums(40)), write_jsonl(sums(3), "test.jsonl")
+    alone, run = (load(dataset_name=rows, eval_only=only, max_prompt_length=500) for only in (True, False))
+    assert alone.held_out.to_list() == run.held_out.to_list() == alone.train.to_list()
+    assert len(load(dataset_name="not/there", eval_dataset_name=held_out, eval_only=True).held_out) == 3
+
+
+# --- Several data sets
+
+
+def test_several_sets_are_joined_and_hold_out_one_slice(write_jsonl):
+    one = write_jsonl([{"question": f"one {n}", "answer": f"#### {n}", "level": n} for n in range(60)], "one.jsonl")
+    other = write_jsonl(
+        [{"prompt": f"x {n}", "answer": rf"\boxed{{{n}}}", "level": "a"} for n in range(40)], "b.jsonl"
+    )
+    data = load(dataset_name=[one, other])
+    assert (len(data.train), len(data.held_out)) == (90, 10) and set(data.held_out["source"]) == {"one", "b"}
+    assert set(data.train["answer"]) | set(data.held_out["answer"]) == {str(n) for n in range(60)}
+    assert Counter(load(dataset_name=[one, other], max_samples=20).train["source"]).keys() == {"one", "b"}
+    data = load(dataset_name=one, eval_dataset_name=[one, other], eval_samples=9)
+    assert len(data.held_out) == 9 and data.overlap and "source" not in data.train.column_names
+
+
+# --- Lists of messages
 
 USER = {"role": "user", "content": "2 + 2?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
-def asked(*cells, column="prompt", make_prompt=make_prompt):
-    rows = Dataset.from_dict({column: list(cells), "answer": ["4"] * len(cells)})
-    return dataset.make_prompts(rows, make_prompt, label="training data 'm.jsonl'")
-
-
 def test_messages_are_prompts_and_the_last_one_the_question():
     talk = [SYSTEM, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, USER]
-    made, dropped = asked(talk, column="question")
-    assert made["prompt"][:] == [talk] and made["question"][:] == ["2 + 2?"] and dropped == 0
-
-
-def test_messages_without_a_system_message_get_the_runs():
-    shows = {"role": "user", "content": "2 + 2? Use <reasoning></reasoning><answer></answer>."}
-    made, _ = asked([USER], [SYSTEM, USER], [shows])
+    made, dropped = make(talk, [USER], [], None, [{"role": "user", "content": " "}])
     ours = {"role": "system", "content": PROMPT_FORMATS["xml"].system}
-    assert made["prompt"][:] == [[ours, USER], [SYSTEM, USER], [shows]]
+    assert made["prompt"][:] == [talk, [ours, USER]] and made["question"][:] == ["2 + 2?"] * 2 and dropped == 3
+    data = load([{"prompt": [{"role": "user", "content": str(n)}], "answer": n} for n in range(20)])
+    assert data.train[0]["prompt"] == f"{data.train[0]['question']}\n"  # without a chat template
 
 
-def test_a_model_without_a_chat_template_gets_messages_as_text():
-    plain = dataclasses.replace(PROMPT_FORMATS["xml"], chat=False)
-    made, _ = asked([SYSTEM, USER], [USER], make_prompt=plain.prompt)
-    assert made["prompt"][:] == ["Be brief.\n2 + 2?\n", plain.opening + "2 + 2?\n"]
-
-
-@pytest.mark.parametrize("cell", [[], None, [{"role": "user", "content": " "}]])
-def test_messages_that_ask_nothing_are_dropped_and_counted(cell):
-    made, dropped = asked([USER], cell)
-    assert made["question"][:] == ["2 + 2?"] and dropped == 1
-
-
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        (
-            [USER, {"role": "assistant", "content": "4"}],
-            "row 1 .*'m.jsonl'.* of the role 'assistant'.*end with the user",
-        ),
-    ],
-)
-def test_messages_that_are_no_prompt_are_one_line(cell, reason):
-    with pytest.raises(UserError, match=reason):
-        asked(cell)
-
-
-def test_rows_may_lack_gold_answers_where_nothing_needs_them():
-    rows = Dataset.from_dict({"question": ["a", "b", " "], "answer": ["7", None, "8"]})
-    made, dropped = dataset.make_prompts(rows, make_prompt, needs_gold=())
-    assert made["answer"][:] == ["7", None] and dropped == 1
-    made, dropped = dataset.make_prompts(rows.remove_columns("answer"), make_prompt, needs_gold=())
-    assert made["answer"][:] == [None, None] and dropped == 1
-    with pytest.raises(
-        UserError, match=r"no column 'answer'.*or do without correctness_reward_func and eval_num_samples"
-    ):
-        needs = ("correctness_reward_func", "eval_num_samples")
-        dataset.make_prompts(rows.remove_columns("answer"), make_prompt, needs_gold=needs)
-    with pytest.raises(UserError, match="answer_column: dataset has no column 'gold'"):
-        dataset.make_prompts(rows, make_prompt, answer_column="gold", needs_gold=())
-
-
-# --- Several data sets ---------------------------------------------------------------------------------------------
-
-
-def prepare(source, eval_source=(), style=PROMPT_FORMATS["xml"], **settings):
-    given = dict(
-        question_column="question", answer_column="answer", dataset_split="train", eval_split="test",
-        eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, dataset_name=["a", "b"],
-        eval_dataset_name=None,
-    )  # fmt: skip
-    tokenize = lambda prompts: [[0]] * len(prompts)  # noqa: E731
-    return dataset.prepare(source, dict(eval_source), SimpleNamespace(**{**given, **settings}), style, [], tokenize, 7)
-
-
-def table(name, count, **columns):
-    asked = [f"{name} {number}?" for number in range(count)]
-    return Dataset.from_dict({"question": asked, "answer": ["7"] * count, **columns})
-
-
-def test_each_data_set_holds_out_what_it_would_alone():
-    sets = {"a": {"train": table("a", 60)}, "b": {"train": table("b", 30), "test": table("b test", 9)}}
-    data = prepare(sets)
-    alone = [prepare({label: sets[label]}, dataset_name=label) for label in sets]
-    for rows, whole in (("train", data.train), ("held_out", data.held_out)):
-        assert whole["question"][:] == [text for each in alone for text in getattr(each, rows)["question"]]
-    assert Counter(data.train["source"]) == {"a": 54, "b": 30} and data.available == 6 + 9
-    assert "source" not in alone[0].train.column_names
-
-
-def test_a_question_held_out_by_one_set_is_trained_on_in_none():
-    data = prepare({"a": {"train": table("x", 40)}, "b": {"train": table("x", 70)}})
-    assert not set(data.held_out["question"]) & set(data.train["question"]) and data.overlap > 0
-
-
-def test_several_sets_of_held_out_questions():
-    tests = {"x": {"train": table("x", 5)}, "y": {"test": table("y", 6), "train": table("no", 3)}}
-    data = prepare({"a": {"train": table("a", 20)}}, tests, dataset_name="a", eval_dataset_name=["x", "y"])
-    assert Counter(data.held_out["source"]) == {"x": 5, "y": 6} and len(data.train) == 20
-    alone = prepare({}, tests, eval_dataset_name=["x", "y"], eval_only=True)
-    assert alone.held_out["question"][:] == data.held_out["question"][:]
+@pytest.mark.parametrize("cell", [[USER, {"role": "assistant", "content": "4"}], [{"role": "user"}], ["2 + 2?"]])
+def test_a_list_that_is_no_conversation_is_one_line_with_its_place(cell):
+    with pytest.raises(UserError, match=r"question_column: row 1 of training data 'm.jsonl' .*(message|the user's)"):
+        make(cell)

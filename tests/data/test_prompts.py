@@ -109,14 +109,6 @@ def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected
     assert expected in str(caught.value) and next(iter(settings)) in str(caught.value)
 
 
-def test_a_formats_fields_can_be_set_by_recipe_or_flag(tmp_path):
-    (tmp_path / "own.yaml").write_text("system_prompt: |\n  Be brief.\nquestion_template: '<q>{question}</q>'\n")
-    argv = ["--use_cpu", "true", "--report_to", "none", "--config", "own.yaml", "--prompt_format", "think"]
-    chosen = prompts.choose(PROMPT_FORMATS, configure(train_grpo.HYPERPARAMETERS, argv).script)
-    assert (chosen.system, chosen.question) == ("Be brief.\n", "<q>{question}</q>")
-    assert chosen.completion == THINK.completion
-
-
 def test_exemplars_earn_every_reward():
     from rewards import GIST_REWARDS, REWARD_FUNCS
 
@@ -133,12 +125,13 @@ def test_tokenized_prompts_end_where_the_assistant_begins(tokenizer):
 
 def test_exemplars_of_a_recipe_replace_ours():
     listed = [{"question": "1 + 1?", "reasoning": "1 + 1 = 2", "answer": 2}]
-    assert prompts.exemplars(SimpleNamespace(exemplars=listed), EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
-    config = configure(
-        train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--num_shots", "1", "--exemplars", json.dumps(listed[0])]
-    )
-    assert prompts.exemplars(config.script, EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
+    argv = ["--use_cpu", "true", "--num_shots", "1", "--exemplars", json.dumps(listed[0])]
+    given = configure(train_grpo.HYPERPARAMETERS, argv).script
+    assert prompts.exemplars(given, EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
     assert prompts.exemplars(SimpleNamespace(exemplars=None), EXEMPLARS) is EXEMPLARS
+    for broken in ([{"question": "1 + 1?"}], ["1 + 1?"]):
+        with pytest.raises(UserError, match=r"exemplars: .*write each with three texts"):
+            prompts.exemplars(SimpleNamespace(exemplars=broken), EXEMPLARS)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +139,25 @@ def test_exemplars_of_a_recipe_replace_ours():
     [
         ("{reasoning} \\boxed{{answer}}", "boxed"),
         ("{reasoning}\nFinal: {answer}\n", "final"),
-        ("{reasoning}\n#### {answer}", "hash"),
         ("<think>{reasoning}</think>\n<result>\n{answer}\n</result>", "<result> {answer}</result>"),
     ],
 )
-def test_a_template_without_tags_says_where_the_answer_is(template, pattern):
-    chosen = prompts.choose(PROMPT_FORMATS, script(completion_template=template))
-    assert chosen.pattern == pattern
+def test_a_template_without_answer_tags_needs_its_pattern(template, pattern):
+    chosen = prompts.choose(PROMPT_FORMATS, script(completion_template=template, answer_pattern=pattern))
     assert extract_answer(chosen.answered("3 * 4 = 12", "-1/2"), chosen.pattern) == "-1/2"
+    with pytest.raises(UserError, match="set another answer_pattern"):
+        prompts.choose(PROMPT_FORMATS, script(completion_template=template))
+
+
+@pytest.mark.parametrize("pattern", ["boxed", "hash", "final", "Result: {answer}"])
+def test_another_pattern_asks_for_the_answer_in_its_form(pattern):
+    chosen = prompts.choose(PROMPT_FORMATS, script(answer_pattern=pattern))
+    assert extract_answer(chosen.answered("3 * 4 = 12", "12"), pattern) == "12"
+    assert chosen.system in dataclasses.replace(chosen, chat=False).prompt("2 + 2?") and "..." in chosen.system
+
+
+def test_examples_go_between_a_conversations_system_message_and_the_rest():
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+    assert [message["role"] for message in XML.prompt(talk, EXEMPLARS[:1])] == ["system", "user", "assistant", "user"]
+    plain = dataclasses.replace(XML, chat=False)
+    assert plain.prompt(talk) == "Be brief.\n2 + 2?\n" and plain.prompt(talk[1:]) == f"{SYSTEM_PROMPT}2 + 2?\n"

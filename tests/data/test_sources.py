@@ -1,6 +1,8 @@
-"""grpo/data/sources.py: every source gives the same rows, and what cannot be read is named with its place."""
+"""grpo/data/sources.py: every source gives the same rows, and what cannot be read is one line with its place."""
 
+import gzip
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,154 +10,144 @@ from datasets import Dataset, DatasetDict
 from helpers_runs import ROWS
 
 from grpo.core.errors import UserError
-from grpo.data import dataset, sources
-from train_grpo import PROMPT_FORMATS
+from grpo.data import sources
+
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
-def write_everywhere(directory, rows):
-    """The same rows in every format that is read; yields names for `load_source`."""
-    directory.mkdir(exist_ok=True)
-    (directory / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (directory / "r.json").write_text(json.dumps(rows, indent=2))
-    pd.DataFrame(rows).to_csv(directory / "r.csv", index=False)
-    pd.DataFrame(rows).to_parquet(directory / "r.parquet")
-    Dataset.from_list(rows).save_to_disk(directory / "saved")
-    DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:3])).save_to_disk(directory / "splits")
-    return [str(directory / name) for name in ("r.jsonl", "r.json", "r.csv", "r.parquet", "saved", "splits")]
+def clone(directory):
+    """As `git clone` leaves a data set of the Hub: a card that names a configuration, and its files."""
+    (directory / "data").mkdir(parents=True)
+    splits = "\n".join(f"  - split: {name}\n    path: data/{name}-*" for name in ("train", "test"))
+    (directory / "README.md").write_text(f"---\nconfigs:\n- config_name: main\n  data_files:\n{splits}\n---\n")
+    for name in ("train", "test"):
+        pd.DataFrame(ROWS).to_parquet(directory / "data" / f"{name}-00000-of-00001.parquet")
 
 
-def test_every_source_gives_the_same_rows(tmp_path):
-    for name in write_everywhere(tmp_path, ROWS):
-        rows = sources.take_split(sources.load_source(name), "train")
-        made, dropped = dataset.make_prompts(rows, PROMPT_FORMATS["xml"].prompt)
-        assert dropped == 0 and made["question"] == [row["question"] for row in ROWS], name
-        assert made["answer"][:3] == ["4", "5", "6"] and made["prompt"][0][1]["content"] == "What is 2 + 2?"
+WRITERS = {
+    "r.jsonl": lambda path: path.write_text(LINES),
+    "UPPER.JSONL": lambda path: path.write_text(LINES),
+    "odd [1]* name.jsonl": lambda path: path.write_text(LINES),
+    "windows.jsonl": lambda path: path.write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode()),
+    "r.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES.encode())),
+    "array.json": lambda path: path.write_text(json.dumps(ROWS, indent=2)),
+    "lines.json": lambda path: path.write_text(LINES),
+    "r.csv": lambda path: pd.DataFrame(ROWS).to_csv(path, index=False),
+    "r.csv.gz": lambda path: pd.DataFrame(ROWS).to_csv(path, index=False),
+    "r.parquet": lambda path: pd.DataFrame(ROWS).to_parquet(path),
+    "saved": lambda path: Dataset.from_list(ROWS).save_to_disk(path),
+    "splits": lambda path: DatasetDict(train=Dataset.from_list(ROWS)).save_to_disk(path),
+    "openai/gsm8k": clone,
+}
 
 
-def test_files_with_bom_crlf_and_blank_lines_read_as_others(tmp_path):
-    lines = "\r\n".join(json.dumps(row) for row in ROWS[:2])
-    (tmp_path / "r.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.encode() + b"\r\n\r\n")
-    assert sources.load_source(str(tmp_path / "r.jsonl"))["train"].to_list() == ROWS[:2]
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_source_gives_the_same_rows(name):
+    WRITERS[name](Path(name))
+    splits = sources.load_source(name, "main")
+    assert splits["train"].to_list() == ROWS and ("test" in splits) == ("/" in name)
 
 
-def test_a_line_separator_inside_a_string_does_not_end_the_line(tmp_path):
-    (tmp_path / "r.jsonl").write_text('{"question": "a\u2028b", "answer": "#### 1"}\n', encoding="utf-8")
-    assert sources.load_source(str(tmp_path / "r.jsonl"))["train"]["question"] == ["a\u2028b"]
+def test_rows_in_memory_are_a_source():
+    rows = Dataset.from_list(ROWS)
+    assert sources.load_source(rows)["train"] is rows
+    frame = pd.DataFrame({"question": ["a", "b"], "answer": [1, None]}, index=[7, 8])
+    assert sources.load_source(frame)["train"].to_list() == [
+        {"question": "a", "answer": 1.0},
+        {"question": "b", "answer": None},
+    ]
+
+
+def test_a_file_may_mix_numbers_and_texts_and_lack_some(write_jsonl):
+    path = write_jsonl([{"question": "a", "answer": 1}, {"question": "b", "answer": "2 apples"}, {"question": "c"}])
+    assert sources.load_source(path)["train"]["answer"][:] == [1, "2 apples", None]
+
+
+def test_cells_of_a_csv_file_stay_as_they_are_written():
+    text = 'question,answer\n"What, ""then""\nis 1?",18\nNA,\nnull,007\n'
+    Path("r.csv").write_text(text)
+    rows = sources.load_source("r.csv")["train"]
+    assert rows["question"][:] == ['What, "then"\nis 1?', "NA", "null"] and rows["answer"][:] == ["18", "", "007"]
+
+
+BROKEN = {
+    "broken.jsonl": (b'{"question": "a"}\n\n{"question', "line 3 is broken JSON"),
+    "broken.json": (b'[{"question": "a"}, {"question', "position"),
+    "latin.jsonl": (b'{"question": "caf\xe9 1", "answer": 1}\n', "UTF8"),
+    "latin.csv": (b"question,answer\ncaf\xe9,1\n", "utf-8"),
+    "ragged.csv": (b"question,answer\na,1\nb,2,3\n", "Expected 2 fields in line 3, saw 3"),
+    "commas.csv": (b"question,answer\nWhat is 1, 2?,3\n", "quote texts that contain commas"),
+    "broken.parquet": (b"PAR1", "Parquet"),
+    "empty.jsonl": (b"", "holds no rows"),
+    "empty.csv": (b"", "holds no rows"),
+    "header.csv": (b"question,answer\n", "holds no rows"),
+    "notes.txt": (b"a", "is not a .jsonl"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_cannot_be_read_is_one_line_with_the_place(name):
+    content, expected = BROKEN[name]
+    Path(name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        sources.load_source(name)
+    assert repr(name) in str(caught.value) and expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "/missing/dir", "a/b/c", "missing.jsonl.gz"])
+def test_missing_paths_are_not_looked_for_on_the_hub(name):
+    with pytest.raises(UserError, match=f"eval_dataset_name: '{name}' cannot be read: .*does not exist"):
+        sources.load_source(name, setting="eval_dataset_name")
+
+
+@pytest.mark.parametrize("table", [pd.DataFrame({"question": []}), [{"question": "a"}]])
+def test_what_is_no_table_in_memory_is_one_line(table):
+    with pytest.raises(UserError, match=r"'rows in memory' (holds no rows|cannot be read: a list is not a table)"):
+        sources.load_source(table)
+
+
+def test_the_hub_is_asked_for_a_configuration(monkeypatch):
+    asked = []
+
+    def load(name, config=None):
+        asked.append((name, config))
+        if config is None:
+            raise ValueError("Config name is missing.\nPlease pick one among the available configs: ['main', 'x']")
+        return DatasetDict(train=Dataset.from_list(ROWS))
+
+    monkeypatch.setattr(sources.datasets, "load_dataset", load)
+    sources.load_source("openai/gsm8k:socratic", "main"), sources.load_source("openai/other", "main")
+    assert asked == [("openai/gsm8k", "socratic"), ("openai/other", "main")]
+    with pytest.raises(UserError, match=r"'main', 'x'.*write it after the id: openai/gsm8k:NAME"):
+        sources.load_source("openai/gsm8k")
+
+
+def test_without_a_network_a_set_of_the_hub_is_one_line():
+    with pytest.raises(UserError, match=r"'openai/gsm8k' cannot be read: .*Hub.*use a local file"):
+        sources.load_source("openai/gsm8k", "main")
 
 
 @pytest.mark.parametrize(
     ("spec", "count"),
-    [
-        ("train", 40),
-        ("train[:7]", 7),
-        ("train[-5:]", 5),
-        ("train[10%:20%]", 4),
-        ("train[:1]+train[5:7]", 3),
-        ("train[30:99]", 10),
-    ],
+    [("train", 40), ("train[:7]", 7), ("train[-5:]", 5), ("train[10%:20%]", 4), ("train[30:99]", 10)],
 )
 def test_slices(spec, count):
     assert len(sources.take_split({"train": Dataset.from_list(ROWS)}, spec)) == count
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("broken.jsonl", b'{"question": "a"}\n{"question', "line 2: broken JSON"),
-        ("lines.json", b'{"question": "a"}\n{"question": "b"}\n', "one object a line; rename it to .jsonl"),
-        ("ragged.csv", b"question,answer\na,1\nb,2,3\n", "Expected 2 fields in line 3, saw 3"),
-        ("latin.csv", "question,answer\ncaf\xe9,1\n".encode("latin-1"), "save it as UTF-8"),
-        ("semicolons.csv", b"question;answer\na;1\n", "separate columns by commas"),
-        ("no.parquet", b"PAR1", "arquet"),
-        ("empty.csv", b"", "holds no rows"),
-    ],
-)
-def test_bad_files_are_named_with_the_place(tmp_path, name, content, expected):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        sources.load_source(str(tmp_path / name))
-    assert name in str(caught.value) and expected in str(caught.value) and "\n" not in str(caught.value)
+@pytest.mark.parametrize("spec", ["validation", "train[40:]", "train[a]"])
+def test_a_split_that_is_not_there_is_one_line_with_those_that_are(spec):
+    with pytest.raises(UserError, match=r"^dataset_split: .*train \(40 rows\)"):
+        sources.take_split({"train": Dataset.from_list(ROWS)}, spec)
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "/missing/dir", "a/b/c"])
-def test_missing_paths_are_not_looked_for_on_the_hub(name):
-    with pytest.raises(UserError) as caught:
-        sources.load_source(name)
-    assert name in str(caught.value)
-
-
-def test_rows_in_memory_may_mix_answers_and_lack_some():
-    frame = pd.DataFrame({"question": ["a", "b", "c"], "answer": [1, "2", None]})
-    rows = sources.load_source(frame)["train"]
-    assert rows["answer"][:] == ["1", "2", None] and sources.load_source(rows)["train"] is rows
-
-
-def test_a_file_may_mix_numbers_and_texts(tmp_path):
-    (tmp_path / "r.jsonl").write_text('{"question": "a", "answer": 1}\n{"question": "b", "answer": "2 apples"}\n')
-    assert sources.load_source(str(tmp_path / "r.jsonl"))["train"]["answer"][:] == ["1", "2 apples"]
-
-
-@pytest.mark.parametrize(
-    ("table", "reason"),
-    [
-        (pd.DataFrame({"question": []}), "are empty"),
-        ([{"question": "a"}], "list is not a table"),
-    ],
-)
-def test_what_is_no_table_is_one_line(table, reason):
-    with pytest.raises(UserError, match=reason):
-        sources.load_source(table)
-
-
-# --- The Hub, imitated ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """datasets.load_dataset as it answers for a set with two configurations; records what was asked for."""
-    asked = []
-
-    def load(name, config=None):
-        asked.append((name, config))
-        known = ["main", "socratic"]
-        if config is None:
-            raise ValueError(f"Config name is missing.\nPlease pick one among the available configs: {known}\nExample")
-        if config not in known:
-            raise ValueError(f"BuilderConfig '{config}' not found. Available: {known}")
-        return DatasetDict(train=Dataset.from_list(ROWS))
-
-    monkeypatch.setattr(sources.datasets, "load_dataset", load)
-    return asked
-
-
-@pytest.mark.parametrize("config", [None, "mian"])
-def test_a_hub_set_lists_the_configurations_it_has(hub, config):
-    with pytest.raises(
-        UserError, match=r"eval_dataset_name: 'openai/gsm8k' .*\['main', 'socratic'\].*gsm8k:NAME"
-    ) as caught:
-        sources.load_source("openai/gsm8k", config, "eval_dataset_name")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_configuration_after_the_id_goes_before_the_others(hub):
-    found = sources.load_sources(["openai/gsm8k:socratic", "openai/other"], "main")
-    assert hub == [("openai/gsm8k", "socratic"), ("openai/other", "main")] and list(found) == ["gsm8k", "other"]
-
-
-# --- Several data sets ---------------------------------------------------------------------------------------------
-
-
-def test_joined_rows_have_all_columns_and_text_if_types_differ():
+def test_joined_rows_have_all_columns_their_source_and_text_if_types_differ():
     one = Dataset.from_dict({"question": ["a"], "level": [3], "only": [True], "empty": [None]})
-    other = Dataset.from_dict({"level": ["hard"], "question": ["b"], "empty": [["x"]]})
-    assert sources.join({"one": one, "other": other}).to_list() == [
-        {"question": "a", "level": "3", "only": True, "empty": None},
-        {"question": "b", "level": "hard", "only": None, "empty": ["x"]},
+    other = Dataset.from_dict({"level": ["hard"], "question": ["b"], "empty": [["x"]], "source": ["mine"]})
+    assert sources.join({"data/one.csv": one, "other": other}).to_list() == [
+        {"question": "a", "level": "3", "only": True, "empty": None, "source": "one"},
+        {"question": "b", "level": "hard", "only": None, "empty": ["x"], "source": "mine"},
     ]
-    assert sources.join({"one": one})["level"][:] == [3]
-
-
-def test_columns_that_cannot_be_joined_are_named():
-    parts = {"one": Dataset.from_dict({"tags": ["x"]}), "other": Dataset.from_dict({"tags": [["x"]]})}
-    with pytest.raises(UserError, match=r"the column 'tags' differs \(Value in one, List in other\); make them alike"):
-        sources.join(parts)
+    assert sources.join({"one": one}) is one
+    with pytest.raises(UserError, match="the column 'level' differs in type"):
+        sources.join({"one": one, "other": Dataset.from_dict({"level": [["hard"]]})})

@@ -61,12 +61,21 @@ def test_checkpoints_and_adapters_of_a_run_are_asked(learned, learned_adapter, c
     assert capfd.readouterr().out.count("Answer: ") == 2
 
 
+def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
+    run = learned.copy("unfinished")
+    (run / "config.json").unlink()
+    assert main(["ask", str(run), QUESTION]) == 2
+    assert f"holds no model (finished); ask its newest checkpoint, {run}/checkpoint-" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         (["nowhere", "2 + 2?"], "ask: 'nowhere' is not a run"),
         (["2 + 2?"], "ask: no finished run in outputs/"),
         ([], "QUESTION"),
+        ([""], "ask: there is no question"),
+        (["."], "ask: there is no question; write it in quotes after ."),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(words, named, capfd):

@@ -11,7 +11,7 @@ VOID = {"meta", "br", "hr", "link", "img", "input"}
 
 def summary(lenient, strict):
     shares = {"accuracy_lenient": lenient, "accuracy_strict": strict, "format_strict": 0.25, "format_soft": 0.5}
-    shares |= {"truncated": 0.125, "maj_k": 0.375, "pass_k": 0.75, "pass_1": 0.3125}
+    shares |= {"truncated": 0.125, "maj_k": 0.375, "pass_k": 0.75}
     bounds = {f"{key}_{end}": shares[key] + add for key in shares for end, add in (("low", -0.0625), ("high", 0.0625))}
     return {"n": 8, "k": 4, **shares, **bounds, "mean_length": 31.25, "seconds": 1.5}
 

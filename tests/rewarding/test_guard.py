@@ -1,23 +1,23 @@
 """Rewards that fail exclude rows, and change nothing for the others."""
 
+import ast
+import asyncio
 import json
 import math
 import os
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 from helpers_commands import command
 from helpers_runs import ROOT
 from helpers_trainer import largest_difference, rewards_by_sum, trained
 from trl import GRPOTrainer
+from trl.trainer.utils import is_async_callable
 
 import train_grpo
-from grpo.core.errors import UserError
-from grpo.rewarding.guard import DESCRIBED, LARGEST, Faults, RewardGuard, guarded
+from grpo.rewarding.guard import DESCRIBED, LARGEST, NOT_FINITE, RAISED, RewardGuard
 from grpo.training.trainer import LeanGRPOTrainer
 
 MANY = {"max_faulty_rewards": 1.0}  # more than in a real run: their number is not what a test is about
@@ -59,7 +59,12 @@ def columns(count, **more):
 # --- A single reward's values
 
 
-def test_rows_at_fault_are_found_the_others_scored_alone():
+@pytest.fixture
+def guard(tmp_path):
+    return RewardGuard(tmp_path, 1.0)
+
+
+def test_rows_at_fault_are_found_the_others_scored_alone(guard):
     seen = []
 
     def reward(prompts, answer, whole, trainer_state, **kwargs):
@@ -70,37 +75,55 @@ def test_rows_at_fault_are_found_the_others_scored_alone():
 
     state, whole = object(), [1, 2, 3]  # three of something, for four rows
     given = columns(4, answer=["a", "bb", "ccc", "dddd"], whole=whole, trainer_state=state)
-    faults = Faults()
-    assert guarded("reward", reward, faults)(**given) == [1.0, 2.0, 0.0, 4.0]
-    assert faults.rows == {2} and not faults.nonfinite
-    (fault,) = faults.described
+    assert guard.guarded("reward", reward)(**given) == [1.0, 2.0, RAISED, 4.0]
+    (fault,) = guard.faults
     assert (fault["row"], fault["question"], fault["completion"]) == (2, "question 2", "answer 2")
     assert fault["fault"] == "KeyError: 'two'" and "raise KeyError" in fault["traceback"]
     assert [len(prompts) for prompts, *_ in seen] == [4, 1, 1, 1, 1] and seen[2][:2] == (["question 1"], ["bb"])
     assert all(one[2] is whole and one[3] is state for one in seen)
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_is_no_fault(raised):
+def test_rows_of_an_async_reward_are_tried_again_all_at_once(guard):
+    """Where its server is down, a rollout takes one more timeout and not one for each row."""
+    waiting, most = 0, []
+
+    async def down(prompts, **kwargs):
+        nonlocal waiting
+        waiting += 1
+        most.append(waiting)
+        await asyncio.sleep(0.02)
+        waiting -= 1
+        if "question 2" not in prompts or len(prompts) > 1:
+            raise ConnectionError("refused")
+        return [1.0]
+
+    reward = guard.guarded("down", down)
+    assert is_async_callable(reward)
+    assert asyncio.run(reward(**columns(64))) == [RAISED] * 2 + [1.0] + [RAISED] * 61
+    assert max(most) == 64 and len(most) == 65 and len(guard.faults) == DESCRIBED
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, RuntimeError("CUDA out of memory")])
+def test_interruptions_and_full_devices_are_no_fault(raised, guard):
     def reward(**kwargs):
         raise raised
 
-    with pytest.raises(raised):
-        guarded("reward", reward, Faults())(**columns(2))
+    with pytest.raises(raised if isinstance(raised, type) else RuntimeError):
+        guard.guarded("reward", reward)(**columns(2))
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf, 2 * LARGEST])
-def test_values_that_are_not_finite_leave_their_row_out(value):
-    values = guarded("mine", lambda **kwargs: [1.0, value, None, 2.0], faults := Faults())(**columns(4))
-    assert values == [1.0, 0.0, None, 2.0] and faults.rows == faults.nonfinite == {1}
-    assert "it returned" in faults.described[0]["fault"]
+@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf, 2 * LARGEST])
+def test_values_that_are_not_finite_leave_their_row_out(value, guard):
+    values = guard.guarded("mine", lambda **kwargs: [1.0, value, None, 2.0])(**columns(4))
+    assert values == [1.0, NOT_FINITE, None, 2.0] and "it returned" in guard.faults[0]["fault"]
 
 
-def test_a_result_of_the_wrong_length_ends_the_run(tmp_path):
-    guarded("short", lambda **kwargs: [1.0], faults := Faults())(**columns(2))
-    trainer = SimpleNamespace(accelerator=SimpleNamespace(process_index=0), reward_funcs=[])
-    with pytest.raises(UserError, match="short returned 1 values for 2 completions"):
-        RewardGuard(tmp_path, 1.0).exclude(trainer, torch.ones(2, 2), faults, **columns(2))
+@pytest.mark.parametrize("result", [[1.0], "ab", 1.0, ["1", "2"], None])
+def test_a_result_that_is_no_list_of_numbers_is_a_fault_of_all_rows(result, guard):
+    assert guard.guarded("odd", lambda completions, **kwargs: result if len(completions) > 1 else "c")(
+        **columns(2)
+    ) == [RAISED, RAISED]
+    assert "return a list of 1 numbers (or None), one for each completion" in guard.faults[0]["fault"]
 
 
 # --- In a trainer
@@ -116,7 +139,7 @@ def test_a_fault_has_the_gradient_of_none_in_stock_trl(tiny_model, tmp_path):
     def both_none(completion_ids, **kwargs):
         return [0.5 * value if value is not None else None for value in without(completion_ids, None)]
 
-    def half(completion_ids, **kwargs):
+    async def half(completion_ids, **kwargs):
         return [0.5 * float(sum(ids) % 997) for ids in completion_ids]
 
     settings = {"beta": 0.1, "scale_rewards": "batch"}
@@ -130,11 +153,71 @@ def test_a_fault_has_the_gradient_of_none_in_stock_trl(tiny_model, tmp_path):
     assert sum(fault["row"] is not None for fault in faults_of(tmp_path)) == min(sum(left_out[0]), DESCRIBED)
 
 
+def test_groups_of_a_reward_that_fails_everywhere_are_not_judged(tiny_model, tmp_path):
+    def correctness_reward_func(completions, **kwargs):
+        raise ValueError("it fails")
+
+    _, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=correctness_reward_func, own=MANY)
+    assert log[0]["rewards/left_out"] == 1 and "groups/all_wrong" not in log[0]
+    assert trainer.solved.shape == (4,) and trainer.solved.isnan().all()
+
+
 def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):
     stock, stock_log, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=[none, rewards_by_sum])
     lean, log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[none, rewards_by_sum])
     assert largest_difference(stock, lean) < 1e-5 and log[0]["reward"] == stock_log[0]["reward"]
     assert "rewards/left_out" not in log[0] and not (tmp_path / "faults.jsonl").exists()
+
+
+TWO_PROCESSES = """
+import math, os, sys
+from pathlib import Path
+sys.path[:0] = [{root!r}, {helpers!r}]
+from accelerate import PartialState
+from helpers_trainer import rewards_by_sum, trained
+from grpo.training.trainer import LeanGRPOTrainer
+
+def fails(completion_ids, **kwargs):
+    if os.environ["RANK"] == "1" and len(completion_ids) == 1 and sum(completion_ids[0]) % 2:
+        raise ValueError("planted")
+    if os.environ["RANK"] == "1" and len(completion_ids) > 1:
+        raise ValueError("planted")
+    return [1.0] * len(completion_ids)
+
+def odd(completion_ids, **kwargs):
+    values = rewards_by_sum(completion_ids)
+    values[0] = math.nan if os.environ["RANK"] == "0" else None
+    return values
+
+out = Path({out!r})
+_, log, made = trained(LeanGRPOTrainer, {model!r}, out, reward=[fails, odd], own={{"max_faulty_rewards": 0.1}})
+columns = [made._logs["rewards"][name] for name in ("fails", "odd")]
+lost = [[row for row, value in enumerate(column) if math.isnan(value)] for column in columns]
+print(f"rank {{made.accelerator.process_index}}: {{lost}} {{made.guard.excess}}", flush=True)
+if made.accelerator.is_main_process:
+    print(log[0]["rewards/left_out"] * 32, log[0]["rewards/nonfinite"] * 32, flush=True)
+PartialState().wait_for_everyone()
+made.accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_exclude_the_same_rows_from_every_reward(tiny_model, tmp_path):
+    script = tmp_path / "two.py"
+    paths = {"root": str(ROOT), "helpers": str(ROOT / "tests" / "helpers"), "out": str(tmp_path / "out")}
+    script.write_text(TWO_PROCESSES.format(**paths, model=tiny_model))
+    done = command(script, processes=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("rank ")]
+    assert len(ranks) == 2 and ranks[0] == ranks[1]
+    of_fails, of_odd = ast.literal_eval(ranks[0].partition("]]")[0] + "]]")
+    first, *others = of_fails  # row 0 of process 0, and about half of process 1's
+    assert first == 0 and all(row >= 16 for row in others) and 2 < len(others) < 16
+    assert of_odd == sorted({*of_fails, 16})  # None from one reward keeps its meaning
+    assert "% of the rows of step 1 were excluded (first: " in ranks[0]
+    left_out, nonfinite = next(line for line in done.stdout.splitlines() if line.endswith(" 1.0")).split()
+    assert float(left_out) == len(of_fails) and float(nonfinite) == 1
+    assert {fault["process"] for fault in faults_of(tmp_path / "out")} == {0, 1}
 
 
 # --- As a command

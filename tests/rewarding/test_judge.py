@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from helpers_runs import DEMO
+from helpers_trainer import trained
 
 import train_grpo
 from grpo.core.checklist import Check
 from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge, rows_of
-from rewards import REWARD_FUNCS, XML_COT_FORMAT
+from grpo.training.trainer import LeanGRPOTrainer
+from rewards import REWARD_FUNCS
 
 JUDGE = '''
 def even(text, row):
@@ -42,27 +44,29 @@ def my_tasks(monkeypatch):
 def test_the_built_in_judge_reads_answers_by_its_pattern():
     judge = Judge("boxed")
     assert judge.extract(r"so \boxed{72}.") == "72"
-    assert judge.is_right(r"so \boxed{72.0}.", {"answer": "72"}) and not judge.is_exact(
-        r"\boxed{72.0}", {"answer": "72"}
-    )
-    assert judge.is_exact(r"\boxed{72}", {"answer": "72"})
-    assert not judge.is_right("72", {"answer": None}) and not judge.judges({"question": "?"})
-    assert judge.same(r"\boxed{72}", r"it is \boxed{72.00}") and not judge.same(r"\boxed{72}", r"\boxed{7}")
+    assert judge.verdict(r"so \boxed{72.0}.", {"answer": "72"}) and not judge.verdict(r"\boxed{7}", {"answer": "72"})
+    assert not judge.verdict("72", {"answer": None})
 
 
-def test_a_judge_of_ones_own_gets_text_and_row():
+def test_a_judge_of_ones_own_gets_text_and_row_and_what_it_raises_is_passed_on():
     judge = Judge(function=lambda text, row: text == row["target"], name="mine")
-    assert judge.is_right("7", {"target": "7"}) and judge.judges({}) and not judge.is_right("8", {"target": "7"})
-    text = XML_COT_FORMAT.format(reasoning="r", answer="7")
-    assert judge.is_exact(text, {"target": text}) and not judge.is_exact("7", {"target": "7"})
-
-
-def test_a_judge_that_raises_says_so_once_and_counts_as_wrong(capsys):
-    judge = Judge(function=lambda text, row: row["nothing"], name="mine")
-    assert [judge.is_right(text, {}) for text in ("a", "b")] == [False, False]
-    assert capsys.readouterr().out.count("judge mine raises KeyError") == 1
+    assert judge.verdict("7", {"target": "7"}) and not judge.verdict("8", {"target": "7"})
+    with pytest.raises(KeyError):
+        judge.verdict("7", {})
     with pytest.raises(KeyError):  # a reward's fault, which excludes the row
         REWARD_FUNCS["judge_reward_func"](["a"], judge=judge)
+
+
+@pytest.mark.parametrize(("reward", "asked"), [("judge_reward_func", 16), ("correctness_reward_func", 0)])
+def test_training_asks_once_a_completion_and_only_where_a_reward_does(reward, asked, tiny_model, tmp_path):
+    texts = []
+    judge = Judge(function=lambda text, row: texts.append(text) or len(texts) % 3 > 0, name="mine")
+    chosen = registry.choose([reward], {}, {"judge": judge})
+    columns = {"answer": ["1"] * 40}
+    _, log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=list(chosen.values()), columns=columns)
+    assert len(texts) == asked
+    shares = [log[0][f"groups/{kind}"] for kind in ("all_right", "all_wrong", "mixed")]
+    assert shares == ([0, 0, 1] if asked else [0, 1, 0])
 
 
 def test_the_judge_reward_pays_what_the_judge_finds_right():
@@ -82,11 +86,11 @@ def test_rows_are_the_columns_of_this_length():
 def test_the_runs_rewards_follow_its_judge_and_pattern():
     follow = {"answer_pattern": "boxed", "judge": Judge("boxed")}
     names = ["correctness_reward_func", "int_reward_func", "judge_reward_func"]
-    rewards = registry.choose(names, None, None, follow, allow_custom=False)
+    rewards = registry.choose(names, {}, follow)
     values = [reward([r"so \boxed{72}"], answer=["72"]) for reward in rewards.values()]
     assert values == [[2.0], [0.5], [2.0]] and list(rewards) == names
     assert pickle.loads(pickle.dumps(rewards["int_reward_func"]))([r"\boxed{7}"]) == [0.5]
-    usual = registry.choose(names, None, None, {"answer_pattern": "xml"}, allow_custom=False)
+    usual = registry.choose(names, {}, {"answer_pattern": "xml"})
     assert usual["correctness_reward_func"] is REWARD_FUNCS["correctness_reward_func"]
 
 
@@ -105,7 +109,8 @@ def test_preflight_tries_a_judge_of_ones_own():
     assert judged(lambda text, row: True).status == "warning"
     assert judged(lambda text, row: False).remedy.startswith("it does not tell the gold answer from a wrong one")
     assert judged(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
-    assert "returns 0.5" in judged(lambda text, row: 0.5).finding
+    for odd in (None, 0.5, "yes"):
+        assert f"it returned {odd!r}; let it" in judged(lambda text, row, odd=odd: odd).finding
     assert judged(lambda text, row: row["x"]).finding == "mine raises KeyError: 'x'"
 
 
@@ -119,9 +124,8 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
     records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
     assert [record["lenient"] for record in records] == [len(r["completion"].split()) % 2 == 0 for r in records]
     summary = json.loads(Path("run/eval_after.json").read_text())
-    assert summary["pass_1"] == sum(len(text.split()) % 2 == 0 for record in records for text in record["samples"]) / (
-        2 * len(records)
-    )
+    even = [[len(text.split()) % 2 == 0 for text in record["samples"]] for record in records]
+    assert summary["pass_k"] == sum(map(any, even)) / len(records)
     assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.either"
 
 

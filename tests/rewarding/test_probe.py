@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from rich.console import Console
 
+from grpo.rewarding import probe
 from grpo.rewarding.probe import about_rewards, matrix, perturbed, try_rewards
 from rewards import GIST_REWARDS, REWARD_FUNCS
 from train_grpo import PROMPT_FORMATS
@@ -70,8 +71,6 @@ def test_a_reward_that_tells_nothing_apart_is_named():
     found = checks(try_out(constant=constant, int_reward_func=REWARD_FUNCS["int_reward_func"]))
     assert found["reward constant"].status == "warning" and "reward int" not in found
     assert found["reward constant"].finding == "gives 1 to every test completion"
-    explained = about_rewards(try_out(constant=constant), {"constant": 1.0}, explained={"constant"})
-    assert [check.name for check in explained] == ["all rewards"]
     alone = checks(try_out(constant=constant))["all rewards"]
     assert alone.status == "warning" and "nothing can be learned" in alone.remedy
 
@@ -86,11 +85,26 @@ def test_a_reward_that_raises_is_an_error_that_says_what():
     assert "all rewards" not in checks(try_out(broken=broken))
 
 
-def test_what_is_no_finite_number_is_an_error():
-    odd = float("nan")
-    found = checks(try_out(odd=lambda completions, **kwargs: [1.0, odd, 1.0, 1.0, 1.0], **FIVE))
-    assert found["reward odd"].status == "error" and str(odd) in found["reward odd"].finding
+@pytest.mark.parametrize("result", [[1.0, float("nan"), 1.0, 1.0, 1.0], [1.0], "words"])
+def test_what_is_no_list_of_finite_numbers_is_an_error(result):
+    found = checks(try_out(odd=lambda completions, **kwargs: result, **FIVE))
+    assert found["reward odd"].status == "error" and f"it returned {result!r}" in found["reward odd"].finding
     assert found["all rewards"].status == "ok"
+
+
+def test_a_reward_without_kwargs_is_an_error_with_the_remedy():
+    found = checks(try_out(mine=lambda completions: [1.0] * len(completions)))["reward mine"]
+    assert found.status == "error" and "got an unexpected keyword argument" in found.finding
+    assert found.remedy == "add **kwargs to its parameters"
+
+
+def test_a_slow_async_reward_is_a_warning(monkeypatch):
+    async def slow(completions, **kwargs):
+        await asyncio.sleep(9)
+
+    monkeypatch.setattr(probe, "PATIENCE", 0.01)
+    found = checks(try_out(slow=slow))["reward slow"]
+    assert found.status == "warning" and found.finding == "no answer within 0.01 seconds"
 
 
 def test_async_rewards_are_tried_also_inside_an_event_loop():
@@ -111,7 +125,7 @@ def test_async_rewards_are_tried_also_inside_an_event_loop():
         return try_out(**rewards)
 
     for tried in (try_out(**rewards), asyncio.run(in_a_notebook())):
-        assert "it was cancelled" in checks(tried)["reward cancelled"].finding
+        assert "CancelledError" in checks(tried)["reward cancelled"].finding
         assert tried["later"]["empty"] == 0.0 and tried["later"]["perfect"] > 10
         found = checks(tried)["reward broken"]
         assert found.status == "error" and "KeyError: 'server'" in found.finding
@@ -125,3 +139,29 @@ def test_without_a_gold_answer_rewards_are_tried_on_the_format():
     found = checks(tried)["all rewards"]
     assert found.status == "ok" and "in the format earns 0.5, no tags earns 0" in found.finding
     assert checks(try_rewards({"constant": constant}, row, "", XML, str.split))["all rewards"].status == "warning"
+
+
+# --- In an evaluation
+
+ROWS = [{"prompt": "1 + 1?", "question": "1 + 1?", "level": 1}, {"prompt": "2?", "question": "2?", "level": 2}]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_columns_are_those_that_trl_passes(chat):
+    columns = probe.columns_of(ROWS, ["a", "b"], [[1], [2, 3]], chat)
+    assert columns["prompts"] == ["1 + 1?", "2?"] and columns["level"] == [1, 2] and "prompt" not in columns
+    assert columns["completions"][1] == ([{"role": "assistant", "content": "b"}] if chat else "b")
+    assert columns["completion_ids"] == [[1], [2, 3]] and columns["trainer_state"].global_step == 0
+    assert columns["log_metric"]("any", 1.0) is None
+
+
+def test_a_reward_that_fails_on_a_row_is_excluded_there(capsys):
+    def fails(completions, **kwargs):
+        return [1.0 if text == "a" else 1 / 0 for text in completions]
+
+    async def twos(completions, **kwargs):
+        return [2.0] * len(completions)
+
+    columns = probe.columns_of(ROWS, ["a", "b"], [[1], [2]], chat=False)
+    assert probe.scores({"fails": fails, "twos": twos}, columns) == {"fails": [1.0, None], "twos": [2.0, None]}
+    assert "rewards fail on 1 of 2 answers" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What each reward weighs, by stage and by success, also after a resume."""
+"""grpo/rewarding/weighting.py: what each reward weighs, by stage and by success, also after a resume."""
 
 import json
 import math
@@ -11,11 +11,14 @@ import helpers_runs
 import pytest
 import torch
 from helpers_resume import without_clock
+from helpers_runs import ROOT
 from transformers import TrainerState
 
 import train_grpo
+from grpo.config.configure import configure
+from grpo.core.errors import UserError
 from grpo.core.settings import Stage
-from grpo.rewarding.weighting import RewardWeights, adapted
+from grpo.rewarding.weighting import RewardWeights, adapted, read_stages, settings_of_stages
 
 # --- The rule
 
@@ -26,7 +29,6 @@ from grpo.rewarding.weighting import RewardWeights, adapted
         (1.0, [0, 0, 0, 0], 0.0, 1.2),
         (1.0, [2, 2, 2, 2, 0], 0.0, 1.0),  # 0.8 is not above 0.8
         (1.0, [2] * 9 + [0], 0.0, 0.9),
-        (1.0, [], 0.0, 1.0),  # no value, no news
         (1.0, [0.5] * 4, 0.5, 1.2),  # success is a value above the threshold
         (3.9, [0.0], 0.0, 4.0),  # within the bounds
     ],
@@ -50,18 +52,20 @@ class Trainer:
         self._metrics = {"train": defaultdict(list)}
         self.rollouts = []  # the weights that each was scored with
 
+    @property
+    def at_boundary(self):
+        return self._step % (self.args.steps_per_generation * self.num_iterations) == 0
+
     def train(self, callback, state, steps, rewards):
         callback.on_train_begin(self.args, state, None)
         for _ in range(steps):
             callback.on_step_begin(self.args, state, None)
-            for micro in range(self.args.gradient_accumulation_steps):
-                if self._step % (self.args.steps_per_generation * self.num_iterations) == 0:
+            for _ in range(self.args.gradient_accumulation_steps):
+                if self.at_boundary:
                     self.rollouts.append(self.reward_weights.tolist())
                     for name, values in rewards(len(self.rollouts)).items():
                         self._logs["rewards"][name].extend(values)
                 self._step += 1
-                if micro + 1 < self.args.gradient_accumulation_steps:
-                    callback.on_substep_end(self.args, state, None)
             state.global_step += 1
             callback.on_step_end(self.args, state, None)
 
@@ -81,18 +85,19 @@ def wrong(rollout):
 
 
 @pytest.mark.parametrize(
-    ("accumulation", "per_rollout", "iterations", "rollouts"),
-    [(1, 1, 1, 12), (1, 2, 3, 2), (4, 2, 1, 24)],
+    ("accumulation", "per_rollout", "iterations", "changes"),
+    [(1, 1, 1, 12), (1, 2, 3, 2), (4, 2, 1, 12)],
 )
-def test_the_rule_applies_once_a_rollout_in_any_geometry(accumulation, per_rollout, iterations, rollouts):
+def test_the_rule_applies_once_a_rollout(accumulation, per_rollout, iterations, changes):
+    """Or once a step, where several rollouts belong to it."""
     trainer, state = Trainer(accumulation, per_rollout, iterations), started()
     callback = RewardWeights(trainer, script(adaptive=["first"], bounds=(0.25, 1e9)))
     trainer.train(callback, state, 12, wrong)
-    assert len(trainer.rollouts) == rollouts
-    assert state.stateful_callbacks["reward_weights"]["first"] == pytest.approx(1.2**rollouts)
+    assert state.stateful_callbacks["reward_weights"]["first"] == pytest.approx(1.2**changes)
     assert all(second == 1.0 for _, second in trainer.rollouts)
-    if accumulation <= per_rollout:  # else several rollouts belong to one step, and one set of weights to them
-        assert [first for first, _ in trainer.rollouts] == pytest.approx([1.2**n for n in range(rollouts)])
+    each = len(trainer.rollouts) // changes
+    firsts = [first for first, _ in trainer.rollouts]
+    assert firsts == pytest.approx([1.2 ** (n // each) for n in range(len(trainer.rollouts))])
 
 
 def test_missing_values_do_not_count():
@@ -102,13 +107,6 @@ def test_missing_values_do_not_count():
     assert (
         trainer.rollouts[1] == [1.0, pytest.approx(0.9)] and "first" not in state.stateful_callbacks["reward_weights"]
     )
-
-
-@pytest.mark.parametrize(("threshold", "factor"), [(0.0, 1.0), (-0.5, 0.9)])
-def test_all_leaves_penalties_alone_unless_they_can_succeed(threshold, factor):
-    trainer, settings = Trainer(), script(("first", "style_reward_func"), ["all"], threshold)
-    trainer.train(RewardWeights(trainer, settings), started(), 2, lambda _: {"first": [-1.0] * 4, "second": [0.0] * 4})
-    assert trainer.rollouts[1] == pytest.approx([1.2, factor])
 
 
 def test_a_reward_with_a_weight_of_0_or_below_is_not_scaled():
@@ -140,6 +138,84 @@ def test_a_saved_state_goes_on_with_the_same_weights(tmp_path, stop):
     second, state = Trainer(), TrainerState.load_from_json(str(tmp_path / "trainer_state.json"))
     second.train(RewardWeights(second, settings, STAGES), state, 6 - stop, wrong)
     assert first.rollouts + second.rollouts == whole.rollouts
+
+
+# --- Settings
+
+FIRST = {"name": "format", "reward_funcs": ["xmlcount_reward_func", "int_reward_func"], "max_steps": 40}
+SECOND = {"name": "answers", "reward_funcs": ["correctness_reward_func", "int_reward_func"], "max_steps": 80}
+SECOND |= {"reward_weights": [1, 0.5]}
+CPU = ["--use_cpu", "true", "--report_to", "none"]
+
+
+def test_stages_follow_each_other_with_their_own_weights():
+    found = read_stages([FIRST, SECOND])
+    assert [(stage.first_step, stage.last_step) for stage in found] == [(1, 40), (41, 120)]
+    assert found[0].weights == {"xmlcount_reward_func": 1.0, "int_reward_func": 1.0}
+    assert found[1].weights == {"correctness_reward_func": 1.0, "int_reward_func": 0.5}
+    assert [settings_of_stages(found, given)["max_steps"] for given in (-1, 4, 500)] == [120, 4, 500]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"steps": 4},
+        {"max_steps": None},
+        {"max_steps": 0},
+        {"reward_funcs": []},
+        {"reward_funcs": "int_reward_func"},
+        {"reward_weights": [1.0]},
+        {"reward_weights": ["x", 1]},
+    ],
+)
+def test_a_stage_that_is_not_complete_is_named(changed):
+    with pytest.raises(UserError, match=r"stages: stage 2 is .*; write a mapping of name, reward_funcs"):
+        read_stages([FIRST, {**FIRST, **changed}])
+    with pytest.raises(UserError, match="stages: stage 1 is 'format'"):
+        read_stages(["format"])
+
+
+def test_a_recipe_the_script_and_the_command_line_list_stages_alike(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"stages": [FIRST, SECOND]}))  # JSON is YAML
+    first = configure(train_grpo.HYPERPARAMETERS, ["--config", str(recipe), *CPU])
+    second = configure(train_grpo.HYPERPARAMETERS, ["--stages", json.dumps(FIRST), json.dumps(SECOND), *CPU])
+    inline = configure({**train_grpo.HYPERPARAMETERS, "stages": [FIRST, SECOND]}, CPU)
+    assert first.stages == second.stages == inline.stages == read_stages([FIRST, SECOND])
+    assert first.training.max_steps == 120 and first.training.reward_weights == [1.0, 1.0, 0.0]
+    assert first.script.reward_funcs == ["xmlcount_reward_func", "int_reward_func", "correctness_reward_func"]
+    assert "stages" not in inline.changed
+    judged = {**SECOND, "reward_funcs": ["judge_reward_func", "int_reward_func"]}
+    adaptive = ["--adaptive_rewards", "judge_reward_func"]  # a reward that only a stage has
+    assert configure({**train_grpo.HYPERPARAMETERS, "stages": [judged]}, [*adaptive, *CPU]).stages
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--stages", "{format"], "stages: invalid JSON value: '{format'"),
+        (
+            ["--stages", json.dumps(FIRST), "--reward_weights", "1"],
+            "reward_weights: it cannot be combined with stages",
+        ),
+        (["--adaptive_rewards", "int"], "adaptive_rewards: 'int' is not among the run's rewards"),
+        (["--adaptive_bounds", "2", "4"], "adaptive_bounds: [2.0, 4.0]"),
+    ],
+)
+def test_mistakes_on_the_command_line(flags, expected):
+    with pytest.raises(UserError) as error:
+        configure(train_grpo.HYPERPARAMETERS, [*flags, *CPU])
+    assert expected in str(error.value)
+
+
+def test_the_shipped_recipe_teaches_the_format_alone_first():
+    argv = ["--config", str(ROOT / "recipes/two_stage.yaml"), *CPU]
+    config = configure(train_grpo.HYPERPARAMETERS, argv)
+    assert [(stage.name, stage.last_step) for stage in config.stages] == [("format", 100), ("correctness", 400)]
+    assert "correctness_reward_func" not in config.stages[0].reward_funcs
+    assert config.stages[1].weights["correctness_reward_func"] == 1.0 and config.training.max_steps == 400
+    short = configure(train_grpo.HYPERPARAMETERS, [*argv, "--max_steps", "4"])
+    assert short.stages == config.stages and short.training.max_steps == 4
 
 
 # --- Real runs

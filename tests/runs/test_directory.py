@@ -71,6 +71,12 @@ def test_a_file_in_the_way_is_one_line():
 # --- Which checkpoint
 
 
+def test_a_file_of_that_name_is_refused_before_anything_is_loaded():
+    Path("taken").write_text("")
+    with pytest.raises(UserError, match="output_dir: 'taken' is a file"):
+        claim("taken", "unused", None)
+
+
 def test_auto_takes_the_newest_checkpoint_of_the_newest_run():
     make_run("out/X", [5, 10])
     make_run("out/X-2", [9, 100, 20])

@@ -1,5 +1,6 @@
 """grpo/runs/trackers.py: what cannot work is found before training; without a key it is logged offline, unasked."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -71,6 +72,13 @@ def test_a_missing_tracker_is_named_with_its_package():
     values = settings("dvclive,tensorboard")
     (note,) = trackers.check(values, asked=False)
     assert "nothing is logged to dvclive" in note.finding and values["report_to"] == ["tensorboard"]
+
+
+def test_a_missing_mlflow_is_no_more_than_its_line(capfd):
+    with pytest.raises(UserError, match="requires mlflow to be installed"):
+        trackers.check(settings("mlflow"))
+    gc.collect()
+    assert capfd.readouterr().err == ""
 
 
 def test_without_a_key_it_logs_offline_and_never_asks(monkeypatch):

@@ -12,7 +12,6 @@ from helpers_runs import LEARNS, ROOT
 from helpers_watch import STEP, Spoil, alarms, is_long, trainer
 
 import train_grpo
-from grpo.rewarding.judge import Judge
 from grpo.training.callbacks import MetricsFile, SkipNonFiniteSteps
 
 LOGS = {"loss": float("nan"), "reward": 2.4375, "rewards/my_own/mean": None}
@@ -143,16 +142,16 @@ def test_stop_on_alarm_ends_a_run_that_can_be_resumed(tiny_run, capfd):
     assert (run / "model.safetensors").exists()
 
 
-def test_right_answers_to_a_judge_of_ones_own_are_no_collapse(tmp_path, tiny_model):
-    """No reward says what is right by its name (recipes/countdown.yaml)."""
-
-    def judged(completions, **kwargs):
-        return [2.0] * len(completions)
+def test_groups_that_are_all_right_are_no_collapse(tmp_path, tiny_model):
+    """The judge's reward says so where a run has it (recipes/countdown.yaml)."""
 
     for verdict in (True, False):
-        made, watch = trainer(tmp_path / str(verdict), tiny_model, reward_funcs=[judged])
+
+        def judge_reward_func(completions, verdict=verdict, **kwargs):
+            return [2.0 * verdict] * len(completions)
+
+        made, watch = trainer(tmp_path / str(verdict), tiny_model, reward_funcs=[judge_reward_func])
         made._generate_single_turn = lambda ids, *_: ([[5 + sum(prompt) % 300, 2] for prompt in ids], None)
-        made.judge = Judge(function=lambda text, row, verdict=verdict: verdict, name="mine")
         made.train()
         assert ("mode_collapse" in watch.raised) is not verdict
         found = alarms(tmp_path / str(verdict) / "run")["zero_variance"]["message"]
