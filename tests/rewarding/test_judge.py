@@ -11,7 +11,7 @@ from helpers_trainer import trained
 import train_grpo
 from grpo.core.checklist import Check
 from grpo.rewarding import probe, registry
-from grpo.rewarding.judge import Judge, rows_of
+from grpo.rewarding.judge import Judge
 from grpo.training.trainer import LeanGRPOTrainer
 from rewards import REWARD_FUNCS
 
@@ -78,9 +78,13 @@ def test_the_judge_reward_pays_what_the_judge_finds_right():
     assert reward(["3", "4"], judge=asked, prompts=["3?", "5?"]) == [2.0, 0.0]
 
 
-def test_rows_are_the_columns_of_this_length():
-    columns = {"answer": ["1", "2"], "trainer_state": object(), "log_extra": print, "kept": ("a", "b"), "short": [1]}
-    assert rows_of(columns, 2) == [{"answer": "1", "kept": "a"}, {"answer": "2", "kept": "b"}]
+def test_a_judges_row_holds_the_columns_of_the_rollout():
+    def kept(text, row):
+        return row == {"answer": text, "kept": text, "prompts": "q", "prompt": "q"}
+
+    columns = {"answer": ["a", "b"], "trainer_state": object(), "log_extra": print, "kept": ("a", "b"), "short": [1]}
+    reward = REWARD_FUNCS["judge_reward_func"]
+    assert reward(["a", "b"], judge=Judge(function=kept), prompts=["q", "q"], **columns) == [2.0, 2.0]
 
 
 def test_the_runs_rewards_follow_its_judge_and_pattern():
