@@ -244,3 +244,5 @@ def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, 
     show(table)
     if comparison:
         show(for_rich(comparison["sentence"]), style="bold")
+        for cause in comparison.get("diagnosis", ()):
+            show(for_rich(f"Likely cause: {cause}."))
