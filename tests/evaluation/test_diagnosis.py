@@ -1,4 +1,4 @@
-"""grpo/evaluation/diagnosis.py: what a run's logs and answers say about why nothing was learned, and what to change."""
+"""grpo/evaluation/diagnosis.py: why nothing was learned, by logs and answers, and what to change."""
 
 import pytest
 
@@ -43,7 +43,7 @@ CASES = [  # what the run shows, and words of each cause, in their order
     ({"frac_reward_zero_std": 0.95, "unchanged": 30}, ["in 95 % of the groups all completions earned the same"]),
     ({f"{DEAD}/mean": 0.0, f"{DEAD}/std": 0.0}, ["no completion earned anything from strict_format;"]),
     ({"rewards": RISES[::-1]}, ["the reward fell, from 1.5 in the first tenth of the run to 0.5 in the last; halve"]),
-    ({"rewards": LEVEL}, ["did not clearly rise: 0.9 in the first tenth of the run, 1 in the last; train longer (max"]),
+    ({"rewards": LEVEL}, ["did not clearly rise: 0.9 in the first tenth of the run, 1 in the last; train long"]),
     ({"rewards": LEVEL[:3]}, []),  # too short to tell
     ({"rewards": LEVEL, "reward_weights/strict_format_reward_func": 0.5}, []),  # stages: other sums
     # two at most, the important ones first
