@@ -43,6 +43,7 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsy
     summary, compared = read("eval_after.json"), read("comparison.json")
     lines = Path("run/completions_after.jsonl").read_text().splitlines()
     levels = [json.loads(line)["rewards"]["brevity"] for line in lines]
+    assert [json.loads(line)["level"] / 10 for line in lines] == levels  # the row's column
     assert summary["rewards/brevity"] == pytest.approx(sum(levels) / 4) and summary["reward"] > 0
     assert not any("accuracy" in key for key in summary) and summary["n"] == compared["n"] == 4
     assert compared["reward"]["difference"] == pytest.approx(summary["reward"] - read("eval_before.json")["reward"])
