@@ -142,29 +142,28 @@ class Progress(TrainerCallback):
             parts = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
             body = f"[bold]{_shortened(question)}[/bold]\n\n{_shortened(text)}\n\n"
             body += f"{'  '.join(facts)}\n[cyan]{' · '.join(parts)}[/cyan]"
-            show(Panel(body, title=f"step {step}: {place}", title_align="left"))
+            show(Panel(body, title=f"a sample of step {step}{place}", title_align="left"))
             self._rows = 0  # a header follows
 
 
 def samples_of(prompts: list[Any], advantages: list[float], step: int, count: int | None) -> dict[int, str]:
-    """The indices of the completions to show, and what each of them is in its group.
+    """The indices of the completions to show, and what the title says of each of them.
 
     Args:
         prompts: those of a group are the same, and next to each other.
-        count: two for each group, its best and its worst; groups whose completions earned different rewards come first.
-            None: all completions.
+        count: two for each group, its best and its worst; groups whose completions earned different rewards come
+            first. None: all completions.
     """
     if count is None:
-        return dict.fromkeys(range(len(prompts)), "a sample")
+        return dict.fromkeys(range(len(prompts)), "")
     groups = [list(places) for _, places in groupby(range(len(prompts)), lambda at: str(prompts[at]))]
     Random(step).shuffle(groups)  # a generator of its own: the run's stays as it was
     groups.sort(key=lambda group: len({advantages[at] for at in group}) == 1)
     found: dict[int, str] = {}
     for group in groups[: (count + 1) // 2]:
         best, worst = (choose(group, key=lambda at: advantages[at]) for choose in (max, min))
-        alike = best == worst
-        found[best] = "a sample of a group that earned the same" if alike else "the best of a group"
-        found.setdefault(worst, "the worst of the same group")
+        found[best] = ", whose group earned the same" if best == worst else ": the best of a group"
+        found.setdefault(worst, ": the worst of the same group")
     return dict(list(found.items())[:count])
 
 
