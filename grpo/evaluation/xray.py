@@ -130,8 +130,9 @@ def choose_rewards(
     judge, own_judge = Judge(run.pattern), run.settings.get("judge")
     if own_judge and own_code:
         judge = Judge(run.pattern, files.function(own_judge, "judge"), own_judge)
-    lacking = {"completion_ids"} if with_golds or judge.function else {"completion_ids", "answer", "judge"}
-    lacking |= {"judge"} if own_judge and not own_code else set()
+    judges = judge.function is not None if own_judge else with_golds
+    here = {"completion_ids": False, "answer": with_golds, "judge": judges}
+    lacking = {parameter for parameter, known in here.items() if not known}
     known = {name: inspect.signature(reward).parameters.keys() for name, reward in rewards.REWARD_FUNCS.items()}
     enough = [name for name, parameters in known.items() if not lacking & parameters]
     wanted = [str(name) for name in names or run.settings.get("reward_funcs") or rewards.GIST_REWARDS]

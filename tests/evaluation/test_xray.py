@@ -83,7 +83,7 @@ def is_right(text, row): return "7" in text
 
 def test_rewards_of_ones_own_are_scored_where_their_code_may_run(capsys):
     Path("mine.py").write_text(OWN)
-    names = ["mine.near", "mine.fails", "judge_reward_func"]
+    names = ["mine.near", "mine.fails", "judge_reward_func", "correctness_reward_func"]
     prompt = {"question": "Ask: {question}", "chat": True}
     write_run(reward_funcs=names, reward_args={"near": {"far": 10}}, judge="mine.is_right", **prompt)
     row = {"completion": GOOD, "answer": None, "question": "kept out", "level": 3, "lenient": True}
@@ -94,6 +94,7 @@ def test_rewards_of_ones_own_are_scored_where_their_code_may_run(capsys):
     assert out.startswith("completions_before.jsonl: 1 of 1 right (by mine.is_right), 1 in the format, 0 flagged\n")
     assert tool(["xray", ".", "--allow_custom_rewards", "true"]) == 0
     out = capsys.readouterr().out
+    assert "more than completions and answers: correctness_reward_func\n" in out  # there is no gold answer
     assert out.count("my code runs") == 1 and "not scored: fails raises TypeError: " in out
     assert "\nnear                              30.000" in out and "\njudge                              2.000" in out
 
