@@ -8,7 +8,7 @@ from grpo.core.errors import UserError, did_you_mean, one_line, run_main
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
-    "xray": ("grpo.evaluation.xray", "completions in a JSONL file, scored reward by reward"),
+    "xray": ("grpo.evaluation.xray", "a run's completions, or a file of them, scored reward by reward"),
     "compare": ("grpo.evaluation.compare", "what several runs learned, side by side"),
     "ask": ("grpo.evaluation.ask", "a question to a saved run"),
     "merge": ("grpo.policy.merge", "a LoRA adapter, merged into its model"),

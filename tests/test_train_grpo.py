@@ -151,6 +151,7 @@ def test_a_run_compares_before_and_after_and_reports_it(learned):
     compared = json.loads((run / "comparison.json").read_text())
     assert compared["n"] == 4 and compared["sentence"] in shown and "too small to tell" in compared["sentence"]
     assert sum(compared["lenient"][key] for key in ("both", "fixed", "broken", "neither")) == 4
+    assert compared["diagnosis"] and all(f"Likely cause: {cause}." in shown for cause in compared["diagnosis"])
     page, card = (run / "report.html").read_text(), (run / "README.md").read_text()
     assert "not a progress measure" in page and str(DEMO / "train.jsonl") in page
     assert "Watch it: run/report.html" in shown and "http-equiv" not in page  # it is over

@@ -10,12 +10,13 @@ from transformers import PreTrainedTokenizerBase
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
-from grpo.evaluation import comparison, curve, evaluate
+from grpo.evaluation import comparison, curve, diagnosis, evaluate
 from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
+from grpo.runs import report
 from grpo.runs.resume import changes
 from grpo.runs.run import Run, open_run
 
@@ -70,7 +71,11 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         after.summary["step"] = trainer.state.global_step
         evaluate.save(run.output, "after", after)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
-        compared = comparison.compare(before.records, after.records, error)
+        compared = comparison.compare(before.records, after.records, error) | {"diagnosis": []}
+        if compared["verdict"] not in diagnosis.NEEDS_NONE:
+            facts = report.read_facts(run.output)
+            perfect = facts["record"].get("perfect") or {}
+            compared["diagnosis"] = diagnosis.causes(facts["curves"], before.records, after.records, perfect)
         (run.output / "comparison.json").write_text(json.dumps(compared, indent=2) + "\n", encoding="utf-8")
         evaluate.print_answers("after training", after.records)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)

@@ -1,7 +1,7 @@
 """Put several runs side by side in a table: accuracies before and after, gains, and the settings that differ.
 
-A run's gain is paired: the same questions before and after. The mean gain over runs has Student's interval, since with
-two or three of them the normal one is far too narrow.
+A run's gain is paired: the same questions before and after. The mean gain over runs of one experiment, which differ in
+the seed alone, has Student's interval, since with two or three of them the normal one is far too narrow.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ NOT_TRAINED = {
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model"),
     *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
 }
+REPEATED = {"seed", "data_seed", "commit"}  # may differ between runs of one experiment
 
 
 def read(run: Path) -> dict[str, Any]:
@@ -60,10 +61,11 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     for name, run in zip(names, runs, strict=True):
         status = "" if run["status"] == "finished" else f"\n({run['status']})"
         table.add_row(for_rich(name + status), *(_cell(run, key) for key in measures.values()))
-    table.add_section()
-    table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
-    show(table)
     differ = differing(runs)
+    if differ.keys() <= REPEATED:
+        table.add_section()
+        table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
+    show(table)
     show("Settings that differ:" if differ else "All settings are the same: one experiment, counted several times")
     for key, values in differ.items():
         show(f"  {for_rich(key)}: {for_rich(' | '.join(map(str, values)))}", soft_wrap=True)

@@ -11,6 +11,11 @@ from typing import Any
 from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
+# What an evaluation writes into a record; columns of the data have other names
+RECORDED = {
+    *("question", "answer", "completion", "extracted", *MEASURES, "truncated", "length"),
+    *("samples", "samples_right", "majority_right", "any_right", "rewards", "reward"),
+}
 SIGNIFICANT = 0.05
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
 NO_CHANGE = 0.02  # nothing changed, if the interval of the difference lies within ± this share

@@ -23,11 +23,13 @@ from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
+from grpo.evaluation.comparison import RECORDED
 from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
 from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import report
+from grpo.runs.record import without_nan
 from rewards import has_soft_format, has_strict_format, is_right
 
 SHARES = {  # key in eval_*.json: its column in the records
@@ -107,10 +109,10 @@ def measure(
             "truncated": truncated,
             "length": len(ids),
         }
-        if isinstance(row.get("source"), str):  # the data set, where there are several
-            record["source"] = row["source"]
         if k > 1:
             record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
+        # the other columns, which rewards of one's own may ask for: the X-ray scores these records
+        record |= {key: value for key, value in row.items() if key not in RECORDED and key != "prompt"}
         records.append(record)
 
     facts: dict[str, Any] = {"judge": judge.name} if judge.function else {}
@@ -207,8 +209,9 @@ def save(directory: Path, when: str, evaluation: Evaluation) -> None:
     """Write `eval_<when>.json` and `completions_<when>.jsonl`."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"eval_{when}.json").write_text(json.dumps(evaluation.summary, indent=2) + "\n", encoding="utf-8")
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in evaluation.records)
-    (directory / f"completions_{when}.jsonl").write_text(lines, encoding="utf-8")
+    # a column of the data may hold what JSON has no form for, such as a date
+    lines = [json.dumps(without_nan(record), ensure_ascii=False, default=str) for record in evaluation.records]
+    (directory / f"completions_{when}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:
@@ -244,3 +247,5 @@ def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, 
     show(table)
     if comparison:
         show(for_rich(comparison["sentence"]), style="bold")
+        for cause in comparison.get("diagnosis", ()):
+            show(for_rich(f"Likely cause: {cause}."))

@@ -1,13 +1,14 @@
 """Score a JSONL file of completions reward by reward, and list the rows that deserve a second look.
 
-    python -m grpo xray FILE.jsonl [--reward_funcs NAME ...]
+    python -m grpo xray FILE.jsonl | RUN_DIR [--reward_funcs NAME ...] [--allow_custom_rewards true]
 
 Each line is an object with `completion` (text or a list of messages) and `answer` (text, a number, or a GSM8K solution
-with `####`), as in a run's completions_before.jsonl; other fields are ignored. By default the recipe's five rewards
-score it, and in a run's directory the run's rewards with their parameters.
+with `####`), as in a run's completions_after.jsonl, which is read of a run's directory; rewards get its other fields,
+too. By default the recipe's five rewards score it, and in a run's directory the run's rewards with their parameters.
 """
 
 import argparse
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Sequence
@@ -17,8 +18,14 @@ from typing import Any, NamedTuple
 
 import rewards
 from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.text import counted, printable
 from grpo.data.gold import gold_answers
+from grpo.data.prompts import PromptFormat
+from grpo.evaluation.comparison import RECORDED
+from grpo.rewarding import registry
+from grpo.rewarding.judge import Judge
 
+PLAIN: dict[str, Any] = {"system": "", "question": "{question}", "completion": rewards.XML_COT_FORMAT, "chat": False}
 FEW = 5  # flagged rows of each kind that are listed
 
 
@@ -26,14 +33,23 @@ class Row(NamedTuple):
     line: int  # its number in the file, from 1
     text: str
     gold: str | None  # None where the run's data has none
+    fields: dict[str, Any]  # the whole line
 
 
 class Run(NamedTuple):
-    """What the scores follow of the run that wrote the file: settings, completion template and answer pattern."""
+    """What the scores follow of the run that wrote the file: settings, prompt and worked examples."""
 
     settings: dict[str, Any]
-    template: str = rewards.XML_COT_FORMAT
-    pattern: str = "xml"
+    prompt: PromptFormat
+    shots: list[Any]
+
+    @property
+    def template(self) -> str:
+        return self.prompt.completion
+
+    @property
+    def pattern(self) -> str:
+        return self.prompt.pattern
 
 
 def _is_unpaid(text: str, got: str, gold: str | None, run: Run) -> bool:
@@ -70,60 +86,123 @@ def read(file: Path) -> list[Row]:
         if not is_row:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        rows.append(Row(number, text, gold))
+        rows.append(Row(number, text, gold, row))
     if not rows:
         raise UserError(f"{file} is empty; it needs one JSON object a line")
     return rows
+
+
+def file_of(path: Path) -> Path:
+    """The file, or a run's completions after training, or before it while it has none after it."""
+    if not path.is_dir():
+        return path
+    for when in ("after", "before", "only"):
+        if (path / f"completions_{when}.jsonl").is_file():
+            return path / f"completions_{when}.jsonl"
+    raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run that has some")
 
 
 def read_run(file: Path) -> Run:
     """The run in whose directory the file is; without one, the defaults."""
     path = file.with_name("run.json")
     if not path.is_file():
-        return Run({})
+        return Run({}, PromptFormat(**PLAIN), [])
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return Run(record["settings"], record["prompt"]["completion"], record["prompt"]["pattern"])
+        prompt = PromptFormat(**PLAIN | record["prompt"])
+        return Run(dict(record["settings"]), prompt, list(record.get("shots") or []))
     except (ValueError, LookupError, TypeError):
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
-def choose_rewards(names: Sequence[str] | None, run: Run, with_golds: bool) -> list[str]:
-    """These names, or those of the run's rewards that completions and answers suffice for, or the five."""
-    lacking = {"completion_ids"} if with_golds else {"completion_ids", "answer", "judge"}
-    lacking |= {"judge"} if run.settings.get("judge") else set()  # it is code of the user's own
+def choose_rewards(
+    names: Sequence[str] | None, run: Run, with_golds: bool, own_code: bool
+) -> tuple[registry.Rewards, list[str]]:
+    """These rewards, or those of the run's that the file suffices for, or the five; with the run's parameters.
+
+    Args:
+        own_code: whether code of the user's own, which the run's record names, may be loaded.
+
+    Returns:
+        The rewards, and why others are not among them.
+    """
+    files = registry.UserFiles(own_code)
+    judge, own_judge = Judge(run.pattern), run.settings.get("judge")
+    if own_judge and own_code:
+        judge = Judge(run.pattern, files.function(own_judge, "judge"), own_judge)
+    judges = judge.function is not None if own_judge else with_golds
+    here = {"completion_ids": False, "answer": with_golds, "judge": judges}
+    lacking = {parameter for parameter, known in here.items() if not known}
     known = {name: inspect.signature(reward).parameters.keys() for name, reward in rewards.REWARD_FUNCS.items()}
     enough = [name for name, parameters in known.items() if not lacking & parameters]
+    wanted = [str(name) for name in names or run.settings.get("reward_funcs") or rewards.GIST_REWARDS]
+    own = [name for name in wanted if "." in name]
     for name in names or []:
-        if name not in enough:
+        if name not in [*enough, *own]:
             raise UserError(f"--reward_funcs: {name!r} cannot be scored here; use one or more of {', '.join(enough)}")
-    wanted = names or run.settings.get("reward_funcs") or rewards.GIST_REWARDS
-    if skipped := [name for name in wanted if name not in enough]:
-        print(f"not scored, because they need more than completions and answers: {', '.join(skipped)}")
-    return [name for name in wanted if name in enough] or [name for name in rewards.GIST_REWARDS if name in enough]
+    scored = [name for name in wanted if name in enough or (name in own and (own_code or names))]
+    code = [name for name in own if name not in scored]
+    skipped = [name for name in wanted if name not in [*scored, *code]]
+    reasons = {
+        "because it is your own code (--allow_custom_rewards true)": code,
+        "because they need more than completions and answers": skipped,
+    }
+    notes = [f"not scored, {reason}: {', '.join(those)}" for reason, those in reasons.items() if those]
+    scored = scored or [name for name in rewards.GIST_REWARDS if name in enough]
+    given = dict(run.settings.get("reward_args") or {})
+    known_as = {*scored, *(name.rpartition(".")[2] for name in scored)}
+    args = {name: given[name] for name in given if name in known_as}
+    follow = {"template": run.template, "answer_pattern": run.pattern, "judge": judge}
+    return registry.choose(scored, args, follow, files=files), notes
 
 
-def score(rows: Sequence[Row], names: Sequence[str], run: Run) -> dict[str, list[float]]:
-    """What each reward gives to each row, with the run's parameters."""
-    columns = {"completions": [row.text for row in rows], "answer": [row.gold for row in rows]}
-    scores = {}
-    for name in names:
-        reward, own = rewards.REWARD_FUNCS[name], (run.settings.get("reward_args") or {}).get(name, {})
-        follows = {"template": run.template, "answer_pattern": run.pattern} | own
-        taken = inspect.signature(reward).parameters.keys() & follows.keys()
-        scores[name] = reward(**columns, **{key: follows[key] for key in taken})
-    return scores
+def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict[str, list[float]], list[str]]:
+    """What each reward gives to each row, and why others give nothing."""
+    data = dict.fromkeys(key for row in rows for key in row.fields if key not in RECORDED)
+    columns: dict[str, Any] = {key: [row.fields.get(key) for row in rows] for key in data}
+    columns["answer"] = [row.gold for row in rows]
+    if all(isinstance(row.fields.get("question"), str) for row in rows):
+        columns["question"] = [row.fields["question"] for row in rows]
+        columns["prompts"] = [run.prompt.prompt(question, run.shots) for question in columns["question"]]
+    chat = run.prompt.chat
+    columns["completions"] = [[{"role": "assistant", "content": row.text}] if chat else row.text for row in rows]
+    columns |= {"log_extra": lambda *_: None, "log_metric": lambda *_: None}  # TRL's, for rewards that log
+    scores, notes = {}, []
+    for name, reward in chosen.items():
+        try:
+            found: Any = reward(**columns)
+            found = asyncio.run(found) if inspect.iscoroutine(found) else found
+            scores[name] = [float(value or 0.0) for _, value in zip(rows, found, strict=True)]
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            notes.append(f"not scored: {name} raises {type(error).__name__}: {_shown(str(error))}")
+    return scores, notes
 
 
-def print_scores(rows: Sequence[Row], scores: dict[str, list[float]], run: Run) -> None:
-    """Print each reward's mean, then the first flagged rows of each kind."""
-    totals = [sum(values) for values in zip(*scores.values(), strict=True)]
+def is_right(row: Row, run: Run) -> bool | None:
+    """Whether a row is right by the lenient rule, or as the run's own judge has said; None where nobody can tell."""
+    if run.settings.get("judge"):
+        said = row.fields.get("lenient")
+        return said if isinstance(said, bool) else None
+    return None if row.gold is None else rewards.is_right(row.text, row.gold, run.pattern)
+
+
+def print_scores(
+    rows: Sequence[Row], scores: dict[str, list[float]], run: Run, heading: str, notes: Sequence[str]
+) -> None:
+    """Print how many are right, each reward's mean, then the first flagged rows of each kind."""
+    totals = [sum(values[at] for values in scores.values()) for at in range(len(rows))]
     answers = [rewards.extract_answer(row.text, run.pattern) for row in rows]
     flagged = {
         kind: [at for at, row in enumerate(rows) if holds(row.text, answers[at], row.gold, run)]
         for kind, holds in KINDS.items()
     }
-    print(f"{len(rows)} rows, {len(set().union(*flagged.values()))} of them flagged")
+    verdicts = [verdict for verdict in (is_right(row, run) for row in rows) if verdict is not None]
+    rule = printable(f"by {run.settings['judge']}") if run.settings.get("judge") else "lenient"
+    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else counted(len(rows), "row")
+    shaped = sum(rewards.has_soft_format(row.text, run.template) for row in rows)
+    print(f"{heading}{right}, {shaped} in the format, {len(set().union(*flagged.values()))} flagged")
+    for note in notes:
+        print(printable(note))
     print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
     for name, values in (scores | {"total": totals}).items():
         print(f"{rewards.short_name(name):<28}{fmean(values):>12.3f}{fmean(value > 0 for value in values):>8.0%}")
@@ -147,10 +226,19 @@ def main(argv: list[str]) -> int:
     parser = ArgumentParser(
         prog="python -m grpo xray", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", metavar="FILE.jsonl", type=Path, help="the completions")
-    parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, by their names in rewards.py")
+    parser.add_argument("path", metavar="FILE.jsonl | RUN_DIR", type=Path, help="completions, or a run that has some")
+    parser.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="rewards, as train_grpo.py takes them")
+    parser.add_argument(
+        "--allow_custom_rewards",
+        choices=("true", "false"),
+        default="false",
+        help="true runs the files of your own that reward_funcs and judge name, there and in the run's record",
+    )
     given = parser.parse_args(argv)
-    rows, run = read(given.file), read_run(given.file)
-    names = choose_rewards(given.reward_funcs, run, all(row.gold is not None for row in rows))
-    print_scores(rows, score(rows, names, run), run)
+    file = file_of(given.path)
+    rows, run = read(file), read_run(file)
+    with_golds = all(row.gold is not None for row in rows)
+    chosen, unable = choose_rewards(given.reward_funcs, run, with_golds, given.allow_custom_rewards == "true")
+    scores, failed = score(rows, chosen, run)
+    print_scores(rows, scores, run, "" if file == given.path else f"{file.name}: ", [*unable, *failed])
     return 0

@@ -9,6 +9,9 @@ from typing import Any
 
 import rewards
 
+# The first of these rewards that a run has knows what is right: what it gives more than 0
+KNOW_RIGHT = ("judge_reward_func", "correctness_reward_func", "signed_correctness_reward_func")
+
 Verdict = Callable[[str, Mapping[str, Any]], bool]
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib import rc_context
@@ -66,6 +67,16 @@ class Curve:
     highs: list[float]
 
     @property
+    def tenth(self) -> int:
+        """Logs in a tenth of the run, at least one."""
+        return max(1, len(self.values) // 10)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Means over the first and the last tenth of the run: single values jump."""
+        return fmean(self.values[: self.tenth]), fmean(self.values[-self.tenth :])
+
+    @property
     def window(self) -> int:
         """Logs in the running mean that is drawn over a long run's noise; 1: none is."""
         return 2 * min(len(self.values) // 40, 50) + 1
@@ -74,7 +85,7 @@ class Curve:
     def running_mean(self) -> list[float]:
         half = self.window // 2
         parts = [self.values[max(0, at - half) : at + half + 1] for at in range(len(self.values))]
-        return [sum(part) / len(part) for part in parts]
+        return [fmean(part) for part in parts]
 
 
 def read_curves(metrics: list[dict[str, Any]]) -> dict[str, Curve]:
@@ -190,7 +201,7 @@ def draw_curves(
         for axes, (key, name) in zip(panels, names.items(), strict=False):
             draw(axes, curves[key], stages, limit=limits.get(key))
             axes.set_title(printable(name)[:30], loc="left", weight="bold")
-            axes.set_title(number(curves[key].values[-1]), loc="right", color=COLORS["accent"])
+            axes.set_title(number(curves[key].ends[1]), loc="right", color=COLORS["accent"])
         for axes in panels[len(names) :]:
             axes.set_axis_off()
         figure.savefig(path, dpi=130)

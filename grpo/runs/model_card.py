@@ -38,11 +38,14 @@ def _is_hub_id(name: str) -> bool:
 
 def _results(facts: dict[str, Any]) -> list[str]:
     """The sentence and the table, as lines of Markdown."""
-    evaluations, sentence = facts["evaluations"], facts["comparison"].get("sentence")
+    evaluations, comparison = facts["evaluations"], facts["comparison"]
     if not evaluations:
         return []
     columns = [report.HEADINGS[when] for when in evaluations] + ["Change"] * (len(evaluations) == 2)
-    lines = ["## Results", "", *([f"**{sentence}**", ""] if sentence else [])]
+    lines = ["## Results", ""]
+    if "sentence" in comparison:
+        causes = [f"- Likely cause: {cause}." for cause in comparison.get("diagnosis") or []]
+        lines += [f"**{comparison['sentence']}**", "", *causes, *([""] if causes else [])]
     asked = next(iter(evaluations.values()))["n"]
     lines += [f"{asked} held-out questions, one greedy completion each. Shares in per cent, 95 % intervals.", ""]
     lines += [f"| | {' | '.join(columns)} |", "| :-- |" + " --: |" * len(columns)]

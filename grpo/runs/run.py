@@ -35,7 +35,7 @@ from grpo.runs import checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
-EXAMPLE = "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"  # the demo learns to
+SHORT = 100  # characters of a question in a command
 
 
 class Run:
@@ -110,11 +110,16 @@ class Run:
 
     def next_steps(self, written: Path) -> str:
         """What to do with a finished run, as commands to copy."""
-        run, name = shlex.quote(str(self.output)), shlex.quote(self.output.name)
-        lines = ["Next:", f"  read the report  {written}", f'  ask the model    python -m grpo ask {run} "{EXAMPLE}"']
+        run, name, question = map(shlex.quote, (str(self.output), self.output.name, self._example()))
+        lines = ["Next:", f"  read the report  {written}", f"  ask the model    python -m grpo ask {run} {question}"]
         if not self.config.training.push_to_hub:
             lines.append(f'  publish it       hf upload your-name/{name} {run} --exclude "checkpoint-*/*"')
         return "\n".join(lines)
+
+    def _example(self) -> str:
+        """A held-out question that fits into a line."""
+        asked = [record["question"] for record in report.read_lines(self.output / "completions_after.jsonl")]
+        return next((text for text in asked if len(text) <= SHORT and text.isprintable()), "your question")
 
     # Signals
 

@@ -1,8 +1,9 @@
 """What a run shows while it trains: lines of aligned columns, the time left, samples with their gold answers."""
 
 import math
-import random
 import time
+from itertools import groupby
+from random import Random
 from typing import Any
 
 from datasets import Dataset
@@ -124,7 +125,7 @@ class Progress(TrainerCallback):
         num_samples: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Question, completion, the answer read, the gold answer and rewards below each other.
+        """The best and the worst of a group: question, completion, the answer read, the gold answer and rewards.
 
         Takes the arguments of TRL's `print_prompt_completions_sample`, which has a column for each reward and so
         leaves a dozen characters for the completion.
@@ -132,20 +133,38 @@ class Progress(TrainerCallback):
         if step < self._next_sample:
             return
         self._next_sample = step + self._every
-        chosen: Any = range(len(prompts))
-        if num_samples is not None and num_samples < len(chosen):
-            chosen = sorted(random.Random(step).sample(chosen, num_samples))  # leaves the run's own generator alone
-        for index in chosen:
+        for index, place in samples_of(list(prompts), list(advantages), step, num_samples).items():
             question, text = last_text(prompts[index]), completion_text(completions[index]).strip()
             read = self.judge.extract(text)
-            facts = [f"read: {for_rich(read[:80])}"] if read != text else []
+            facts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
             facts += [f"[green]gold: {for_rich(self.golds[question][:80])}[/green]"] if question in self.golds else []
             facts += [f"[magenta]advantage {advantages[index]:+.2f}[/magenta]"]
             parts = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
             body = f"[bold]{_shortened(question)}[/bold]\n\n{_shortened(text)}\n\n"
             body += f"{'  '.join(facts)}\n[cyan]{' · '.join(parts)}[/cyan]"
-            show(Panel(body, title=f"a sample of step {step}", title_align="left"))
+            show(Panel(body, title=f"a sample of step {step}{place}", title_align="left"))
             self._rows = 0  # a header follows
+
+
+def samples_of(prompts: list[Any], advantages: list[float], step: int, count: int | None) -> dict[int, str]:
+    """The indices of the completions to show, and what the title says of each of them.
+
+    Args:
+        prompts: those of a group are the same, and next to each other.
+        count: two for each group, its best and its worst; groups whose completions earned different rewards come
+            first. None: all completions.
+    """
+    if count is None:
+        return dict.fromkeys(range(len(prompts)), "")
+    groups = [list(places) for _, places in groupby(range(len(prompts)), lambda at: str(prompts[at]))]
+    Random(step).shuffle(groups)  # a generator of its own: the run's stays as it was
+    groups.sort(key=lambda group: len({advantages[at] for at in group}) == 1)
+    found: dict[int, str] = {}
+    for group in groups[: (count + 1) // 2]:
+        best, worst = (choose(group, key=lambda at: advantages[at]) for choose in (max, min))
+        found[best] = ", whose group earned the same" if best == worst else ": the best of a group"
+        found.setdefault(worst, ": the worst of the same group")
+    return dict(list(found.items())[:count])
 
 
 def last_text(messages: Any) -> str:

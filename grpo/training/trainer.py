@@ -35,15 +35,13 @@ from grpo.core.processes import say
 from grpo.policy import sampling, sharding
 from grpo.policy.sampling import Sampling
 from grpo.rewarding.guard import RewardGuard
-from grpo.rewarding.judge import Judge
+from grpo.rewarding.judge import KNOW_RIGHT, Judge
 from grpo.runs import checkpoints, model_card
 from grpo.training import attention, micro_batches, packable, packing
 from grpo.training.micro_batches import Batch, Plan
 
 # Settings of TRL's `generate` that our sampler does not know
 ONLY_GENERATE = ("generation_kwargs", "cache_implementation", "use_transformers_continuous_batching")
-# The first of these rewards that a run has knows what is right: what it gives more than 0
-KNOW_RIGHT = ("judge_reward_func", "correctness_reward_func", "signed_correctness_reward_func")
 
 
 class LeanGRPOTrainer(GRPOTrainer):

@@ -9,6 +9,7 @@ from helpers_commands import command
 from helpers_runs import ROOT
 
 import train_grpo
+from grpo.__main__ import main as tool
 from grpo.evaluation import before_after
 from grpo.evaluation.evaluate import Evaluation
 
@@ -43,6 +44,7 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsy
     summary, compared = read("eval_after.json"), read("comparison.json")
     lines = Path("run/completions_after.jsonl").read_text().splitlines()
     levels = [json.loads(line)["rewards"]["brevity"] for line in lines]
+    assert [json.loads(line)["level"] / 10 for line in lines] == levels  # the row's column
     assert summary["rewards/brevity"] == pytest.approx(sum(levels) / 4) and summary["reward"] > 0
     assert not any("accuracy" in key for key in summary) and summary["n"] == compared["n"] == 4
     assert compared["reward"]["difference"] == pytest.approx(summary["reward"] - read("eval_before.json")["reward"])
@@ -51,6 +53,9 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsy
     assert "| Reward, weighted sum |" in card and "Accuracy" not in card
     page = Path("run/report.html").read_text()
     assert "Reward, weighted sum" in page and "Accuracy, lenient" not in page and "Gold answer" not in page
+    assert tool(["xray", "run", "--allow_custom_rewards", "true"]) == 0
+    shown = capsys.readouterr().out
+    assert "completions_after.jsonl: 4 rows, " in shown and f"brevity{summary['rewards/brevity']:33.3f}" in shown
 
 
 def test_a_run_on_two_data_sets_keeps_where_each_row_is_from(tiny_run, write_jsonl):

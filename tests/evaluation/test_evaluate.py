@@ -1,7 +1,9 @@
 """grpo/evaluation/evaluate.py: the numbers, and that batching changes no answer."""
 
 import dataclasses
+import datetime
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -49,7 +51,9 @@ def test_the_summary_has_the_contracts_keys_and_their_shares():
 
 def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     records = [{"completion": "‹é›\n\u2028"}]
-    evaluate.save(tmp_path, "before", Evaluation({"n": 1}, records))
+    columns = {"day": datetime.date(2026, 1, 2), "score": math.nan}  # of the data: JSON has no form for them
+    evaluate.save(tmp_path, "before", Evaluation({"n": 1}, [records[0] | columns]))
+    records = [records[0] | {"day": "2026-01-02", "score": None}]
     assert json.loads((tmp_path / "eval_before.json").read_text(encoding="utf-8")) == {"n": 1}
     lines = (tmp_path / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines if line] == records

@@ -17,20 +17,21 @@ def shown(capsys, *words, rows=None, status=0):
     """What the tool prints for these rows: texts with the gold answer 7, or pairs of text and gold answer."""
     if rows is not None:
         pairs = [row if isinstance(row, tuple) else (row, "7") for row in rows]
-        lines = [json.dumps({"completion": text, "answer": gold, "question": "kept out"}) for text, gold in pairs]
+        lines = [json.dumps({"completion": text, "answer": gold, "question": "3 + 4 = ?"}) for text, gold in pairs]
         Path("rows.jsonl").write_text("\n\n".join(lines))
     assert tool(["xray", "rows.jsonl", *words]) == status
     return capsys.readouterr().out
 
 
-def write_run(template=XML_COT_FORMAT, pattern="xml", **settings):
-    record = {"settings": settings, "prompt": {"completion": template, "pattern": pattern}}
+def write_run(template=XML_COT_FORMAT, pattern="xml", question="{question}", chat=False, **settings):
+    prompt = {"question": question, "completion": template, "pattern": pattern, "chat": chat}
+    record = {"settings": settings, "prompt": prompt}
     Path("run.json").write_text(json.dumps(record))
 
 
 def test_the_summary_comes_first_then_five_flagged_rows(capsys):
     out = shown(capsys, rows=[GOOD, GOOD.replace("7", "7 apples")] * 8)
-    assert out.startswith("16 rows, 8 of them flagged\n") and out.count("  line ") == 5
+    assert out.startswith("16 of 16 right (lenient), 16 in the format, 8 flagged\n") and out.count("  line ") == 5
     assert "line 3: gold '7', answer read '7 apples', total 1.500 (0.5 0.5 0.5 0 0)" in out
 
 
@@ -40,9 +41,12 @@ def test_the_summary_comes_first_then_five_flagged_rows(capsys):
 def test_rewards_by_name(capsys):
     out = shown(capsys, "--reward_funcs", "step_verified_reward_func", "int_reward_func", rows=[THINK])
     assert "step_verified" in out and "xmlcount" not in out
-    for name in ("length_reward_func", "my_rewards.own"):
+    for name, reason in {
+        "length_reward_func": "cannot be scored here; use one or more of xmlcount",
+        "mine.own": "runs the code of mine.py; if you trust it, use --allow_custom_rewards true",
+    }.items():
         assert tool(["xray", "rows.jsonl", "--reward_funcs", name]) == 2
-        assert f"{name!r} cannot be scored here; use one or more of xmlcount" in capsys.readouterr().err
+        assert f"{name!r} {reason}" in capsys.readouterr().err
 
 
 def test_a_runs_own_rewards_parameters_and_format_are_used(capsys):
@@ -50,18 +54,57 @@ def test_a_runs_own_rewards_parameters_and_format_are_used(capsys):
     args = {"step_verified_reward_func": {"line_value": 3}, "length_reward_func": {"low": 1}}
     write_run(THINK_FORMAT, reward_funcs=names, reward_args=args)
     out = shown(capsys, rows=[THINK, THINK_FORMAT.format(reasoning="3 + 4", answer="")])
-    assert "more than completions and answers: length_reward_func, mine.own" in out
+    assert "more than completions and answers: length_reward_func\n" in out
+    assert "your own code (--allow_custom_rewards true): mine.own\n" in out
     assert "line 3: gold '7', answer read '', total 0.500 (0.5 0)" in out
     assert "total                              2.200" in out  # the mean of 0.5 + 3 + 0.4 and 0.5
     write_run("{reasoning}\n\\boxed{{answer}}\n", "boxed", reward_funcs=GIST_REWARDS[3:])
     out = shown(capsys, rows=["so \\boxed{7}", "so \\boxed{7.0}"])
-    assert "2 rows, 1 of them" in out and "line 3: gold '7', answer read '7.0', total 0.000 (0 0)" in out
+    assert out.startswith("2 of 2 right (lenient), 2 in the format, 1 flagged\n")
+    assert "line 3: gold '7', answer read '7.0', total 0.000 (0 0)" in out
 
 
 def test_a_run_without_gold_answers_has_its_other_rewards(capsys):
     write_run(reward_funcs=["judge_reward_func", "xmlcount_reward_func"], judge="examples.countdown.is_right")
     out = shown(capsys, rows=[(GOOD, None)])
     assert "answers: judge_reward_func\n" in out and "judge  " not in out and "xmlcount  " in out
+    assert out.startswith("1 row, 1 in the format, 0 flagged\n")  # whom the judge finds right is not in this file
+
+
+OWN = """
+ran = print("my code runs")
+async def near(prompts, completions, answer, level, *, far=1, **_):
+    assert prompts[0][-1]["content"] == "Ask: kept out" and completions[0][-1]["role"] == "assistant"
+    return [far * each for each in level]
+def fails(completions, nothing): pass
+def is_right(text, row): return "7" in text
+"""
+
+
+def test_rewards_of_ones_own_are_scored_where_their_code_may_run(capsys):
+    Path("mine.py").write_text(OWN)
+    names = ["mine.near", "mine.fails", "judge_reward_func", "correctness_reward_func"]
+    prompt = {"question": "Ask: {question}", "chat": True}
+    write_run(reward_funcs=names, reward_args={"near": {"far": 10}}, judge="mine.is_right", **prompt)
+    row = {"completion": GOOD, "answer": None, "question": "kept out", "level": 3, "lenient": True}
+    Path("completions_before.jsonl").write_text(json.dumps(row))
+    assert tool(["xray", "."]) == 0
+    out = capsys.readouterr().out
+    assert "my code runs" not in out and "own code (--allow_custom_rewards true): mine.near, mine.fails\n" in out
+    assert out.startswith("completions_before.jsonl: 1 of 1 right (by mine.is_right), 1 in the format, 0 flagged\n")
+    assert tool(["xray", ".", "--allow_custom_rewards", "true"]) == 0
+    out = capsys.readouterr().out
+    assert "more than completions and answers: correctness_reward_func\n" in out  # there is no gold answer
+    assert out.count("my code runs") == 1 and "not scored: fails raises TypeError: " in out
+    assert "\nnear                              30.000" in out and "\njudge                              2.000" in out
+
+
+def test_a_run_is_read_after_training_if_it_has_that(capsys):
+    write_run()
+    for when, text in {"before": "8", "after": "7"}.items():
+        Path(f"completions_{when}.jsonl").write_text(json.dumps({"completion": text, "answer": "7"}))
+    assert tool(["xray", "."]) == 0
+    assert capsys.readouterr().out.startswith("completions_after.jsonl: 1 of 1 right (lenient), 0 in the format")
 
 
 # --- Reading

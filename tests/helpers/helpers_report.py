@@ -52,6 +52,7 @@ def write_run(run, text="plain", count=12):
             "n": 8,
             "verdict": "too_small_to_tell",
             "sentence": f"Too small to tell: {text}.",
+            "diagnosis": [f"it hardly moved {text}; raise learning_rate"],
             "lenient": paired,
         },
     }

@@ -35,7 +35,8 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
     card = complete(reward_weights=[1.0, 0.25])
     assert card.data.base_model == BASE and card.data.datasets == ["openai/gsm8k"] and "trl" in card.data.tags
     text = card.text
-    assert "**Too small to tell: plain.**" in text
+    cause = "- Likely cause: it hardly moved plain; raise learning_rate."
+    assert f"**Too small to tell: plain.**\n\n{cause}\n\n8 held-out" in text
     assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in text
     assert "- Rewards: `int` × 1, `own.brevity` × 0.25" in text and "- Optimizer steps: 24 (finished)" in text
     assert "    Respond so:\n    ```\n    plain" in text  # indented: its fence opens none

@@ -81,7 +81,7 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     page = Page(report.write(run))
     for words in (
         "finished 24 of 24 optimizer steps",
-        "Too small to tell: plain.",
+        "Too small to tell: plain. Likely cause: it hardly moved plain; raise learning_rate.",
         "Lenient accuracy 50.0 → 62.5 %",
         "zero_variance at step 4 It fell: plain Do: plain",
         "Reward 0.2 → 2.4",
@@ -98,6 +98,9 @@ def test_a_curve_has_its_points_and_its_band():
     reward = charts.read_curves(logs)["reward"]
     assert (reward.steps, reward.values) == ([10, 30], [1.0, 3.0])
     assert (reward.lows, reward.highs) == ([-1.0, 2.0], [3.0, 4.0]) and reward.window == 1
+    assert reward.ends == (1.0, 3.0)
+    logs = [{"step": step, "reward": float(step % 2)} for step in range(29)]
+    assert charts.read_curves(logs)["reward"].ends == (0.5, 0.5)  # single values would say 0 → 0
 
 
 def add_metrics(run, *lines):

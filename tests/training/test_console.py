@@ -72,10 +72,26 @@ def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
             [prompt] * 4, [completion] * 4, {"correctness_reward_func": [2.0] * 4}, [0.7] * 4, step, 2
         )
     shown = capsys.readouterr().out
-    assert shown.count("What is [2] + 2?") == shown.count("gold: 4") == shown.count("read: 5") == 2 * 10
+    assert shown.count("What is [2] + 2?") == shown.count("gold: 4") == shown.count("read: 5") == 10
     assert "SYSTEM" not in shown and "correctness 2.00" in shown and "advantage +0.70" in shown
+    assert shown.count(", whose group earned the same") == 10
     shows.on_train_end(None, None, None)
     assert grpo_trainer.print_prompt_completions_sample is stock  # a plain GRPOTrainer's samples are TRL's again
+
+
+def test_samples_are_the_best_and_the_worst_of_a_group_that_differs():
+    prompts, advantages = [*"aaaabbbbcccc"], [0, 0, 0, 0, -1, 1, 2, -2, 0.5, 0.5, -0.5, -0.5]
+    pairs = [[6, 7], [8, 10]]
+    for step in range(20):
+        both = console.samples_of(prompts, advantages, step, 2)
+        assert list(both) in pairs and list(both.values()) == [
+            ": the best of a group",
+            ": the worst of the same group",
+        ]
+        assert list(console.samples_of(prompts, advantages, step, 1)) in [[6], [8]]
+        assert sorted(console.samples_of(prompts, advantages, step, 4)) == [6, 7, 8, 10]
+        assert len(console.samples_of(prompts, advantages, step, 99)) == 5  # one for the group that is all the same
+    assert len(console.samples_of(prompts, advantages, 0, None)) == 12
 
 
 def test_a_run_prints_its_lines_golds_and_evaluations(tmp_path, tiny_model, monkeypatch, capsys):

@@ -1,0 +1,137 @@
+"""Why nothing was learned: the causes that a run's logs and answers show, each with the setting that changes it.
+
+Figures are means over the whole run, the parts before it was resumed included: one unlucky step decides nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from grpo.rewarding.judge import KNOW_RIGHT
+from grpo.runs.charts import Curve
+from rewards import PENALTIES, REWARD_FUNCS, short_name
+
+NEEDS_NONE = ("got_better", "no_accuracy")  # verdicts of which no cause is sought
+MOST = 2  # causes that are named
+MOSTLY = 75  # per cent
+LOGGED = {  # the figures that are means of logged shares, in per cent
+    "cut": "completions/clipped_ratio",
+    "all_right": "groups/all_right",
+    "all_wrong": "groups/all_wrong",
+    "all_same": "frac_reward_zero_std",
+}
+# A figure, the value from which on it is a cause, and what is said then; the most important one first
+RULES: tuple[tuple[str, float, str], ...] = (
+    (
+        "cut",
+        50,
+        "{cut:.0f} % of the sampled completions were cut off before their end; raise max_completion_length (num_shots "
+        "1 helps where they ramble on)",
+    ),
+    (
+        "all_right",
+        MOSTLY,
+        "in {all_right:.0f} % of the groups every completion was right, which leaves little to learn; use harder "
+        "questions (dataset_name), or stop here",
+    ),
+    (
+        "unchanged",
+        MOSTLY,
+        "{same} of {n} answers are word for word those from before: the policy hardly moved; raise learning_rate "
+        "(docs/reading-curves.md#which-learning-rate)",
+    ),
+    (
+        "all_wrong",
+        MOSTLY,
+        "in {all_wrong:.0f} % of the groups no completion was right, so there was none to learn from; use easier "
+        "questions (dataset_name), num_shots 1 or a larger num_generations",
+    ),
+    (
+        "alike",
+        MOSTLY,
+        "in {alike:.0f} % of the groups all completions earned the same, which teaches nothing; add a reward to "
+        "reward_funcs that tells them apart",
+    ),
+    (
+        "dead",
+        1,
+        "no completion earned anything from {names}; show what it asks for (num_shots 1), or take it out of "
+        "reward_funcs",
+    ),
+    (
+        "fall",
+        2,
+        "the reward fell, from {first:.3g} in the first tenth of the run to {last:.3g} in the last; halve "
+        "learning_rate",
+    ),
+)
+# Where no rule holds, and the reward rose by less than two standard errors
+LEVEL = (
+    "the reward did not clearly rise: {first:.3g} in the first tenth of the run, {last:.3g} in the last; train longer "
+    "(max_steps), or raise learning_rate (docs/reading-curves.md#which-learning-rate)"
+)
+
+
+def causes(
+    curves: Mapping[str, Curve],
+    before: Sequence[dict[str, Any]],
+    after: Sequence[dict[str, Any]],
+    perfect: Mapping[str, float],
+) -> list[str]:
+    """What may explain that a run did not get better, at most MOST sentences; empty where nothing stands out.
+
+    Args:
+        curves: what was logged, by key.
+        before, after: the records of two evaluations of the same questions.
+        perfect: what each reward gives for a perfect completion, as far as that is known.
+    """
+    seen = _figures(curves, before, after, perfect)
+    found = [text for name, least, text in RULES if seen.get(name, 0) >= least]
+    if not found and abs(seen.get("fall", 2)) < 2:
+        found = [LEVEL]
+    return [text.format(**seen) for text in found[:MOST]]
+
+
+def _figures(
+    curves: Mapping[str, Curve],
+    before: Sequence[dict[str, Any]],
+    after: Sequence[dict[str, Any]],
+    perfect: Mapping[str, float],
+) -> dict[str, Any]:
+    """The figures of RULES, and what their sentences mention; those that nobody can know are missing."""
+    seen: dict[str, Any] = {name: fmean(curves[key].values) for name, key in LOGGED.items() if key in curves}
+    explained = max(seen.get("all_right", 0), seen.get("all_wrong", 0)) >= MOSTLY
+    if not explained:
+        seen["alike"] = seen.get("all_same", 0)
+    seen["n"] = len(after)
+    seen["same"] = sum(old["completion"] == new["completion"] for old, new in zip(before, after, strict=True))
+    if seen.get("all_same", 0) < MOSTLY:  # otherwise there was no gradient, and the rate is not the cause
+        seen["unchanged"] = 100 * seen["same"] / seen["n"]
+    dead = [name for name in _unearned(curves, perfect) if not (explained and name in KNOW_RIGHT)]
+    seen |= {"dead": len(dead), "names": " and ".join(map(short_name, dead))}
+    return seen | _change_of_reward(curves)
+
+
+def _unearned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> list[str]:
+    """The rewards that gave the same, and not above 0, for every completion, though a perfect one earns more."""
+    found = []
+    for name in [key[8:-5] for key in curves if key.startswith("rewards/") and key.endswith("/mean")]:
+        values, spread = curves[f"rewards/{name}/mean"].values, curves.get(f"rewards/{name}/std")
+        constant = len(set(values)) == 1 and not (spread and any(spread.values))
+        usual = name in REWARD_FUNCS and name not in PENALTIES  # a penalty that is 0 had nothing to punish
+        if constant and values[0] <= 0 and perfect.get(name, float(usual)) > 0:
+            found.append(name)
+    return found
+
+
+def _change_of_reward(curves: Mapping[str, Curve]) -> dict[str, float]:
+    """Its means in the first and the last tenth of the run, and by how many standard errors it fell."""
+    reward = curves.get("reward")
+    if reward is None or len(reward.values) < 4 or any(key.startswith("reward_weights/") for key in curves):
+        return {}  # with other weights it is another sum
+    first, last = reward.ends
+    # of a single log, from neighbouring ones: what rises or falls for long hardly shows in them
+    variance = fmean((new - old) ** 2 for old, new in pairwise(reward.values)) / 2
+    error = (2 * variance / reward.tenth) ** 0.5
+    return {"first": first, "last": last, "fall": (first - last) / error if error else 0.0}

@@ -1,0 +1,70 @@
+"""grpo/evaluation/diagnosis.py: why nothing was learned, by logs and answers, and what to change."""
+
+import pytest
+
+from grpo.evaluation.diagnosis import causes
+from grpo.runs.charts import read_curves
+
+DEAD = "rewards/strict_format_reward_func"
+RISES = [0.5, 0.7, 0.6, 0.9, 1.0, 0.9, 1.2, 1.3, 1.2, 1.5]
+LEVEL = [0.9, 1.1, 1.0, 0.8, 1.0, 1.2, 1.0, 0.9, 1.1, 1.0]
+HEALTHY = {
+    "completions/clipped_ratio": 0.02,
+    "frac_reward_zero_std": 0.2,
+    "groups/all_right": 0.2,
+    "groups/all_wrong": 0.3,
+    "groups/mixed": 0.5,
+    f"{DEAD}/mean": 0.25,
+    f"{DEAD}/std": 0.2,
+    "rewards/correctness_reward_func/mean": 0.4,
+    "rewards/style_reward_func/mean": 0.0,
+    "rewards/style_reward_func/std": 0.0,
+}
+
+
+def found(rewards=RISES, unchanged=3, perfect=None, **logged):
+    """The causes of a run that logged these rewards, and at each log HEALTHY with what is given instead."""
+    logged = HEALTHY | {key.replace("__", "/"): value for key, value in logged.items()}
+    metrics = [{"step": step, "reward": reward, **logged} for step, reward in enumerate(rewards, 1)]
+    before = [{"completion": f"a{place}"} for place in range(30)]
+    after = [{"completion": f"{'a' if place < unchanged else 'b'}{place}"} for place in range(30)]
+    return causes(read_curves(metrics), before, after, perfect or {})
+
+
+def test_a_healthy_run_gives_no_cause():
+    assert found() == [] and causes({}, [{"completion": "a"}], [{"completion": "b"}], {}) == []
+
+
+CASES = [  # what the run shows, and words of each cause, in their order
+    ({"unchanged": 27}, ["27 of 30 answers are word for word those from before: the policy hardly moved; raise lear"]),
+    ({"groups__all_wrong": 0.8}, ["in 80 % of the groups no completion was right"]),
+    ({"groups__all_right": 0.9, "frac_reward_zero_std": 0.9, "unchanged": 29}, ["in 90 % of the groups every compl"]),
+    ({"completions__clipped_ratio": 0.6}, ["60 % of the sampled completions were cut off"]),
+    ({"frac_reward_zero_std": 0.95, "unchanged": 30}, ["in 95 % of the groups all completions earned the same"]),
+    ({f"{DEAD}/mean": 0.0, f"{DEAD}/std": 0.0}, ["no completion earned anything from strict_format;"]),
+    ({"rewards": RISES[::-1]}, ["the reward fell, from 1.5 in the first tenth of the run to 0.5 in the last; halve"]),
+    ({"rewards": LEVEL}, ["did not clearly rise: 0.9 in the first tenth of the run, 1 in the last; train long"]),
+    ({"rewards": LEVEL[:3]}, []),  # too short to tell
+    ({"rewards": LEVEL, "reward_weights/strict_format_reward_func": 0.5}, []),  # stages: other sums
+    # two at most, the important ones first
+    ({"unchanged": 27, "groups__all_wrong": 0.8, "rewards": LEVEL}, ["27 of 30 answers", "in 80 % of the groups"]),
+    (
+        {"completions__clipped_ratio": 1, "groups__all_wrong": 1, "unchanged": 27, "frac_reward_zero_std": 1},
+        ["100 % of the sampled completions were cut off", "in 100 % of the groups no completion was right"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shown", "words"), CASES)
+def test_each_cause_is_named_with_its_setting(shown, words):
+    texts = found(**shown)
+    assert len(texts) == len(words) and all(part in text for part, text in zip(words, texts, strict=True))
+
+
+def test_a_reward_is_dead_only_if_it_can_be_earned():
+    never = {"rewards/own/mean": 0.0, "rewards/own/std": 0.0}
+    assert found(**never) == found(**never, perfect={"own": -1.0}) == []  # it may be a penalty
+    assert "from own; show what it asks for" in found(**never, perfect={"own": 1.0})[0]
+    assert found(**{**never, "rewards/own/std": 0.1}, perfect={"own": 1.0}) == []
+    none_right = {"rewards/correctness_reward_func/mean": 0.0, "groups__all_wrong": 1.0}
+    assert len(found(**none_right)) == 1  # which says it already
