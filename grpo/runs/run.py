@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from transformers.integrations import integration_utils
 
 from grpo.core.errors import (
@@ -208,10 +209,12 @@ def open_run(config: Config) -> Iterator[Run]:
         UserError: another process writes there; the disk is full; a device is full.
         Interrupted: a signal came while nothing was trained.
     """
-    run = Run(config)
-    lock = directory.locked(run.output, config.training.resume_from_checkpoint)
-    with lock, run._signals(), run._readable():
-        yield run
+    with directory.locked(config.output, config.training.resume_from_checkpoint, config.default_dir) as locked:
+        if config.default_dir:  # another run may have taken it meanwhile; the first process, which locks, knows
+            config.move(Path(broadcast_object_list([str(locked)])[0]))
+        run = Run(config)
+        with run._signals(), run._readable():
+            yield run
 
 
 def name_of(signum: int) -> str:
