@@ -289,6 +289,17 @@ def test_a_run_that_another_one_overtakes_takes_the_next_name(processes, tiny_ru
 
 
 @pytest.mark.slow
+def test_a_directory_that_is_being_written_is_one_line_from_each_process(tiny_run):
+    Path("run").mkdir()
+    with FileLock("run/run.lock"):
+        done = command(ROOT / "train_grpo.py", tiny_run(), processes=2)
+    errors = [line.replace(" [process 1]", "") for line in done.stderr.splitlines() if not line.startswith("[W")]
+    assert errors and set(errors) == {
+        "error: output_dir: 'run' is being written by another run; wait until it ends, stop it, or use another name"
+    }
+
+
+@pytest.mark.slow
 def test_two_processes_evaluate_as_one_does_and_agree_on_alarms(tiny_run):
     flags = {**LEARNS, "eval_samples": "9", "max_samples": "90", "eval_only": "true"}
     assert train_grpo.main(tiny_run(**flags)) == 0

@@ -209,9 +209,18 @@ def open_run(config: Config) -> Iterator[Run]:
         UserError: another process writes there; the disk is full; a device is full.
         Interrupted: a signal came while nothing was trained.
     """
-    with directory.locked(config.output, config.training.resume_from_checkpoint, config.default_dir) as locked:
-        if config.default_dir:  # another run may have taken it meanwhile; the first process, which locks, knows
-            config.move(Path(broadcast_object_list([str(locked)])[0]))
+    with contextlib.ExitStack() as stack:
+        output, refusal = config.output, ""
+        try:
+            lock = directory.locked(output, config.training.resume_from_checkpoint, config.default_dir)
+            output = stack.enter_context(lock)
+        except UserError as error:
+            refusal = str(error)
+        output, refusal = broadcast_object_list([output, refusal])  # the first process', which locks for all
+        if refusal:
+            raise UserError(refusal)
+        if config.default_dir:  # another run may have been faster
+            config.move(output)
         run = Run(config)
         with run._signals(), run._readable():
             yield run
