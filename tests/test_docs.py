@@ -129,7 +129,8 @@ def directory(tmp_path_factory):
         model = AutoModelForCausalLM.from_pretrained("assets/demo/model")
         get_peft_model(model, adapter).save_pretrained("outputs/my-adapter")
         AutoTokenizer.from_pretrained("assets/demo/model").save_pretrained("outputs/my-adapter")
-        os.symlink("demo-GRPO", "outputs/Qwen-1.5B-GRPO")  # the name of a run of the default model
+        for name in ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-my_problems"):  # runs of the default model
+            os.symlink("demo-GRPO", f"outputs/{name}")
     finally:
         os.chdir(before)
     return reader

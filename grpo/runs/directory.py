@@ -204,11 +204,16 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
         new, lock = not place.exists(), _lock(place)
         if lock is None:
             continue
-        if not (holds_run(place) if default_dir else checkpoint is None and _has_finished(place)):
+        finished = checkpoint is None and read_record(place, "status") == "finished"
+        if not (finished or (default_dir and holds_run(place))):
             break
         lock.release()
     else:
-        reason = _being_written(directory) if lock is None else f"already holds a run; {WAYS_OUT}"
+        reason = f"already holds a run; {WAYS_OUT}"
+        if lock is None:
+            process = read_record(directory, "process")  # none before it trains
+            who = f" (process {process['id']} on {process['host']})" if process else ""
+            reason = f"is being written by another run{who}; wait until it ends, stop it, or use another name"
         raise UserError(f"output_dir: {str(directory)!r} {reason}")
     try:
         yield place
@@ -229,16 +234,6 @@ def _lock(directory: Path) -> FileLock | None:
     except OSError as error:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({error.strerror})") from None
     return lock
-
-
-def _has_finished(directory: Path) -> bool:
-    return bool(read_record(directory, "status") == "finished")
-
-
-def _being_written(directory: Path) -> str:
-    process = read_record(directory, "process")  # none before it trains
-    who = f" (process {process['id']} on {process['host']})" if process else ""
-    return f"is being written by another run{who}; wait until it ends, stop it, or use another name"
 
 
 def is_locked(directory: Path) -> bool:
