@@ -220,7 +220,7 @@ def launched(words):
 def train(argv, capfd, processes=1):
     """What train_grpo.py makes of these flags: a dry run on the CPU."""
     if "--resume_from_checkpoint" in argv:  # beside the flags that the run was started with
-        argv = [*BEGUN, *argv]
+        argv = [*BEGUN[2 if "--config" in argv else 0 :], *argv]
     flags = dict(pairwise([*argv, ""]))
     recipe = yaml.safe_load(Path(flags["--config"]).read_text(encoding="utf-8")) if "--config" in flags else {}
     settings = {**train_grpo.HYPERPARAMETERS, **recipe}
