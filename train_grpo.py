@@ -65,7 +65,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
         int_reward_func,
         correctness_reward_func,
     ],
-    output_dir=None,  # None: outputs/Qwen-1.5B-GRPO, by the model's name
+    output_dir=None,  # None: outputs/Qwen-1.5B-GRPO, and with my.csv outputs/Qwen-1.5B-GRPO-my
     run_name=None,  # None: Qwen-1.5B-GRPO-gsm8k
     learning_rate=5e-6,  # of all weights; an adapter (use_peft) wants about ten times as much
     adam_beta1=0.9,

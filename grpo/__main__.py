@@ -5,6 +5,7 @@ import sys
 
 from grpo.core import versions
 from grpo.core.errors import UserError, did_you_mean, one_line, run_main
+from grpo.core.processes import let_idle_threads_sleep
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
     "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
@@ -31,6 +32,7 @@ def _run(words: list[str]) -> int:
         return 0
     if not words or words[0] not in TOOLS:
         raise UserError(f"{words[0]!r} is not a tool{did_you_mean(words[0], TOOLS)}" if words else USAGE)
+    let_idle_threads_sleep()
     with one_line(kinds=(OSError,)):  # a file that may not be read, a directory that may not be written
         return importlib.import_module(TOOLS[words[0]][0]).main(words[1:])
 

@@ -129,7 +129,8 @@ def directory(tmp_path_factory):
         model = AutoModelForCausalLM.from_pretrained("assets/demo/model")
         get_peft_model(model, adapter).save_pretrained("outputs/my-adapter")
         AutoTokenizer.from_pretrained("assets/demo/model").save_pretrained("outputs/my-adapter")
-        os.symlink("demo-GRPO", "outputs/Qwen-1.5B-GRPO")  # the name of a run of the default model
+        for name in ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-my_problems"):  # runs of the default model
+            os.symlink("demo-GRPO", f"outputs/{name}")
     finally:
         os.chdir(before)
     return reader
@@ -219,7 +220,7 @@ def launched(words):
 def train(argv, capfd, processes=1):
     """What train_grpo.py makes of these flags: a dry run on the CPU."""
     if "--resume_from_checkpoint" in argv:  # beside the flags that the run was started with
-        argv = [*BEGUN, *argv]
+        argv = [*BEGUN[2 if "--config" in argv else 0 :], *argv]
     flags = dict(pairwise([*argv, ""]))
     recipe = yaml.safe_load(Path(flags["--config"]).read_text(encoding="utf-8")) if "--config" in flags else {}
     settings = {**train_grpo.HYPERPARAMETERS, **recipe}

@@ -1,10 +1,12 @@
 """Start-up: what is said before the libraries are imported, and while they are."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
 
+import pytest
 from helpers_runs import ROOT
 
 
@@ -26,6 +28,20 @@ def test_ctrl_c_while_they_are_imported_is_one_line():
     assert (started.returncode, err) == (130, "Interrupted\n")
 
 
+@pytest.mark.parametrize("words", [["train_grpo.py", "--config", "nope"], ["grpo/__main__.py", "merge", "nope"]])
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, None)],
+    ids=["unset", "own count", "own policy"],
+)
+def test_idle_threads_sleep_soon_unless_you_say_otherwise(words, given, spins):
+    """torch reads the variable when it is imported; a second run on the CPU would wait for threads that spin."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    words = [sys.executable, "-c", SPINS.format(root=str(ROOT), script=words[0]), *words[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, env={**environment, **given, "PYTHONPATH": str(ROOT)})
+    assert done.stdout == f"{spins}\n", done.stderr
+
+
 def as_usual():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` has ignored
 
@@ -33,3 +49,14 @@ def as_usual():
 SCRIPT = (
     "import runpy, sys; sys.path.insert(0, {root!r}); runpy.run_path({root!r} + '/train_grpo.py', run_name='__main__')"
 )
+SPINS = """
+import os, runpy, sys
+class AtTorch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"), flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, AtTorch())
+sys.argv[0] = {root!r} + "/{script}"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""

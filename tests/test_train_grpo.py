@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 from helpers_commands import command
 from helpers_runs import DEMO, LEARNS, ROOT
 from safetensors.torch import load_file
@@ -260,6 +261,43 @@ def test_two_processes_end_with_the_same_weights_and_they_moved(lora, tiny_run):
     asked = [json.loads(line)["question"] for line in Path("run/completions_after.jsonl").read_text().splitlines()]
     assert len(set(asked)) == 4
     assert done.stdout.count("a training prompt, as the model gets it") == 1 and Path("run/report.html").exists()
+
+
+OVERTAKEN = """
+import sys
+sys.path.insert(0, {root!r})
+import train_grpo
+from grpo.runs import directory
+directory.is_locked = lambda _: False  # when the directory was chosen, nobody had it
+sys.exit(train_grpo.main())
+"""
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_that_another_one_overtakes_takes_the_next_name(processes, tiny_run):
+    """All its processes write there, and its tracker shows it under that name."""
+    Path("overtaken.py").write_text(OVERTAKEN.format(root=str(ROOT)))
+    Path("outputs/demo-GRPO-train").mkdir(parents=True)
+    with FileLock("outputs/demo-GRPO-train/run.lock"):
+        flags = tiny_run(**{**LEARNS, "output_dir": None, "max_steps": "1", "eval_samples": "0", "save_steps": "1"})
+        done = command("overtaken.py", flags, processes)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Run: demo-GRPO-train-2, in outputs/demo-GRPO-train-2" in done.stdout
+    assert [path.name for path in Path("outputs/demo-GRPO-train").iterdir()] == ["run.lock"]
+    settings = json.loads(Path("outputs/demo-GRPO-train-2/run.json").read_text())["settings"]
+    assert settings["output_dir"] == "outputs/demo-GRPO-train-2" and settings["run_name"] == "demo-GRPO-train-2"
+    assert Path("outputs/demo-GRPO-train-2/checkpoint-1/complete.json").exists()
+
+
+@pytest.mark.slow
+def test_a_directory_that_is_being_written_is_one_line_from_each_process(tiny_run):
+    Path("run").mkdir()
+    with FileLock("run/run.lock"):
+        done = command(ROOT / "train_grpo.py", tiny_run(), processes=2)
+    errors = [line.replace(" [process 1]", "") for line in done.stderr.splitlines() if not line.startswith("[W")]
+    assert errors and set(errors) == {
+        "error: output_dir: 'run' is being written by another run; wait until it ends, stop it, or use another name"
+    }
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from grpo.core import versions
 from grpo.core.errors import run_main
+from grpo.core.processes import let_idle_threads_sleep
 from grpo.policy import unsloth
 
 SLOW = ("grpo.config.preflight", "grpo.evaluation.before_after", "grpo.training.setup")
@@ -34,6 +35,7 @@ def _answer(asked: set[str], script: Path) -> int:
 
 
 def _import(argv: Sequence[str]) -> int:
+    let_idle_threads_sleep()
     unsloth.import_if_asked(argv)
     for module in SLOW:
         importlib.import_module(module)

@@ -118,6 +118,7 @@ class Read(NamedTuple):
     typed: set[str]
     notes: list[Check]
     reward_functions: registry.Rewards  # that HYPERPARAMETERS lists
+    recipe_data: str | None  # the `dataset_name` of a recipe of this repository
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
@@ -130,6 +131,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     if len(paths) > 1:
         raise UserError(f"config: more than one recipe ({', '.join(paths)}); use one, and flags")
     recipe = read_recipe(paths[0]) if paths else {}
+    recipe_data = recipe.get("dataset_name") if paths and find_recipe(paths[0]).parent == RECIPES else None
     if recipe.get("dataset_name", inline["dataset_name"]) != inline["dataset_name"]:
         recipe = dict.fromkeys(OF_THE_DATA) | recipe
     parser.layer(recipe, paths[0] if paths else "")
@@ -143,7 +145,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         finding = f"{dropped} is ignored, since your data replaces its own: held-out questions come from yours"
         notes.append(Check("ok", "eval_dataset_name", finding))
-    return Read(settings, inline, set(recipe), typed, notes, functions)
+    return Read(settings, inline, set(recipe), typed, notes, functions, recipe_data)
 
 
 def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
@@ -162,11 +164,15 @@ def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """A YAML file by its path, or one of recipes/ by its name."""
+def find_recipe(name: str) -> Path:
+    """A file by its path, or one of recipes/ by its name."""
     path = Path(name)
-    if not path.is_file():
-        path = RECIPES / f"{name.removesuffix('.yaml')}.yaml"
+    return (path if path.is_file() else RECIPES / f"{name.removesuffix('.yaml')}.yaml").resolve()
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings in a YAML file, found by `find_recipe`."""
+    path = find_recipe(name)
     try:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except OSError:
@@ -178,7 +184,7 @@ def read_recipe(name: str) -> dict[str, Any]:
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
     if recipe.get("stages") and "reward_funcs" in recipe:
         raise UserError(f"reward_funcs: {name} contains stages, too, which have their own; drop one of them")
-    if path.resolve().parent == RECIPES:  # its files are found from any directory
+    if path.parent == RECIPES:  # its files are found from any directory
         for key in ("model_name_or_path", *DATA_SETS):
             given = recipe.get(key)
             if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():
@@ -195,7 +201,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, inline, recipe, typed, notes, functions = read(hyperparameters, argv)
+    settings, inline, recipe, typed, notes, functions, recipe_data = read(hyperparameters, argv)
     if dataset is not None:
         if "dataset_name" in typed:
             raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
@@ -215,15 +221,22 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
     if inline["use_vllm"] is None:
         inline["use_vllm"] = settings["use_vllm"]
     changed = {key: {"inline": inline[key], "run": value} for key, value in settings.items() if value != inline[key]}
-    output_dir, run_name = directory.default_names(
-        settings["model_name_or_path"], settings["dataset_name"], settings["eval_only"]
+    default_dir, default_run = directory.default_names(
+        settings["model_name_or_path"],
+        settings["dataset_name"],
+        settings["eval_only"],
+        of_recipe=settings["dataset_name"] == recipe_data,
     )
-    claim = directory.claim(settings["output_dir"], output_dir, settings["resume_from_checkpoint"])
+    named, resumed = settings["output_dir"], settings["resume_from_checkpoint"]
+    claim = directory.claim(named, default_dir, resumed)
     settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
     notes += claim.notes
-    if claim.output_dir.startswith(f"{output_dir}-"):  # its number, so that no tracker makes one curve of two runs
-        run_name += claim.output_dir.removeprefix(output_dir)
-    settings["run_name"] = settings["run_name"] or run_name
+    if settings["run_name"]:
+        default_run = ""
+    elif claim.output_dir.startswith(f"{default_dir}-"):
+        settings["run_name"] = default_run + claim.output_dir.removeprefix(default_dir)
+    else:
+        settings["run_name"] = default_run
     script, training, model = to_dataclasses(settings)
     config = Config(
         script=script,
@@ -236,6 +249,8 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         stages=stages,
         typed=typed,
         reward_functions=functions,
+        default_dir="" if named or resumed else default_dir,
+        default_run=default_run,
     )
     if claim.checkpoint:
         notes += resume.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)

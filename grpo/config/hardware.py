@@ -16,10 +16,13 @@ from grpo.policy import unsloth
 from grpo.runs import trackers
 from grpo.runs.record import command_line
 
-NO_GPU = """\
-no CUDA GPU is visible, and these settings train {model} in {dtype} on one. To watch a tiny model learn on this \
-machine in under a minute, run: python train_grpo.py --config recipes/demo.yaml. To train a small model of your own \
-on the CPU, ask for it: --use_cpu true."""
+NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
+ON_A_CPU = """\
+. To watch a tiny model learn on this machine in under a minute, run: python train_grpo.py --config \
+recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --use_cpu true."""
+RESUME_WITH_ITS_FLAGS = """\
+; to resume a run, use the command that it printed, with its recipe and flags (it is in the run's report.html, and in \
+run.json under "resume")"""
 
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
 ON_CPU: dict[str, Any] = {
@@ -93,7 +96,8 @@ def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> lis
 
 def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[Check]:
     if not torch.cuda.is_available():
-        raise UserError(NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"]))
+        found = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
+        raise UserError(found + (RESUME_WITH_ITS_FLAGS if settings["resume_from_checkpoint"] else ON_A_CPU))
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
     asked = settings["bf16"] and "bf16" in typed
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):

@@ -264,8 +264,18 @@ def _free_memory(device: torch.device) -> tuple[float, float, str]:
     return psutil.virtual_memory().available, psutil.virtual_memory().total, "this machine"
 
 
+def about_load() -> Iterator[Check]:
+    """A note where other work leaves less than one core to a run on the CPU."""
+    load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
+    if load > max(cores - 1, 1):
+        finding = f"load {load:.1f} on {counted(cores, 'core')}: other processes use this CPU, so steps take longer"
+        yield Check("ok", "load", finding)
+
+
 def about_surroundings(config: Config) -> Iterator[Check]:
     yield from config.notes
+    if config.training.use_cpu:
+        yield from about_load()
     if not config.script.eval_only:
         yield Check("ok", "geometry", config.geometry.describe())
         for stage in config.stages:

@@ -11,6 +11,16 @@ def is_first_process() -> bool:
     return "LOCAL_RANK" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
+def let_idle_threads_sleep() -> None:
+    """Have OpenMP's idle threads sleep soon, so that two runs on one CPU do not spin against each other.
+
+    Call it before torch is imported, which reads this once. No setting is known then, so it holds beside a GPU, too,
+    where these threads have next to nothing to do. What the environment sets stays.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def say(text: str) -> None:
     """Print once for all of a run's processes; accelerate's print does so once on every machine."""
     if is_first_process():

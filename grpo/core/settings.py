@@ -206,6 +206,8 @@ class Config:
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
+    default_dir: str = ""  # the directory's default name, without a number; empty where the user named or resumes one
+    default_run: str = ""  # the run's default name, likewise
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property
@@ -217,6 +219,12 @@ class Config:
     def output(self) -> Path:
         """The run's directory."""
         return Path(self.training.output_dir or "")
+
+    def move(self, output: Path) -> None:
+        """Use another number of the default directory, also in the run's default name: trackers tell runs by it."""
+        self.training.output_dir = str(output)
+        if self.default_run:
+            self.training.run_name = self.default_run + str(output).removeprefix(self.default_dir)
 
     @property
     def completion_limit(self) -> int:

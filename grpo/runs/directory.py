@@ -1,6 +1,7 @@
 """Choose and lock a run's directory, and choose the checkpoint that it resumes from."""
 
 import contextlib
+import itertools
 import json
 import re
 import shutil
@@ -20,28 +21,35 @@ LOCK = "run.lock"
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
 
 
-def default_names(model_name_or_path: str, dataset_name: str | list[str], eval_only: bool = False) -> tuple[str, str]:
+def default_names(
+    model_name_or_path: str, dataset_name: str | list[str], eval_only: bool = False, of_recipe: bool = False
+) -> tuple[str, str]:
     """Name a run after its model (family and size) and its data: `output_dir` and `run_name`, where they are unset.
 
-    An evaluation alone has all of the model's name.
+    The directory leaves out GSM8K, and data that a recipe of this repository brings. An evaluation alone has all of
+    the model's name.
+
+    Args:
+        of_recipe: whether a recipe of this repository brings the data.
 
     >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
     ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
-    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", ["openai/gsm8k:main", "my.csv"])[1]
-    'Llama-1B-GRPO-gsm8k+my'
+    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", ["openai/gsm8k:main", "my.csv"])[0]
+    'outputs/Llama-1B-GRPO-gsm8k+my'
     """
     path = Path(model_name_or_path)
     base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
     family = re.split(r"[^A-Za-z]", base)[0]
     size = re.search(r"(?<![A-Za-z0-9.])\d+(\.\d+)?[BbMm](?![A-Za-z0-9])", base)
-    # a run that starts from another one's model keeps its name
-    name = re.sub(r"(-GRPO(-\d+)?)?$", "-GRPO", base, count=1)
+    # a run that starts from another one's model keeps its name, without that one's data and number
+    name = re.sub(r"(-GRPO(-.*)?)?$", "-GRPO", base, count=1)
     if family and size:
         name = f"{family}-{size[0].upper()}-GRPO"
     if eval_only:
         name = f"{base}-eval"
-    data = "+".join(map(data_label, as_list(dataset_name)))
-    return f"outputs/{name}", f"{name}-{data}"
+    data = "+".join(map(data_label, as_list(dataset_name)))[:100]  # a file system takes 255 characters
+    run_name = f"{name}-{data}"
+    return f"outputs/{name if eval_only or of_recipe or data == 'gsm8k' else run_name}", run_name
 
 
 def read_record(directory: str | Path, *keys: str) -> Any:
@@ -55,8 +63,19 @@ def read_record(directory: str | Path, *keys: str) -> Any:
     return found
 
 
+def numbered(default_dir: str) -> Iterator[Path]:
+    """The directories that runs of this name take, one after the other: itself, `-2`, `-3`, …"""
+    yield Path(default_dir)
+    yield from (Path(f"{default_dir}-{number}") for number in itertools.count(2))
+
+
 def holds_run(directory: Path) -> bool:
     return (directory / "run.json").exists() or any(directory.glob("checkpoint-*"))
+
+
+def is_free(directory: Path) -> bool:
+    """Whether no run is there, and none is about to be."""
+    return not holds_run(directory) and not is_locked(directory)
 
 
 def newest_finished() -> Path:
@@ -97,10 +116,9 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim
         if free.is_file():
             raise UserError(f"output_dir: {output_dir!r} is a file; use another name")
     else:  # the last that holds a run, and the first that neither holds one nor is about to
-        names = [Path(default_dir)]
-        while holds_run(names[-1]) or is_locked(names[-1]):
-            names.append(Path(f"{default_dir}-{len(names) + 1}"))
-        newest, free = next(filter(holds_run, reversed(names)), names[0]), names[-1]
+        free = next(filter(is_free, numbered(default_dir)))
+        earlier = list(itertools.takewhile(lambda place: place != free, numbered(default_dir)))
+        newest = next(filter(holds_run, reversed(earlier)), Path(default_dir))
     if resume == "auto":
         return _resume_newest(newest)
     if holds_run(free):
@@ -162,7 +180,7 @@ def _resume_newest(run: Path) -> Claim:
 
 
 @contextlib.contextmanager
-def locked(directory: Path, checkpoint: str | None = None) -> Iterator[None]:
+def locked(directory: Path, checkpoint: str | None = None, default_dir: str = "") -> Iterator[Path]:
     """Make the directory, and let no other process write a run there meanwhile; the first process locks for all.
 
     The system unlocks it when the process ends, however that happens. A new directory that is left without a run's
@@ -170,37 +188,52 @@ def locked(directory: Path, checkpoint: str | None = None) -> Iterator[None]:
 
     Args:
         checkpoint: what the run resumes from, if anything.
+        default_dir: the default name that `directory` comes from. Where another process was faster, the run takes the
+            next free number instead.
+
+    Yields:
+        The directory that is locked.
 
     Raises:
         UserError: another process writes there, or has finished a run there since this one chose the directory.
     """
     if not is_first_process():
-        yield
+        yield directory
         return
-    new = not directory.exists()
-    with _lock(directory):
-        if checkpoint is None and read_record(directory, "status") == "finished":
-            raise UserError(f"output_dir: {str(directory)!r} already holds a run; {WAYS_OUT}")
-        try:
-            yield
-        finally:
-            if new and {path.name for path in directory.iterdir()} <= {LOCK, "completions"}:  # TRL's, empty
-                shutil.rmtree(directory)
+    for place in filter(is_free, numbered(default_dir)) if default_dir else [directory]:
+        new, lock = not place.exists(), _lock(place)
+        if lock is None:
+            continue
+        finished = checkpoint is None and read_record(place, "status") == "finished"
+        if not (finished or (default_dir and holds_run(place))):
+            break
+        lock.release()
+    else:
+        reason = f"already holds a run; {WAYS_OUT}"
+        if lock is None:
+            process = read_record(directory, "process")  # none before it trains
+            who = f" (process {process['id']} on {process['host']})" if process else ""
+            reason = f"is being written by another run{who}; wait until it ends, stop it, or use another name"
+        raise UserError(f"output_dir: {str(directory)!r} {reason}")
+    try:
+        yield place
+    finally:
+        if new and {path.name for path in place.iterdir()} <= {LOCK, "completions"}:  # TRL's, empty
+            shutil.rmtree(place)
+        lock.release()
 
 
-def _lock(directory: Path) -> contextlib.AbstractContextManager[Any]:
+def _lock(directory: Path) -> FileLock | None:
+    """Make and lock the directory; None where another process holds it for longer than a look at it takes."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return FileLock(directory / LOCK).acquire(timeout=0)
+        lock = FileLock(directory / LOCK)
+        lock.acquire(timeout=0.5)
     except Timeout:
-        process = read_record(directory, "process")  # unknown while it starts
-        who = f" (process {process['id']} on {process['host']})" if process else ""
-        raise UserError(
-            f"output_dir: {str(directory)!r} is being written by another run{who}; wait until it ends, stop it, or "
-            "use another name"
-        ) from None
+        return None
     except OSError as error:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({error.strerror})") from None
+    return lock
 
 
 def is_locked(directory: Path) -> bool:

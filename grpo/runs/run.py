@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from transformers.integrations import integration_utils
 
 from grpo.core.errors import (
@@ -213,10 +214,21 @@ def open_run(config: Config) -> Iterator[Run]:
         UserError: another process writes there; the disk is full; a device is full.
         Interrupted: a signal came while nothing was trained.
     """
-    run = Run(config)
-    lock = directory.locked(run.output, config.training.resume_from_checkpoint)
-    with lock, run._signals(), run._readable():
-        yield run
+    with contextlib.ExitStack() as stack:
+        output, refusal = config.output, ""
+        try:
+            lock = directory.locked(output, config.training.resume_from_checkpoint, config.default_dir)
+            output = stack.enter_context(lock)
+        except UserError as error:
+            refusal = str(error)
+        output, refusal = broadcast_object_list([output, refusal])  # the first process', which locks for all
+        if refusal:
+            raise UserError(refusal)
+        if config.default_dir:  # another run may have been faster
+            config.move(output)
+        run = Run(config)
+        with run._signals(), run._readable():
+            yield run
 
 
 def name_of(signum: int) -> str:

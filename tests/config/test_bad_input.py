@@ -203,7 +203,8 @@ def prepare(tiny_model, tiny_run):
     """The command line of a case, once all that it needs is there; besides an earlier run that must survive."""
 
     def argv(case):
-        earlier = {"outputs/Tiny-60K-GRPO/run.json": "{}", "outputs/Tiny-60K-GRPO/model.safetensors": "precious"}
+        run = "outputs/Tiny-60K-GRPO-rows"
+        earlier = {f"{run}/run.json": "{}", f"{run}/model.safetensors": "precious"}
         for name, content in (earlier | case.files).items():
             path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 from helpers_runs import ROOT
@@ -106,6 +107,32 @@ def test_what_differs_from_the_inline_block_is_known(tmp_path):
     assert config.changed["dtype"] == {"inline": "bfloat16", "run": "float32"}  # what use_cpu implies
     assert config.changed["report_to"] == {"inline": ["wandb"], "run": ["none"]}
     assert {"learning_rate", "output_dir", "weight_decay"}.isdisjoint(config.changed)
+
+
+def test_the_directory_of_your_own_data_names_them(tmp_path):
+    """Whether a flag, HYPERPARAMETERS, a recipe or Python gives them; two tasks of one model do not mix."""
+    path = recipe(tmp_path, "dataset_name: conversions.csv\n")
+    rows = datasets.Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"]})
+    for found, name in [
+        (configure(INLINE, CPU), "Qwen-1.5B-GRPO"),
+        (configure(INLINE, [*CPU, "--dataset_name", "conversions.csv"]), "Qwen-1.5B-GRPO-conversions"),
+        (configure({**INLINE, "dataset_name": "conversions.csv"}, CPU), "Qwen-1.5B-GRPO-conversions"),
+        (configure(INLINE, ["--config", str(path), *CPU]), "Qwen-1.5B-GRPO-conversions"),
+        (configure(INLINE, ["--config", "demo"], rows), "demo-GRPO-rows-in-memory"),
+    ]:
+        assert found.output == Path("outputs") / name
+    with pytest.raises(UserError, match=r"'outputs/Qwen-1\.5B-GRPO-conversions' holds no checkpoint"):
+        Path("outputs/Qwen-1.5B-GRPO/checkpoint-5").mkdir(parents=True)  # of another task
+        configure(INLINE, [*CPU, "--dataset_name", "conversions.csv", "--resume_from_checkpoint", "auto"])
+
+
+def test_a_run_that_moves_to_the_next_number_is_named_so():
+    config = configure(INLINE, CPU)
+    config.move(Path("outputs/Qwen-1.5B-GRPO-3"))
+    assert config.output == Path("outputs/Qwen-1.5B-GRPO-3") and config.training.run_name == "Qwen-1.5B-GRPO-gsm8k-3"
+    named = configure(INLINE, [*CPU, "--run_name", "mine"])
+    named.move(Path("outputs/Qwen-1.5B-GRPO-3"))
+    assert named.training.run_name == "mine"
 
 
 def test_nothing_is_written_or_changed_while_settings_are_read(capsys):

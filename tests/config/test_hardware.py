@@ -49,6 +49,8 @@ def test_without_a_gpu_the_default_run_points_to_the_demo():
     message = str(caught.value)
     assert "no CUDA GPU" in message and "python train_grpo.py --config recipes/demo.yaml" in message
     assert "--use_cpu true" in message and "\n" not in message
+    with pytest.raises(UserError, match=r"no CUDA GPU .* to resume a run, use the command that it printed"):
+        configure(train_grpo.HYPERPARAMETERS, ["--resume_from_checkpoint", "auto"])
 
 
 def test_use_cpu_overrides_the_inline_block_and_recipes():

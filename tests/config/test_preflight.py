@@ -136,6 +136,18 @@ def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     assert "pack_tokens" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("load", "cores", "noted"), [(0.3, 1, False), (0.9, 2, False), (3.1, 2, True), (3.1, 64, False)]
+)
+def test_other_work_on_the_cpu_is_noted(load, cores, noted, table, monkeypatch):
+    """A run by itself is not: it warns of nothing."""
+    monkeypatch.setattr(psutil, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(psutil, "cpu_count", lambda *_: cores)
+    found = table().get("load")
+    assert (found is not None) is noted
+    assert not noted or (found.status == "ok" and "load 3.1 on 2 cores: other processes use this CPU" in found.finding)
+
+
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])
 def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, monkeypatch):
     usage = namedtuple("usage", "total used free")

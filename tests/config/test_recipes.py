@@ -45,6 +45,21 @@ def test_a_recipe_and_its_files_are_found_from_any_directory(tmp_path, monkeypat
         configure(train_grpo.HYPERPARAMETERS, ["--config", "nope"])
 
 
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [
+        ("demo", "demo-GRPO"), ("demo_think", "demo-GRPO"), ("countdown", "countdown-GRPO"),
+        ("smollm2_sums", "SmolLM-135M-GRPO"), ("smollm2", "SmolLM-135M-GRPO"), ("math", "Qwen-1.5B-GRPO"),
+        ("gist_2025", "Qwen-1.5B-GRPO"),
+    ],
+)  # fmt: skip
+def test_a_recipe_s_directory_names_its_model_and_data_that_replace_its_own(name, directory):
+    argv = ["--config", name, "--use_cpu", "true", "--report_to", "none"]
+    assert configure(train_grpo.HYPERPARAMETERS, argv).output == Path("outputs") / directory
+    replaced = configure(train_grpo.HYPERPARAMETERS, [*argv, "--dataset_name", "data/conversions.csv"])
+    assert replaced.output == Path("outputs") / f"{directory}-conversions"
+
+
 NEEDS = {"unsloth": "Unsloth"}
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
 DEMO_FLAGS += ["--dataset_name", str(DEMO / "train.jsonl")]

@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from filelock import FileLock
@@ -29,13 +32,23 @@ def make_run(name, checkpoints=(), **record):
     ("model", "data", "eval_only", "names"),
     [
         ("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k", False, ("Llama-1B-GRPO", "Llama-1B-GRPO-gsm8k")),
-        ("assets/demo/model", "a/train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
-        ("outputs/demo-GRPO-2", "train.jsonl", False, ("demo-GRPO", "demo-GRPO-train")),
+        ("assets/demo/model", "a/train.jsonl", False, ("demo-GRPO-train", "demo-GRPO-train")),
+        ("outputs/demo-GRPO-2", "sums.csv", False, ("demo-GRPO-sums", "demo-GRPO-sums")),
+        ("outputs/demo-GRPO-sums-2", "sums.csv", False, ("demo-GRPO-sums", "demo-GRPO-sums")),
         ("outputs/demo-GRPO", "d.jsonl", True, ("demo-GRPO-eval", "demo-GRPO-eval-d")),
     ],
 )
 def test_names_follow_from_model_and_data(model, data, eval_only, names):
     assert default_names(model, data, eval_only) == (f"outputs/{names[0]}", names[1])
+
+
+def test_a_recipe_s_own_data_are_no_part_of_the_directory():
+    assert default_names("assets/demo/model", "train.jsonl", of_recipe=True)[0] == "outputs/demo-GRPO"
+
+
+def test_a_name_fits_a_file_system():
+    directory, _ = default_names("assets/demo/model", [f"{'long' * 20}-{number}.csv" for number in range(9)])
+    assert len(Path(directory).name) < 200
 
 
 def test_an_unset_directory_takes_the_next_free_number():
@@ -47,6 +60,33 @@ def test_an_unset_directory_takes_the_next_free_number():
     assert not Path("out/X-3").exists()
     with locked(Path("out/X-3")):  # a run that has only begun
         assert claim(None, "out/X", None)[0] == "out/X-4"
+
+
+def test_runs_that_start_together_take_the_next_free_names():
+    """All have chosen before any of them makes its directory, as in three shells at once."""
+    make_run("out/X")
+    together = Barrier(3)
+
+    def start(_):
+        chosen = claim(None, "out/X", None).output_dir
+        together.wait()
+        taken = stack.enter_context(locked(Path(chosen), default_dir="out/X"))
+        return chosen, str(taken)
+
+    with ExitStack() as stack, ThreadPoolExecutor(3) as threads:
+        chosen, taken = zip(*threads.map(start, range(3)), strict=True)
+    assert set(chosen) == {"out/X-2"} and sorted(taken) == ["out/X-2", "out/X-3", "out/X-4"]
+
+
+def test_a_default_name_that_another_run_took_meanwhile_is_given_up():
+    """The other one has ended, too, in whichever way."""
+    for status in ("finished", "failed: out of memory"):
+        chosen = claim(None, "out/X", None).output_dir
+        make_run(chosen, status=status)
+        before = Path(chosen, "run.json").read_bytes()
+        with locked(Path(chosen), default_dir="out/X") as taken:
+            assert taken != Path(chosen) and taken.is_dir()
+        assert Path(chosen, "run.json").read_bytes() == before
 
 
 def test_a_directory_that_holds_a_run_is_refused():
@@ -206,7 +246,8 @@ def test_of_two_starts_the_refused_one_removes_nothing(tiny_run, monkeypatch, ca
     with FileLock(Path("run") / LOCK):
         assert train_grpo.main(tiny_run()) == 2
         (line,) = capfd.readouterr().err.splitlines()
-        assert line.startswith("error: output_dir: 'run' is being written by another run")
+        assert line.startswith("error: output_dir: 'run' is being written by another run; wait until it ends")
+        assert "unknown" not in line and "delete" not in line
         assert [path.name for path in Path("run").iterdir()] == [LOCK]
 
 
