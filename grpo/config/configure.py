@@ -235,6 +235,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         argv=list(argv),
         stages=stages,
         typed=typed,
+        chosen=typed | recipe,
         reward_functions=functions,
     )
     if claim.checkpoint:

@@ -3,6 +3,7 @@
 Every question is its own control, so the paired figures say more than two separate intervals do.
 """
 
+import itertools
 from collections.abc import Sequence
 from math import erfc
 from statistics import NormalDist, fmean, stdev
@@ -25,6 +26,14 @@ def mcnemar(fixed: int, broken: int) -> float:
     0.034
     """
     return erfc(abs(fixed - broken) / (2 * (fixed + broken)) ** 0.5) if fixed + broken else 1.0
+
+
+def smallest_change(n: int) -> float:
+    """The smallest difference that n questions can show, as a share of them: 4 fixed and none broken.
+
+    Above 1 where even all of them are too few.
+    """
+    return next(fixed for fixed in itertools.count(1) if mcnemar(fixed, 0) < SIGNIFICANT) / n
 
 
 def tango(fixed: int, broken: int, n: int) -> tuple[float, float]:
