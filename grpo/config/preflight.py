@@ -69,9 +69,10 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
         remedy = f"add rows to {', '.join(as_list(script.eval_dataset_name))}"
     if count == script.eval_samples:
         remedy = "raise eval_samples"
-    few = "so few show only large changes"
-    if (data.has_golds or script.judge) and count:
-        few = f"so few cannot show a change below {100 * smallest_change(count):.1f} points"
+    smallest = smallest_change(count)
+    few = f"so few cannot show a change below {100 * smallest:.1f} points" if smallest <= 1 else "so few show nothing"
+    if not data.has_golds and not script.judge:  # the rewards are compared
+        few = "so few show only large changes"
     if script.eval_samples == 0:
         finding += "; eval_samples 0: nothing is evaluated before and after"
     yield warn_if(count < FEW and script.eval_samples != 0, "dataset", finding, f"{few}; {remedy}")

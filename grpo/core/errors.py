@@ -101,8 +101,8 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
 
-# Where code is that is not the user's: this package, Python's own and what is installed
-LIBRARIES = (str(Path(__file__).resolve().parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+# Folders of code that is not the user's: this package, Python's own, what is installed
+LIBRARIES = (Path(__file__).resolve().parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
 @contextlib.contextmanager
@@ -133,8 +133,8 @@ def reason_of(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """The innermost line of the user's own files in an exception's traceback: `my_reward.py:12`; "" without one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<"))]
+    elsewhere = (*(f"{folder}{os.sep}" for folder in LIBRARIES), "<")  # <frozen importlib>, <string>
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(elsewhere)]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 

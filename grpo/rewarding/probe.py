@@ -127,8 +127,9 @@ def _values(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Sequence[
         if count == 1 or isinstance(error, TimeoutError):
             return [error] * count
         alone = [value for row in rows_alone(columns) for value in _values(reward, row)]
-        raised = sum(isinstance(value, BaseException) for value in alone)
-        return alone if 0 < raised < count else [error] * count
+        raised = [value for value in alone if isinstance(value, BaseException)]
+        told_apart = 0 < len(raised) < count and not any(isinstance(value, TimeoutError) for value in raised)
+        return alone if told_apart else [error] * count
 
 
 def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
@@ -223,21 +224,23 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
         yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
     if not golds:
         return
-    kinds = {kind: [gold for gold in golds if kind_of(gold) == kind] for kind in ("number", "mathematics", "text")}
-    units = [gold for gold in kinds["number"] if gold_of(gold).unit]
-    shares = {"numbers": kinds["number"], "with a unit": units, **kinds, "number": []}
+    numbers = [gold for gold in golds if kind_of(gold) == "number"]
+    units = [gold for gold in numbers if gold_of(gold).unit]
+    mathematics = [gold for gold in golds if kind_of(gold) == "mathematics"]
+    texts = [gold for gold in golds if kind_of(gold) == "text"]
+    kinds = {"numbers": numbers, "with a unit": units, "mathematics": mathematics, "text": texts}
     shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
     finding = f"{shown} · {data.where_golds_are()} · "
-    finding += "".join(f"{100 * len(some) / len(golds):.0f} % {kind}, " for kind, some in shares.items() if some)
+    finding += "".join(f"{100 * len(some) / len(golds):.0f} % {kind}, " for kind, some in kinds.items() if some)
     finding += f"longest {counted(max(map(len, golds)), 'character')}"
     remedy = ""
-    if sum(len(gold) > LONG_GOLD for gold in kinds["text"]) > 0.05 * len(golds):
+    if sum(len(gold) > LONG_GOLD for gold in texts) > 0.05 * len(golds):
         remedy = "no completion will hold such texts exactly: keep the final answer alone, or put it after ####"
-    elif sum(any(map(str.isdigit, gold)) for gold in kinds["text"]) > 0.5 * len(golds):
+    elif sum(any(map(str.isdigit, gold)) for gold in texts) > 0.5 * len(golds):
         remedy = "only exactly this text earns correctness: keep the number alone, or put it after ####"
-    elif len(kinds["number"]) < 0.5 * len(golds) and "int_reward_func" in reward_names:
+    elif len(numbers) < 0.5 * len(golds) and "int_reward_func" in reward_names:
         remedy = "int_reward_func pays for digits, which are wrong here; drop it"
-    elif len(kinds["mathematics"]) > 0.1 * len(golds) and "correctness_reward_func" in reward_names:
+    elif len(mathematics) > 0.1 * len(golds) and "correctness_reward_func" in reward_names:
         remedy = "correctness_reward_func wants exactly this text; judge_reward_func also takes 1/2 for 0.5"
     elif len(units) > 0.1 * len(golds):
         remedy = _about_units(units[0], reward_names)
