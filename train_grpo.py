@@ -112,9 +112,9 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     stop_on_alarm=False,  # true ends the run at its first alarm, with a checkpoint
     # Seldom changed
     question_column="question",  # text, or lists of messages; `prompt` is read where there is no `question`
-    answer_column="answer",  # the gold answer follows `####`, or is all that the column holds
+    answer_column="answer",  # 72 alone, or in all rows #### 72, \boxed{72}, Answer: 72 or <answer>72</answer>
     eval_dataset_name=None,  # None: from dataset_name
-    eval_split="test",  # where the source has none, a tenth of the training rows (at most eval_samples) is held out
+    eval_split="test",  # where the source has none, a tenth of its rows, or of few a quarter, is held out
     eval_num_samples=1,  # above 1: so many samples of each question besides, for maj@k and pass@k
     per_device_eval_batch_size=256,  # questions at once
     reward_weights=None,  # one for each reward; None: all 1

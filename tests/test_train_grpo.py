@@ -28,7 +28,7 @@ def words(capfd):
 def test_a_run_trains_saves_and_records(learned):
     shown, run = learned.shown, learned.path
     assert "2 prompts × 8 generations = 16 completions per optimizer step" in shown
-    assert "36 training rows, 18 optimizer steps per epoch; 4 held-out questions" in shown
+    assert "30 training rows, 15 optimizer steps per epoch; 10 held-out questions" in shown
     assert "Accuracy, strict" in shown and "a sample of step 1" in shown
 
     names = {path.name for path in run.iterdir()}
@@ -43,7 +43,7 @@ def test_a_run_trains_saves_and_records(learned):
     for name in ("loss", "grad_norm", "reward", "entropy", "rewards/correctness_reward_func/mean"):
         assert all(math.isfinite(line[name]) for line in metrics[:2])
     evaluation = json.loads((run / "eval_after.json").read_text())
-    assert evaluation["n"] == 4 and 0 <= evaluation["accuracy_strict"] <= 1 and evaluation["mean_length"] > 4
+    assert evaluation["n"] == 10 and 0 <= evaluation["accuracy_strict"] <= 1 and evaluation["mean_length"] > 4
     settings = json.loads((run / "run.json").read_text())["settings"]
     assert settings["learning_rate"] == 1e-3 and settings["model_name_or_path"] == str(DEMO / "model")
 
@@ -75,7 +75,7 @@ def test_rows_in_memory_train(tiny_run):
     frame = pd.DataFrame({"question": [f"What is {n} + 1?" for n in range(30)], "answer": range(1, 31)})
     assert train_grpo.main(tiny_run(dataset_name=None, max_steps="1"), dataset=frame) == 0
     record = json.loads(Path("run/run.json").read_text())
-    assert record["settings"]["dataset_name"] == "rows in memory" and record["data"]["train"] == 27
+    assert record["settings"]["dataset_name"] == "rows in memory" and record["data"]["train"] == 23
     assert record["settings"]["run_name"].endswith("-rows-in-memory")
     assert "datasets:" not in Path("run/README.md").read_text()
 
@@ -150,8 +150,8 @@ def test_a_dry_run_checks_and_neither_loads_nor_writes(tiny_run, capfd, monkeypa
 def test_a_run_compares_before_and_after_and_reports_it(learned):
     shown, run = learned.shown, learned.path
     compared = json.loads((run / "comparison.json").read_text())
-    assert compared["n"] == 4 and compared["sentence"] in shown and "too small to tell" in compared["sentence"]
-    assert sum(compared["lenient"][key] for key in ("both", "fixed", "broken", "neither")) == 4
+    assert compared["n"] == 10 and compared["sentence"] in shown and "too small to tell" in compared["sentence"]
+    assert sum(compared["lenient"][key] for key in ("both", "fixed", "broken", "neither")) == 10
     assert compared["diagnosis"] and all(f"Likely cause: {cause}." in shown for cause in compared["diagnosis"])
     page, card = (run / "report.html").read_text(), (run / "README.md").read_text()
     assert "not a progress measure" in page and str(DEMO / "train.jsonl") in page
@@ -257,9 +257,9 @@ def test_two_processes_end_with_the_same_weights_and_they_moved(lora, tiny_run):
     else:
         moved, start = load_file("run/model.safetensors"), load_file(DEMO / "model" / "model.safetensors")
         assert all(not torch.equal(moved[name], start[name].float()) for name in start)
-    assert json.loads(Path("run/eval_after.json").read_text())["n"] == 4  # every question once
+    assert json.loads(Path("run/eval_after.json").read_text())["n"] == 10  # every question once
     asked = [json.loads(line)["question"] for line in Path("run/completions_after.jsonl").read_text().splitlines()]
-    assert len(set(asked)) == 4
+    assert len(set(asked)) == 10
     assert done.stdout.count("a training prompt, as the model gets it") == 1 and Path("run/report.html").exists()
 
 

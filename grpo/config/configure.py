@@ -248,6 +248,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
         argv=list(argv),
         stages=stages,
         typed=typed,
+        chosen=typed | recipe,
         reward_functions=functions,
         default_dir="" if named or resumed else default_dir,
         default_run=default_run,

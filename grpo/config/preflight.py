@@ -3,8 +3,7 @@
 import math
 import re
 import shutil
-from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, quantiles
 
 import psutil
@@ -18,17 +17,17 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from grpo.core.checklist import Check, stop_at_errors, warn_if
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config, as_list
-from grpo.core.text import counted, for_rich, human_bytes
+from grpo.core.text import counted, for_rich, human_bytes, shorten
 from grpo.data import prompts
 from grpo.data.dataset import Data
+from grpo.evaluation.comparison import smallest_change
 from grpo.policy import loading, memory
 from grpo.rewarding import probe
-from grpo.rewarding.answers import kind_of
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, weights_of
 from grpo.runs import hub
 from grpo.training import attention
-from rewards import XML_COT_FORMAT, short_name, template_parts
+from rewards import short_name
 
 # --- Data ---------------------------------------------------------------------------------------------------------
 
@@ -38,29 +37,45 @@ def _spread(lengths: Sequence[int]) -> str:
     return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {counted(max(lengths), 'token')}"
 
 
+FEW = 100  # held-out questions, with which a change of 4 points is the smallest that can be shown
+
+
 def about_data(config: Config, data: Data) -> Iterator[Check]:
     script, rows = config.script, len(data.train)
     columns = f"{script.question_column} and {script.answer_column}" if data.has_golds else script.question_column
     finding = f"columns {columns}"
-    if data.unusable:
+    remedies = []
+    unmarked = data.unmarked()
+    if empty := data.unusable - sum(unmarked.values()):
         lacking = "a question or a gold answer" if data.has_golds else "a question"
-        finding += f"; dropped {counted(data.unusable, 'row')} without {lacking}"
-    yield warn_if(data.unusable, "schema", finding, f"{columns} are needed in every row")
+        finding += f"; dropped {counted(empty, 'row')} without {lacking}"
+        remedies.append(f"{columns} are needed in every row")
+    for mark, count in unmarked.items():
+        finding += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
+        remedies.append(f"put {mark} in all gold answers, or in none")
+    yield warn_if(remedies, "schema", finding, "; ".join(remedies))
     if data.reserved:
         yield Check("ok", "columns", f"dropped {', '.join(data.reserved)}: TRL uses these names")
-    finding = counted(len(data.held_out), "held-out question")
+    count = len(data.held_out)
+    finding = counted(count, "held-out question")
+    if data.cut_off and count:
+        share = count / (sum(reading.rows for reading in data.readings) - data.unusable)
+        finding += f", {100 * share:.0f} % of the rows, which have no split {script.eval_split!r}"
     if not script.eval_only:
         steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
         finding = f"{counted(rows, 'training row')}, {steps} per epoch; {finding}"
-    remedy = "add rows (where there is no eval_split, a tenth of them is held out), or set eval_dataset_name"
+    remedy = "add rows, or set eval_dataset_name"
     if script.eval_dataset_name:
         remedy = f"add rows to {', '.join(as_list(script.eval_dataset_name))}"
-    if len(data.held_out) == script.eval_samples:
+    if count == script.eval_samples:
         remedy = "raise eval_samples"
-    remedy = f"so few held-out questions show only huge changes; {remedy}"
+    smallest = smallest_change(count)
+    few = f"so few cannot show a change below {100 * smallest:.1f} points" if smallest <= 1 else "so few show nothing"
+    if not data.has_golds and not script.judge:  # the rewards are compared
+        few = "so few show only large changes"
     if script.eval_samples == 0:
         finding += "; eval_samples 0: nothing is evaluated before and after"
-    yield warn_if(len(data.held_out) < 30 and script.eval_samples != 0, "dataset", finding, remedy)
+    yield warn_if(count < FEW and script.eval_samples != 0, "dataset", finding, f"{few}; {remedy}")
     if script.eval_only:
         return
     if rows < config.geometry.rollout_prompts:
@@ -70,38 +85,6 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
         yield Check("error", "dataset", finding, remedy)
     finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
     yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
-
-
-LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-
-
-def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Iterator[Check]:
-    """What the gold answers are, and whether a completion can hold them."""
-    golds = [gold for gold in data.train["answer"] if gold is not None]
-    if not data.has_golds:
-        some = f"{len(golds)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
-        measured = "the judge's verdict" if judge.function else "rewards"
-        yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
-    if not golds:
-        return
-    shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
-    kinds = Counter(map(kind_of, golds))
-    numbers, mathematics = kinds["number"] / len(golds), kinds["mathematics"] / len(golds)
-    texts = [gold for gold in golds if kind_of(gold) == "text"]
-    finding = f"{shown} · {100 * numbers:.0f} % numbers, "
-    for kind, share in (("mathematics", mathematics), ("text", len(texts) / len(golds))):
-        finding += f"{100 * share:.0f} % {kind}, " if share else ""
-    finding += f"longest {counted(max(map(len, golds)), 'character')}"
-    remedy = ""
-    if sum(len(gold) > LONG_GOLD for gold in texts) > 0.05 * len(golds):
-        remedy = "no completion will hold such texts exactly: keep the final answer alone, or put it after ####"
-    elif sum(any(map(str.isdigit, gold)) for gold in texts) > 0.5 * len(golds):
-        remedy = "only exactly this text earns correctness: keep the number alone, or put it after ####"
-    elif numbers < 0.5 and "int_reward_func" in reward_names:
-        remedy = "int_reward_func pays for digits, which are wrong here; drop it"
-    elif mathematics > 0.1 and "correctness_reward_func" in reward_names:
-        remedy = "correctness_reward_func wants exactly this text; judge_reward_func also takes 1/2 for 0.5"
-    yield warn_if(remedy, "gold answers", finding, remedy)
 
 
 def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
@@ -122,20 +105,6 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
         finding = f"prompts end in {opened[0]!r}, which is no part of this format's completions"
         remedy = "no completion can have the format: use --prompt_format think, or a completion_template with that tag"
         yield Check("warning", "prefilled", finding, remedy)
-
-
-def about_tags(prompt: str, data: Data, tried: probe.Tried, weights: dict[str, float]) -> Iterator[Check]:
-    """Whether the prompt shows the tags and marks that the rewards pay for."""
-    total, marks = probe.weighted_sum(tried, weights), []
-    if total and next(iter(total.values())) > total["no tags"]:  # the first is in the format
-        _, middle, _ = template_parts(data.prompt_format.completion)
-        marks = [*re.findall(r"<\w+>", data.prompt_format.completion), middle.split()[-1]]
-    if weights.get("xmlcount_reward_func"):  # which counts its own four, whatever the format
-        marks += re.findall(r"<\w+>", XML_COT_FORMAT)
-    hidden = [mark for mark in dict.fromkeys(marks) if mark not in prompt]
-    if hidden:
-        finding = f"the prompt never shows {' and '.join(hidden)}, which the rewards pay for"
-        yield Check("warning", "tags", finding, "show them in system_prompt or question_template, or use num_shots 1")
 
 
 def solution_lengths(data: Data, encode: Callable[[str], list[int]]) -> list[int]:
@@ -197,9 +166,8 @@ def about_model(
     attends = kernel.name if config.script.packed and not config.script.eval_only else model.attn_implementation
     finding += f"{' are trained' if share else ''}, in {model.dtype}, attention {attends}"
     yield warn_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
-    if peft_config and not config.script.eval_only and 0 < training.learning_rate <= 1e-5:
-        finding = f"{training.learning_rate:g} teaches an adapter next to nothing"
-        yield Check("warning", "learning_rate", finding, f"try {10 * training.learning_rate:g}")
+    if not config.script.eval_only:
+        yield from about_rate(config, shape)
     if largest_id >= shape.vocabulary > 0:
         finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
         yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
@@ -216,6 +184,27 @@ def about_model(
     at_once = (config.script.pack_tokens or kernel.pack_tokens) if config.script.packed else None
     yield about_memory(config, data, shape, longest, at_once)
     yield about_disk(config, shape)
+
+
+DEFAULT_RATE = 5e-6  # that of HYPERPARAMETERS, for 1.5 billion weights
+# Weights of a model at most → the rates of its recipe, for all weights and an adapter (docs/reading-curves.md)
+RATES = {15e6: ("1e-4", "5e-4"), 0.5e9: ("2e-5", "2e-4"), math.inf: ("5e-6", "5e-5")}
+
+
+def about_rate(config: Config, shape: memory.Shape) -> Iterator[Check]:
+    """A learning rate that teaches nothing: the default one on a small model, or one for all weights on an adapter."""
+    rate = config.training.learning_rate
+    chosen = "learning_rate" in config.chosen or rate != DEFAULT_RATE
+    whole, adapter = next(rates for limit, rates in RATES.items() if shape.parameters < limit)
+    if shape.adapter and 0 < rate <= 1e-5:
+        finding, instead = f"{rate:g} teaches an adapter next to nothing", adapter
+    elif shape.parameters < 0.5e9 and not chosen:
+        finding = f"{rate:g}, the default, is for 1.5 billion weights, not {shape.parameters / 1e6:,.1f} million"
+        instead = whole
+    else:
+        return
+    where = "docs/reading-curves.md, Which learning rate"
+    yield Check("warning", "learning_rate", finding, f"try --learning_rate {instead} ({where})")
 
 
 def about_memory(config: Config, data: Data, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
@@ -326,10 +315,8 @@ def run(
         warnings = sum(check.status == "warning" for check in checks)
         found = f"{warnings or 'no'} warning{'s' * (warnings != 1)}, no error"
         say(f"Dry run: {found}; nothing was trained or written")
-    perfect = {
-        rewards[name].__name__: values.get("perfect") for name, values in tried.items() if isinstance(values, dict)
-    }
-    return {name: value for name, value in perfect.items() if value is not None}
+    perfect = {rewards[name].__name__: values.get("perfect") for name, values in tried.items()}
+    return {name: value for name, value in perfect.items() if isinstance(value, float)}
 
 
 def try_out(
@@ -358,12 +345,13 @@ def check(
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it."""
     encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
-    checks = [*about_surroundings(config), *about_data(config, data), *about_golds(data, tried, judge)]
+    checks = [*about_surroundings(config), *about_data(config, data)]
+    checks += probe.about_golds(data, tried, judge)
     checks += about_prompts(config, data, prompt)
     checks += probe.about_judge(judge, data.train[0], data.prompt_format)
     checks += about_lengths(config, data, solution_lengths(data, encode))
     if tried:
-        checks += about_tags(prompt, data, tried, weights)
+        checks += probe.about_tags(prompt, data, tried, weights)
         checks += probe.about_rewards(tried, weights)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)
@@ -394,8 +382,3 @@ def print_example(prompt: str, gold: str) -> None:
     """A prompt as the model gets it, with its gold answer."""
     title, answer = "a training prompt, as the model gets it", f"gold answer: {for_rich(shorten(gold, 60))}"
     Console().print(Panel(for_rich(prompt), title=title, title_align="left", subtitle=answer, subtitle_align="left"))
-
-
-def shorten(text: str, length: int = 20) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -7,9 +7,11 @@ import errno
 import os
 import re
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from grpo.core.processes import end_process_group, is_first_process
@@ -99,6 +101,9 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
 
+# Folders of code that is not the user's: this package, Python's own, what is installed
+LIBRARIES = (Path(__file__).resolve().parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+
 
 @contextlib.contextmanager
 def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
@@ -124,6 +129,13 @@ def reason_of(error: BaseException) -> str:
     reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     says_little = isinstance(error, LookupError | AttributeError | ArithmeticError) or not reason
     return f"{type(error).__name__}: {reason}".rstrip(": ") if says_little else reason
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost line of the user's own files in an exception's traceback: `my_reward.py:12`; "" without one."""
+    elsewhere = (*(f"{folder}{os.sep}" for folder in LIBRARIES), "<")  # <frozen importlib>, <string>
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(elsewhere)]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 def origins(error: BaseException | None) -> Iterator[BaseException]:

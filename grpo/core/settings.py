@@ -55,7 +55,10 @@ class ScriptArguments:
     dataset_split: str = _setting("Training split; slices allowed: train[:1000], train[:10%%].")
     eval_split: str = _setting("Split of held-out questions; cut from training rows if there is none.")
     question_column: str = _setting("The column of questions, as text or lists of messages.")
-    answer_column: str = _setting("The column of gold answers: `... #### 72`, or 72 alone, as text or a number.")
+    answer_column: str = _setting(
+        "The column of gold answers: marked in all rows alike, as `... #### 72`, \\boxed{72}, `Answer: 72` or "
+        "<answer>72</answer>, or 72 alone, as text or a number."
+    )
     num_shots: int = _setting("Worked examples before each question (0 ... 3, or of `exemplars`).")
     prompt_format: str = _setting("How questions are asked and answered: xml or think.")
     reward_funcs: list[str] = _setting(
@@ -205,6 +208,7 @@ class Config:
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
+    chosen: set[str]  # those and the recipe's
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
     default_dir: str = ""  # the directory's default name, without a number; empty where the user named or resumes one
     default_run: str = ""  # the run's default name, likewise

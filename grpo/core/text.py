@@ -11,6 +11,15 @@ def counted(count: float, noun: str) -> str:
     return f"{count:,.10g} {noun}{'s' * (count != 1)}"
 
 
+def shorten(text: str, length: int = 20) -> str:
+    """
+    >>> shorten("So  it is"), shorten("The answer is 72, since it is half", 18)
+    ('So it is', 'The answer is 72,…')
+    """
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def human_bytes(size: float) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 

@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import pandas as pd
@@ -16,13 +17,23 @@ from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, Config, as_list
 from grpo.core.text import counted
 from grpo.data import prompts
-from grpo.data.gold import gold_answer, gold_mark, reasoning_before
+from grpo.data.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
 from grpo.data.prompts import Message, Prompt, PromptFormat, Shot, messages_of
 from grpo.data.sources import Splits, join, load_source, take_split
 
 # Keyword arguments that TRL passes to rewards, and columns that make it take the model for a vision model
 RESERVED = ("prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images")
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
+
+
+class Reading(NamedTuple):
+    """What became of a table's rows, in counts of rows."""
+
+    rows: int
+    mark: str | None  # of the gold answers
+    golds: int
+    dropped: int  # that had no question or no gold answer
+    unmarked: int  # those of them whose answer lacks the mark that the others have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +44,34 @@ class Data:
     shots: Sequence[Shot]
     train: Dataset  # with `question`, `prompt` and `answer`, as has `held_out`; they share no question
     held_out: Dataset
-    unusable: int  # rows of either that had no question or no gold answer
+    readings: list[Reading]  # of the tables of either
+    cut_off: bool  # the held-out rows are a part of the training rows
     overlap: int  # training rows dropped because they ask a held-out question
     lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
     too_long: int
     reasoning: list[str]  # of the gold solutions of the first thousand training rows
     reserved: list[str]  # columns that were dropped because TRL uses their names
+
+    @property
+    def unusable(self) -> int:
+        """Rows of either that were dropped because they have no question or no gold answer."""
+        return sum(reading.dropped for reading in self.readings)
+
+    def unmarked(self) -> dict[str, int]:
+        """Those of them whose answer lacks the mark that the others have, by that mark."""
+        found = Counter[str]()
+        for reading in self.readings:
+            if reading.mark and reading.unmarked:
+                found[mark_name(reading.mark)] += reading.unmarked
+        return found
+
+    def where_golds_are(self) -> str:
+        """Such as `after #### in 300 of 300 rows`."""
+        golds, rows = Counter[str](), Counter[str]()
+        for reading in self.readings:
+            golds[where_marked(reading.mark)] += reading.golds
+            rows[where_marked(reading.mark)] += reading.rows
+        return ", ".join(f"{place} in {golds[place]:,} of {counted(rows[place], 'row')}" for place in rows)
 
     @property
     def has_golds(self) -> bool:
@@ -86,8 +119,8 @@ def load_data(
         needs_gold=needs_gold,
         pattern=prompt_format.pattern,
     )
-    train, unusable = _make_all(training, "training", make)
-    held_out, also_unusable = _make_all(evaluation, "evaluation", make)
+    train, readings = _make_all(training, "training", make)
+    held_out, more_readings = _make_all(evaluation, "evaluation", make)
 
     # Hold out
     if evaluation:
@@ -108,7 +141,8 @@ def load_data(
         shots=shots,
         train=kept.remove_columns(REASONING),
         held_out=held_out.remove_columns(REASONING),
-        unusable=unusable + also_unusable,
+        readings=readings + more_readings,
+        cut_off=not evaluation,
         overlap=overlap,
         lengths=lengths,
         too_long=too_long,
@@ -156,12 +190,12 @@ def read(config: Config, rows: pd.DataFrame | Dataset | None) -> tuple[dict[str,
 
 
 def _make_all(
-    tables: Mapping[str, Dataset], kind: str, make: Callable[..., tuple[Dataset, int]]
-) -> tuple[Dataset, int]:
-    """The tables' rows with their prompts, below each other, and how many were dropped."""
+    tables: Mapping[str, Dataset], kind: str, make: Callable[..., tuple[Dataset, Reading]]
+) -> tuple[Dataset, list[Reading]]:
+    """The tables' rows with their prompts, below each other, and what became of each table's."""
     made = {name: make(table, label=f"{kind} data {name!r}") for name, table in tables.items()}
     rows = join({name: table for name, (table, _) in made.items()}) if made else Dataset.from_dict({})
-    return rows, sum(dropped for _, dropped in made.values())
+    return rows, [reading for _, reading in made.values()]
 
 
 def make_prompts(
@@ -172,7 +206,7 @@ def make_prompts(
     label: str = "dataset",
     needs_gold: Sequence[str] = ("correctness_reward_func",),
     pattern: str = "xml",
-) -> tuple[Dataset, int]:
+) -> tuple[Dataset, Reading]:
     """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING; others stay, but for RESERVED.
 
     A question is text, or a list of messages, whose last one is then the `question`.
@@ -183,7 +217,7 @@ def make_prompts(
         pattern: the run's answer pattern, which gold answers may have, too.
 
     Returns:
-        The rows that have a question and, if needed, a gold answer, and how many were dropped because they lack one.
+        The rows that have a question and, if needed, a gold answer, and what became of all of them.
     """
     if question_column == "question" and "question" not in rows.column_names and "prompt" in rows.column_names:
         question_column = "prompt"  # TRL's own name for it
@@ -198,11 +232,8 @@ def make_prompts(
     golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
-        gold = (
-            f" and a gold answer in {answer_column!r} (`… #### 72`, `\\boxed{{72}}`, or 72 alone)"
-            if needs_gold
-            else ""
-        )
+        marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
+        gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
         raise UserError(
             f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
             f"in {question_column!r} (as text){gold}; name other columns, or fix the rows"
@@ -217,7 +248,10 @@ def make_prompts(
     others = rows.select(kept).select_columns([name for name in rows.column_names if name not in (*made, *RESERVED)])
     if others.column_names:
         result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
-    return result, len(rows) - len(kept)
+    dropped = set(range(len(rows))).difference(kept)
+    unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
+    golds_found = sum(gold is not None for gold in golds)
+    return result, Reading(len(rows), mark, golds_found, len(dropped), unmarked)
 
 
 def _check_columns(
@@ -283,15 +317,19 @@ def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
 
 
 def split_held_out(rows: Dataset, count: int | None, seed: int) -> tuple[Dataset, Dataset]:
-    """Cut a seeded slice of at most `count` rows and a tenth off the training rows: (training, held out)."""
+    """Cut a seeded slice off the training rows: (training, held out).
+
+    It has at most `count` rows, and a tenth of all, or a quarter up to 100 rows: a tenth of 300 rows would show only
+    huge changes.
+    """
     if count == 0:
         return rows, rows.select([])
     if len(rows) < 2:
         raise UserError(
             f"dataset: {counted(len(rows), 'row')} cannot be split into training and evaluation; add more rows"
         )
-    tenth = max(1, len(rows) // 10)
-    held_out = set(random.Random(seed).sample(range(len(rows)), tenth if count is None else min(count, tenth)))
+    size = max(1, len(rows) // 10, min(100, len(rows) // 4))
+    held_out = set(random.Random(seed).sample(range(len(rows)), size if count is None else min(count, size)))
     training = [index for index in range(len(rows)) if index not in held_out]
     return rows.select(training), rows.select(sorted(held_out))
 

@@ -15,6 +15,7 @@ import rewards
 
 _NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
 _FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
+MARKS = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that are no thousands separators, or more lines
 
 
@@ -30,6 +31,31 @@ def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
     }
     mark = max(shares, key=lambda mark: shares[mark])
     return mark if texts and 2 * shares[mark] >= len(texts) else None
+
+
+def lacks_mark(value: Any, mark: str | None) -> bool:
+    """Whether a value would be a gold answer, had its column no mark.
+
+    >>> lacks_mark("4", "hash"), lacks_mark("####", "hash"), lacks_mark("", "hash"), lacks_mark("4", None)
+    (True, False, False, False)
+    """
+    return mark is not None and gold_answer(value) is not None and rewards.find_answer(str(value), mark) is None
+
+
+def mark_name(mark: str) -> str:
+    """A mark as people know it: `####` for hash; a template is its own name."""
+    return MARKS.get(mark, repr(mark))
+
+
+def where_marked(mark: str | None) -> str:
+    """Where the gold answers of a column are, in words.
+
+    >>> where_marked("hash"), where_marked("Final: {answer}"), where_marked(None)
+    ('after ####', "in 'Final: {answer}'", 'the whole value')
+    """
+    if mark is None:
+        return "the whole value"
+    return f"{'after' if mark in ('hash', 'final') else 'in'} {mark_name(mark)}"
 
 
 def gold_answer(value: Any, mark: str | None = None) -> str | None:

@@ -3,8 +3,9 @@
 Every question is its own control, so the paired figures say more than two separate intervals do.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
-from math import erfc
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
@@ -29,7 +30,16 @@ def mcnemar(fixed: int, broken: int) -> float:
     >>> round(mcnemar(7, 1), 3)
     0.034
     """
-    return erfc(abs(fixed - broken) / (2 * (fixed + broken)) ** 0.5) if fixed + broken else 1.0
+    return math.erfc(abs(fixed - broken) / (2 * (fixed + broken)) ** 0.5) if fixed + broken else 1.0
+
+
+def smallest_change(n: int) -> float:
+    """The smallest difference that n questions can show, as a share of them: 4 fixed and none broken.
+
+    Above 1 where even all of them are too few.
+    """
+    fewest = next(fixed for fixed in itertools.count(1) if mcnemar(fixed, 0) < SIGNIFICANT)
+    return fewest / n if n else math.inf
 
 
 def tango(fixed: int, broken: int, n: int) -> tuple[float, float]:

@@ -72,13 +72,13 @@ class RewardGuard:
         def score(**columns: Any) -> Values:
             result = _call(reward, columns)
             failed = isinstance(result, BaseException)
-            results = [_call(reward, row) for row in _rows_alone(columns)] if failed else [result]
+            results = [_call(reward, row) for row in rows_alone(columns)] if failed else [result]
             return self._noted(name, columns, results)
 
         async def score_async(**columns: Any) -> Values:
             result = await _call_async(reward, columns)
             failed = isinstance(result, BaseException)
-            calls = [_call_async(reward, row) for row in _rows_alone(columns)] if failed else []
+            calls = [_call_async(reward, row) for row in rows_alone(columns)] if failed else []
             return self._noted(name, columns, await asyncio.gather(*calls) if failed else [result])
 
         return score_async if is_async_callable(reward) else score
@@ -178,7 +178,7 @@ async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) ->
         return error
 
 
-def _rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What a reward gets if it is called for each row alone."""
     count = len(columns["prompts"])
     lists = {key: value for key, value in columns.items() if isinstance(value, list) and len(value) == count}

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,28 @@ from transformers import TrainerState
 from trl.trainer.utils import is_async_callable
 
 from grpo.core.checklist import Check, warn_if
+from grpo.core.errors import place_of
 from grpo.core.processes import say
-from grpo.core.text import for_rich
+from grpo.core.text import counted, for_rich, shorten
+from grpo.data.dataset import Data
 from grpo.data.prompts import PromptFormat
-from grpo.rewarding.guard import NOT_FINITE, RAISED, RewardGuard, Values, numbers_of
+from grpo.rewarding.answers import gold_of, kind_of
+from grpo.rewarding.guard import NOT_FINITE, RAISED, RewardGuard, Values, numbers_of, rows_alone
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
-from rewards import last_number, short_name
+from rewards import XML_COT_FORMAT, last_number, short_name, template_parts
 
 EXTRA = "\nI hope that this helps!\n"
 PATIENCE = 60.0  # seconds for an async reward in preflight, which may ask a server
 
-Tried = dict[str, dict[str, float | None] | BaseException]  # by name of the reward
+LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
+# Rewards for a text's form, where another number makes another length or one repetition less
+FORM = {"length_reward_func", "style_reward_func", "repetition_penalty_reward", "soft_overlong_punishment_reward"}
+# Rewards that compare with the gold answer character by character
+EXACT = ("correctness_reward_func", "signed_correctness_reward_func", "step_verified_reward_func")
+
+Value = float | None | BaseException
+Tried = dict[str, dict[str, Value]]  # by reward and test completion; an exception where it is raised
 
 
 # --- Calling rewards as TRL does ----------------------------------------------------------------------------------
@@ -76,7 +87,9 @@ def perturbed(reasoning: str, answer: str | None, prompt_format: PromptFormat) -
         others = {"no tags": "Some thoughts.\nThe answer is 42.", "extra text": shaped + EXTRA, "empty": ""}
         return {"in the format": shaped, **others}
     number = last_number(answer)
-    wrong = f"not {answer}" if number is None else str(number + 1)
+    wrong = f"not {answer}"
+    if number is not None:  # 8 for 9, not 10: to a reward for the length, both are the same
+        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(answer)))
     perfect = prompt_format.answered(reasoning, answer)
     return {
         "perfect": perfect,
@@ -94,41 +107,47 @@ def try_rewards(
     prompt_format: PromptFormat,
     encode: Callable[[str], list[int]],
 ) -> Tried:
-    """What each reward gives for each of these completions of a training row, or the exception that it raises."""
+    """What each reward gives for each of the test completions of a training row, or the exception that it raises."""
     texts = perturbed(reasoning, row["answer"], prompt_format)
     ids = [encode(text) for text in texts.values()]
     columns = columns_of([row] * len(texts), list(texts.values()), ids, prompt_format.chat)
     tried: Tried = {}
     for name, reward in rewards.items():
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-                values = numbers_of(call(reward, columns, PATIENCE), len(texts))
-            if not all(math.isfinite(value or 0.0) for value in values):
-                raise ValueError(f"it returned {values}, where only finite numbers count")
-            tried[name] = dict(zip(texts, values, strict=True))
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's function may raise anything
-            tried[name] = error
+        with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
+            tried[name] = dict(zip(texts, _values(reward, columns), strict=True))
     return tried
 
 
+def _values(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Sequence[Value]:
+    """What a reward gives for all completions at once; where it raises, for each alone, if that tells them apart."""
+    count = len(columns["prompts"])
+    try:
+        return numbers_of(call(reward, columns, PATIENCE), count)
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's function may raise anything
+        if count == 1 or isinstance(error, TimeoutError):
+            return [error] * count
+        alone = [value for row in rows_alone(columns) for value in _values(reward, row)]
+        raised = [value for value in alone if isinstance(value, BaseException)]
+        told_apart = 0 < len(raised) < count and not any(isinstance(value, TimeoutError) for value in raised)
+        return alone if told_apart else [error] * count
+
+
 def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
-    """The rewards that fail or give the same to all completions, and what all of them together tell apart."""
+    """The rewards that fail, agree or prefer what is wrong, and what all of them together tell apart."""
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
-        if isinstance(values, TimeoutError):
-            finding = f"no answer within {PATIENCE:g} seconds"
-            yield Check("warning", title, finding, "each rollout waits for it; let it answer faster")
-        elif isinstance(values, BaseException):
-            remedy = "fix it"
-            if "unexpected keyword argument" in str(values):  # TRL passes all columns, and more
-                remedy = "add **kwargs to its parameters"
-            yield Check("error", title, f"raises {type(values).__name__}: {values}", remedy)
+        if not works(values):
+            yield _about_failure(title, values)
         elif len(set(values.values())) == 1:
             if name == "judge_reward_func" and "perfect" not in values:
                 continue  # what a judge of the user's finds right is not known here
             remedy = "it moves no advantage unless your completions differ in other ways"
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
+        elif name not in FORM and prefers_wrong(earned := weighted_sum({name: values}, weights)):
+            finding = f"wrong number earns {_number(earned['wrong number'])}, perfect {_number(earned['perfect'])}"
+            remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
+            yield Check("warning", title, finding, remedy)
     total = weighted_sum(tried, weights)
     if not any(weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
@@ -144,6 +163,98 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
         yield warn_if(remedy, "all rewards", finding, remedy)
 
 
+def works(values: Mapping[str, Value]) -> bool:
+    """Whether a reward gave finite numbers, or None, for all test completions."""
+    return not any(map(_fails, values.values()))
+
+
+def _fails(value: Value) -> bool:
+    return isinstance(value, BaseException) or not math.isfinite(value or 0.0)
+
+
+def _about_failure(title: str, values: Mapping[str, Value]) -> Check:
+    failed = {kind: value for kind, value in values.items() if _fails(value)}
+    error = next(iter(failed.values()))
+    on = "" if len(failed) == len(values) else f"on {' and '.join(map(repr, failed))}"
+    if not isinstance(error, BaseException):
+        return Check("error", title, f"gives {_number(error)} {on}".rstrip(), "only finite numbers count; fix it")
+    if isinstance(error, TimeoutError):
+        finding = f"no answer within {PATIENCE:g} seconds"
+        return Check("warning", title, finding, "each rollout waits for it; let it answer faster")
+    remedy = "fix it"
+    if "unexpected keyword argument" in str(error):  # TRL passes all columns, and more
+        remedy = "add **kwargs to its parameters"
+    return Check("error", title, _raised(error, on), remedy)
+
+
+def _raised(error: BaseException, on: str = "") -> str:
+    if str(error).startswith("it returned"):  # ours, of what is no list of numbers, or no verdict
+        return str(error)
+    where = ", ".join(filter(None, (place_of(error), on)))
+    return f"raises {type(error).__name__}: {error}{where and f' ({where})'}"
+
+
+def prefers_wrong(earned: Mapping[str, float]) -> bool:
+    """Whether the wrong number earns more than the perfect answer, by more than its length may do."""
+    if "perfect" not in earned:  # what is right is not known
+        return False
+    return earned["wrong number"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
+
+
+def about_tags(prompt: str, data: Data, tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
+    """Whether the prompt shows the tags and marks that the rewards pay for."""
+    total, marks = weighted_sum(tried, weights), []
+    if total and next(iter(total.values())) > total["no tags"]:  # the first is in the format
+        _, middle, _ = template_parts(data.prompt_format.completion)
+        marks = [*re.findall(r"<\w+>", data.prompt_format.completion), middle.split()[-1]]
+    if weights.get("xmlcount_reward_func"):  # which counts its own four, whatever the format
+        marks += re.findall(r"<\w+>", XML_COT_FORMAT)
+    hidden = [mark for mark in dict.fromkeys(marks) if mark not in prompt]
+    if hidden:
+        finding = f"the prompt never shows {' and '.join(hidden)}, which the rewards pay for"
+        yield Check("warning", "tags", finding, "show them in system_prompt or question_template, or use num_shots 1")
+
+
+def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Iterator[Check]:
+    """What the gold answers are, and whether a completion can hold them."""
+    golds = [gold for gold in data.train["answer"] if gold is not None]
+    if not data.has_golds:
+        some = f"{len(golds)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
+        measured = "the judge's verdict" if judge.function else "rewards"
+        yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
+    if not golds:
+        return
+    numbers = [gold for gold in golds if kind_of(gold) == "number"]
+    units = [gold for gold in numbers if gold_of(gold).unit]
+    mathematics = [gold for gold in golds if kind_of(gold) == "mathematics"]
+    texts = [gold for gold in golds if kind_of(gold) == "text"]
+    kinds = {"numbers": numbers, "with a unit": units, "mathematics": mathematics, "text": texts}
+    shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
+    finding = f"{shown} · {data.where_golds_are()} · "
+    finding += "".join(f"{100 * len(some) / len(golds):.0f} % {kind}, " for kind, some in kinds.items() if some)
+    finding += f"longest {counted(max(map(len, golds)), 'character')}"
+    remedy = ""
+    if sum(len(gold) > LONG_GOLD for gold in texts) > 0.05 * len(golds):
+        remedy = "no completion will hold such texts exactly: keep the final answer alone, or put it after ####"
+    elif sum(any(map(str.isdigit, gold)) for gold in texts) > 0.5 * len(golds):
+        remedy = "only exactly this text earns correctness: keep the number alone, or put it after ####"
+    elif len(numbers) < 0.5 * len(golds) and "int_reward_func" in reward_names:
+        remedy = "int_reward_func pays for digits, which are wrong here; drop it"
+    elif len(mathematics) > 0.1 * len(golds) and "correctness_reward_func" in reward_names:
+        remedy = "correctness_reward_func wants exactly this text; judge_reward_func also takes 1/2 for 0.5"
+    elif len(units) > 0.1 * len(golds):
+        remedy = _about_units(units[0], reward_names)
+    yield warn_if(remedy, "gold answers", finding, remedy)
+
+
+def _about_units(gold: str, reward_names: Container[str]) -> str:
+    """What a gold answer with a unit does to the rewards that want its characters, or digits; "" without them."""
+    costs = [f"{name} wants every character of it" for name in EXACT if name in reward_names]
+    costs += ["int_reward_func pays 0 for it"] if "int_reward_func" in reward_names else []
+    remedy = "keep the number alone, or use judge_reward_func, which takes both"
+    return f'"{gold}": {" and ".join(costs)}; {remedy}' if costs else ""
+
+
 def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) -> Iterator[Check]:
     """A judge of the user's, tried on completions of a training row; whether it tells right from wrong."""
     if judge.function is None:
@@ -152,8 +263,8 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
     try:
         verdicts = {kind: judge.verdict(text, row) for kind, text in texts.items()}
     except (Exception, SystemExit) as error:  # a user's function may raise anything
-        finding = f"{judge.name} raises {type(error).__name__}: {error}"
-        yield Check("error", "judge", finding, "fix it: it gets a completion's text and its row, a dictionary")
+        remedy = "fix it: it gets a completion's text and its row, a dictionary"
+        yield Check("error", "judge", f"{judge.name}: {_raised(error)}", remedy)
         return
     right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
     remedy = ""
@@ -164,9 +275,14 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
 
 def weighted_sum(tried: Tried, weights: dict[str, float]) -> dict[str, float]:
     """What each completion earns from all rewards that work; empty if none does."""
-    working = {name: values for name, values in tried.items() if isinstance(values, dict)}
+    working = {name: values for name, values in tried.items() if works(values)}
     kinds = next(iter(working.values()), {})
-    return {kind: sum(weights[name] * (values[kind] or 0.0) for name, values in working.items()) for kind in kinds}
+
+    def earned(name: str, kind: str) -> float:
+        value = working[name][kind]
+        return weights[name] * value if isinstance(value, float) else 0.0  # None is no value
+
+    return {kind: sum(earned(name, kind) for name in working) for kind in kinds}
 
 
 def matrix(tried: Tried, weights: dict[str, float]) -> Table:
@@ -174,16 +290,17 @@ def matrix(tried: Tried, weights: dict[str, float]) -> Table:
     total = weighted_sum(tried, weights)
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
-    for kind in total:
+    for kind in next(iter(tried.values())):
         table.add_column(kind, justify="right", no_wrap=True)
     for name, values in tried.items():
         weight = "" if weights[name] == 1 else f" × {weights[name]:g}"
-        cells = [_number(value) for value in values.values()] if isinstance(values, dict) else ["–"] * len(total)
-        table.add_row(for_rich(short_name(name) + weight), *cells)
+        table.add_row(for_rich(short_name(name) + weight), *map(_number, values.values()))
     if total:
         table.add_row("weighted sum", *map(_number, total.values()), style="bold")
     return table
 
 
-def _number(value: float | None) -> str:
+def _number(value: Value) -> str:
+    if isinstance(value, BaseException):
+        return "raises" if place_of(value) else "–"  # it was not called, or what it returned is no list of numbers
     return "none" if value is None else f"{value:.3g}"

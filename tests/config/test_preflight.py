@@ -36,9 +36,11 @@ def table(write_jsonl):
             "max_completion_length": "64",
             "per_device_train_batch_size": "16",
             "gradient_accumulation_steps": "1",
+            "learning_rate": "1e-4",
             **overrides,
         }
-        config = configure(train_grpo.HYPERPARAMETERS, [f"--{key}={value}" for key, value in flags.items()])
+        argv = [f"--{key}={value}" for key, value in flags.items() if value is not None]
+        config = configure(train_grpo.HYPERPARAMETERS, argv)
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         style = choose(train_grpo.PROMPT_FORMATS, config.script)
         data = dataset.load_data(config, tokenizer, style, train_grpo.EXEMPLARS)
@@ -57,14 +59,24 @@ def test_a_sound_run_is_ok_throughout(table):
     expected = {"geometry", "tracker", "output", "schema", "dataset", "overlap", "prompt length"}
     expected |= {"completion length", "gold answers", "all rewards", "this run", "model", "memory", "disk"}
     assert expected <= set(checks)
-    assert "360 training rows, 360 optimizer steps per epoch; 40 held-out" in checks["dataset"].finding
+    assert checks["dataset"].finding == (
+        "300 training rows, 300 optimizer steps per epoch; 100 held-out questions, 25 % of the rows, which have no "
+        "split 'test'"
+    )
+    assert "after #### in 400 of 400 rows" in checks["gold answers"].finding
     assert "1.7 of 1.7 million parameters are trained" in checks["model"].finding
     assert checks["prompts"].finding == "xml as chat messages, 0 worked examples"
 
 
 PROBLEMS = {  # rows that are added, and settings: the check and what it says
-    "no gold": ([{"question": "a", "answer": "9"}], {}, "schema", "dropped 1 row without a question or a gold answer"),
-    "few held out": ([], {}, "dataset", "4 held-out questions"),
+    "no gold": ([{"question": "a", "answer": ""}], {}, "schema", "dropped 1 row without a question or a gold answer"),
+    "no mark": (
+        [{"question": "a", "answer": "9"}, {"question": "b", "answer": "8"}],
+        {},
+        "schema",
+        "dropped 2 rows without the mark #### that the others have",
+    ),
+    "few held out": ([], {}, "dataset", "10 held-out questions, 25 % of the rows"),
     "long prompts": (
         [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)],
         {},
@@ -97,6 +109,12 @@ GOLDS = {  # gold answers of a column, rewards: what is warned of
     ),
     "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "final answer alone"),
     "letters, paid for digits": (lambda n: "ABCD"[n % 4], GIST_REWARDS, "int_reward_func pays for digits"),
+    "numbers with a unit": (
+        lambda n: f"{n} days",
+        GIST_REWARDS,
+        ' days": correctness_reward_func wants every character of it and int_reward_func pays 0 for it',
+    ),
+    "numbers with a unit, judged": (lambda n: f"{n} days", ["judge_reward_func"], ""),
 }
 
 
@@ -106,22 +124,64 @@ def test_gold_answers_are_described_and_judged(name, table):
     rows = [{"question": f"{n}?", "answer": gold(n)} for n in range(2, 42)]
     found = table(rows=rows, rewards=rewards)["gold answers"]
     assert found.status == ("warning" if warned else "ok") and warned in found.remedy
-    kind = "numbers" if name in ("numbers", "boxed") else "mathematics" if "math" in name else "text"
+    kinds = {"numbers": "numbers", "boxed": "numbers", "numbers with a unit": "numbers, 100 % with a unit"}
+    kind = kinds.get(name.split(", j")[0], "mathematics" if "math" in name else "text")
     assert f"100 % {kind}, longest" in found.finding
+    where = r"in \boxed{}" if name == "boxed" else "the whole value"
+    assert f" · {where} in 40 of 40 rows · " in found.finding
 
 
 def test_the_steps_of_the_run_are_counted(table):
-    assert table()["this run"].finding == "36 optimizer steps"
-    assert table(num_train_epochs="1.5")["this run"].finding == "54 optimizer steps"
+    assert table()["this run"].finding == "30 optimizer steps"
+    assert table(num_train_epochs="1.5")["this run"].finding == "45 optimizer steps"
     assert table(max_steps="7")["this run"].finding == "7 optimizer steps"
 
 
-@pytest.mark.parametrize(("rate", "warned"), [("5e-6", True), ("5e-5", False)])
-def test_the_rate_of_all_weights_is_warned_of_where_an_adapter_is_trained(rate, warned, table):
-    """It is not changed: a learning rate is what is written."""
-    checks = table(use_peft="true", learning_rate=rate)
-    assert ("learning_rate" in checks) is warned
-    assert not warned or checks["learning_rate"].remedy == "try 5e-05"
+RATES = [  # of the command line, million weights, an adapter: the rate to try
+    (None, 1.7, "false", "1e-4"),
+    (None, 135, "false", "2e-5"),
+    (None, 1500, "false", ""),
+    ("5e-6", 1.7, "false", ""),  # a learning rate is what is written
+    (None, 1.7, "true", "5e-4"),
+    (None, 1500, "true", "5e-5"),
+    ("1e-5", 1500, "true", "5e-5"),
+    ("5e-5", 1500, "true", ""),
+]
+
+
+@pytest.mark.parametrize(("rate", "millions", "adapter", "instead"), RATES)
+def test_a_rate_that_teaches_nothing_is_warned_of(rate, millions, adapter, instead, table, monkeypatch):
+    shape = memory.shape
+    monkeypatch.setattr(
+        memory, "shape", lambda *args: dataclasses.replace(shape(*args), parameters=int(millions * 1e6))
+    )
+    checks = table(use_peft=adapter, learning_rate=rate)
+    assert ("learning_rate" in checks) is bool(instead)
+    assert not instead or f"try --learning_rate {instead} " in checks["learning_rate"].remedy
+
+
+def test_a_rate_of_a_recipe_or_an_edited_one_is_left_alone(table, tmp_path, monkeypatch):
+    (tmp_path / "r.yaml").write_text("learning_rate: 5.0e-6\n")
+    assert "learning_rate" not in table(learning_rate=None, config=str(tmp_path / "r.yaml"))
+    assert train_grpo.HYPERPARAMETERS["learning_rate"] == preflight.DEFAULT_RATE
+    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "learning_rate", 4e-6)
+    assert "learning_rate" not in table(learning_rate=None)
+
+
+HELD_OUT = [  # held-out questions, settings: what is said of so few
+    (3, {}, "so few show nothing; add rows to"),
+    (30, {}, "so few cannot show a change below 13.3 points; add rows to"),
+    (99, {}, "so few cannot show a change below 4.0 points; add rows to"),
+    (99, {"eval_samples": "50"}, "so few cannot show a change below 8.0 points; raise eval_samples"),
+    (100, {}, ""),
+]
+
+
+@pytest.mark.parametrize(("count", "settings", "remedy"), HELD_OUT)
+def test_few_held_out_questions_name_the_smallest_change(count, settings, remedy, table, write_jsonl):
+    held_out = write_jsonl([{"question": f"{n} + 2?", "answer": f"#### {n + 2}"} for n in range(count)], "t.jsonl")
+    found = table(eval_dataset_name=held_out, **settings)["dataset"]
+    assert found.status == ("warning" if remedy else "ok") and found.remedy.startswith(remedy)
 
 
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
@@ -166,7 +226,8 @@ def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
 def test_an_evaluation_alone_skips_the_rules_of_training(table):
     checks = table(eval_only="true", per_device_train_batch_size="1024")
     assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
-    assert checks["dataset"].finding == "4 held-out questions" and "limit" not in checks["prompt length"].finding
+    assert checks["dataset"].finding.startswith("10 held-out questions, 25 %")
+    assert "limit" not in checks["prompt length"].finding
     assert "trained" not in checks["model"].finding and "overlap" not in checks
 
 

@@ -82,6 +82,13 @@ def test_every_recipe_runs_dry_on_another_model_and_data(path, capfd, monkeypatc
     assert set((ROOT / "outputs").iterdir()) == there
 
 
+@pytest.mark.parametrize("name", ["demo", "demo_think", "countdown"])
+def test_a_recipe_with_its_own_model_and_data_has_no_warnings(name, capfd, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert train_grpo.main(["--config", name, "--dry_run", "true"]) == 0
+    assert "Dry run: no warnings, no error" in capfd.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gist_2025", "low_memory_24gb"])
 def test_recipes_that_differ_most_train_a_tiny_model(name, tmp_path, monkeypatch):
@@ -140,5 +147,5 @@ def test_math_trains_on_a_local_file_in_its_format(math_file, tmp_path, monkeypa
         [json.loads(line) for line in Path(f"run/{name}.jsonl").read_text(encoding="utf-8").splitlines()]
         for name in ("completions_after", "metrics")
     )
-    assert len(rows) == 4 and {row["answer"] for row in rows} <= set(BOXED)
+    assert len(rows) == 6 and {row["answer"] for row in rows} <= set(BOXED)
     assert "rewards/judge_reward_func/mean" in metrics[0]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 from collections import Counter
 from types import SimpleNamespace
 
@@ -56,9 +57,9 @@ def make(*cells, **columns):
 def test_rows_without_a_question_or_a_gold_answer_are_dropped_and_counted():
     odd = [("a", "no mark"), ("b", "####"), (" ", "#### 4"), (None, "#### 5"), ("c", None)]
     data = load([*sums(20, level=1), *[{"question": asked, "answer": gold, "level": 2} for asked, gold in odd]])
-    assert data.unusable == 5 and len(data.train) + len(data.held_out) == 20
+    assert data.unusable == 5 and data.unmarked() == {"####": 1} and len(data.train) + len(data.held_out) == 20
     assert set(data.train["level"]) == {1} and data.train[0]["answer"] == str(int(data.train[0]["question"][0]) + 1)
-    assert data.facts()["data"] == {"train": 18, "held_out": 2, "unusable": 5, "overlap": 0, "too_long": 0}
+    assert data.facts()["data"] == {"train": 15, "held_out": 5, "unusable": 5, "overlap": 0, "too_long": 0}
 
 
 def test_rows_may_lack_gold_answers_where_nothing_needs_them():
@@ -130,7 +131,7 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
         return
     train, held_out = data.train.to_list(), data.held_out.to_list()
     assert len(train) + len(held_out) + data.unusable + data.overlap + data.too_long == len(rows)
-    assert train and len(held_out) == max(1, min(samples or len(rows), (len(rows) - data.unusable) // 10))
+    assert train and len(held_out) == max(1, min(samples or len(rows), (len(rows) - data.unusable) // 4))
     for row in [*train, *held_out]:
         assert row["question"] == rows[row["id"]]["question"] and row["prompt"] == PLAIN.prompt(row["question"])
         assert row["answer"] and (limit is None or row in held_out or len(row["prompt"]) <= limit)
@@ -146,13 +147,36 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
 def test_a_held_out_slice_is_seeded_small_and_not_trained_on():
     rows = Dataset.from_list(ROWS)
     training, held_out = dataset.split_held_out(rows, 200, seed=1)
-    assert (len(training), len(held_out)) == (36, 4) == tuple(map(len, dataset.split_held_out(rows, None, seed=1)))
+    assert (len(training), len(held_out)) == (30, 10) == tuple(map(len, dataset.split_held_out(rows, None, seed=1)))
     assert not set(training["question"]) & set(held_out["question"])
     assert dataset.split_held_out(rows, 200, seed=1)[1].to_list() == held_out.to_list()
     assert dataset.split_held_out(rows, 200, seed=2)[1].to_list() != held_out.to_list()
     assert [len(some) for some in dataset.split_held_out(rows, 0, seed=1)] == [40, 0]
     with pytest.raises(UserError, match="1 row cannot be split"):
         dataset.split_held_out(rows.select([0]), 1, seed=1)
+
+
+@pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (30, 7), (300, 75), (400, 100), (1000, 100), (3000, 300)])
+def test_of_few_rows_a_quarter_is_held_out(rows, held_out):
+    table = Dataset.from_list(sums(rows))
+    assert len(dataset.split_held_out(table, None, seed=1)[1]) == held_out
+    assert len(dataset.split_held_out(table, 40, seed=1)[1]) == min(40, held_out)
+
+
+def test_of_a_thousand_rows_the_same_are_held_out_as_ever():
+    table = Dataset.from_list(sums(1000))
+    expected = sorted(random.Random(42).sample(range(1000), 100))
+    assert dataset.split_held_out(table, 200, seed=42)[1].to_list() == table.select(expected).to_list()
+
+
+def test_where_gold_answers_are_is_said_of_each_data_set(write_jsonl):
+    one = write_jsonl(sums(30, "so.\nAnswer: {}"), "one.jsonl")
+    other, third = write_jsonl(sums(20, "{}"), "two.jsonl"), write_jsonl([*sums(9), *sums(1, "7")], "three.jsonl")
+    data = load(dataset_name=[one, other, third])
+    assert data.where_golds_are() == (
+        "after 'Answer:' in 30 of 30 rows, the whole value in 20 of 20 rows, after #### in 9 of 10 rows"
+    )
+    assert data.unmarked() == {"####": 1} and data.unusable == 1
 
 
 def test_training_never_sees_a_held_out_question(write_jsonl):
@@ -169,7 +193,7 @@ def test_a_source_with_the_split_holds_out_a_seeded_sample_of_it():
     places = [[row["question"] for row in ROWS].index(question) for question in data.held_out["question"]]
     assert len(data.train) == 20 and len(places) == 5 and places == sorted(places) != [0, 1, 2, 3, 4]
     assert len(load(dataset_name="saved", eval_split="test[:7]").held_out) == 7
-    assert len(load(dataset_name="saved", eval_split="validation").held_out) == 2  # a slice of the training rows
+    assert len(load(dataset_name="saved", eval_split="validation").held_out) == 5  # a slice of the training rows
     with pytest.raises(UserError, match="eval_split: 'validation'"):
         load(dataset_name="saved", eval_split="validation", typed=["eval_split"])
 
@@ -190,7 +214,7 @@ def test_several_sets_are_joined_and_hold_out_one_slice(write_jsonl):
         [{"prompt": f"x {n}", "answer": rf"\boxed{{{n}}}", "level": "a"} for n in range(40)], "b.jsonl"
     )
     data = load(dataset_name=[one, other])
-    assert (len(data.train), len(data.held_out)) == (90, 10) and set(data.held_out["source"]) == {"one", "b"}
+    assert (len(data.train), len(data.held_out)) == (75, 25) and set(data.held_out["source"]) == {"one", "b"}
     assert set(data.train["answer"]) | set(data.held_out["answer"]) == {str(n) for n in range(60)}
     assert Counter(load(dataset_name=[one, other], max_samples=20).train["source"]).keys() == {"one", "b"}
     data = load(dataset_name=one, eval_dataset_name=[one, other], eval_samples=9)
@@ -205,9 +229,9 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 
 def test_messages_are_prompts_and_the_last_one_the_question():
     talk = [SYSTEM, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, USER]
-    made, dropped = make(talk, [USER], [], None, [{"role": "user", "content": " "}])
+    made, reading = make(talk, [USER], [], None, [{"role": "user", "content": " "}])
     ours = {"role": "system", "content": PROMPT_FORMATS["xml"].system}
-    assert made["prompt"][:] == [talk, [ours, USER]] and made["question"][:] == ["2 + 2?"] * 2 and dropped == 3
+    assert made["prompt"][:] == [talk, [ours, USER]] and made["question"][:] == ["2 + 2?"] * 2 and reading.dropped == 3
     data = load([{"prompt": [{"role": "user", "content": str(n)}], "answer": n} for n in range(20)])
     assert data.train[0]["prompt"] == f"{data.train[0]['question']}\n"  # without a chat template
 

@@ -45,8 +45,8 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsy
     lines = Path("run/completions_after.jsonl").read_text().splitlines()
     levels = [json.loads(line)["rewards"]["brevity"] for line in lines]
     assert [json.loads(line)["level"] / 10 for line in lines] == levels  # the row's column
-    assert summary["rewards/brevity"] == pytest.approx(sum(levels) / 4) and summary["reward"] > 0
-    assert not any("accuracy" in key for key in summary) and summary["n"] == compared["n"] == 4
+    assert summary["rewards/brevity"] == pytest.approx(sum(levels) / 10) and summary["reward"] > 0
+    assert not any("accuracy" in key for key in summary) and summary["n"] == compared["n"] == 10
     assert compared["reward"]["difference"] == pytest.approx(summary["reward"] - read("eval_before.json")["reward"])
     assert "mean reward" in compared["sentence"] and "lenient" not in compared
     card = Path("run/README.md").read_text()
@@ -68,7 +68,7 @@ def test_a_run_on_two_data_sets_keeps_where_each_row_is_from(tiny_run, write_jso
     held_out = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
     assert {record["source"] for record in held_out} <= {"sums", "other"}
     assert all(("+" in record["question"]) == (record["source"] == "sums") for record in held_out)
-    assert read("run.json")["data"]["train"] == 50 - len(held_out) == 45
+    assert read("run.json")["data"]["train"] == 50 - len(held_out) == 38
     assert read("run.json")["settings"]["run_name"] == "Tiny-60K-GRPO-sums+other"
 
 

@@ -115,6 +115,13 @@ REWARDS = [  # before, after, the verdict, words of the sentence
 ]
 
 
+def test_the_smallest_change_is_the_first_that_is_significant():
+    assert comparison.smallest_change(30) == 4 / 30
+    assert comparison.smallest_change(3) > 1 and comparison.smallest_change(0) > 1
+    assert comparison.mcnemar(4, 0) < 0.05 < comparison.mcnemar(3, 0)
+    assert min(f - b for f in range(60) for b in range(60) if f > b and comparison.mcnemar(f, b) < 0.05) == 4
+
+
 @pytest.mark.parametrize(("before", "after", "verdict", "words"), REWARDS)
 def test_without_gold_answers_the_reward_gives_the_verdict(before, after, verdict, words):
     found = compare(paid(*before), paid(*after))

@@ -115,7 +115,7 @@ def test_preflight_tries_a_judge_of_ones_own():
     assert judged(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
     for odd in (None, 0.5, "yes"):
         assert f"it returned {odd!r}; let it" in judged(lambda text, row, odd=odd: odd).finding
-    assert judged(lambda text, row: row["x"]).finding == "mine raises KeyError: 'x'"
+    assert judged(lambda text, row: row["x"]).finding.startswith("mine: raises KeyError: 'x' (test_judge.py:")
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
     ("flags", "line"),
     [
         (["--judge", "my_tasks.even"], "judge: 'my_tasks.even' runs the code of my_tasks.py"),
-        (["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"], "judge: my_tasks.broken raises KeyError"),
+        (["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"], "judge: my_tasks.broken: raises KeyError"),
         (["--answer_pattern", "latex"], "answer_pattern: 'latex': use xml, boxed, hash or final"),
     ],
 )

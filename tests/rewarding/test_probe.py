@@ -1,9 +1,11 @@
 """grpo/rewarding/probe.py: rewards as TRL calls them, on a perfect completion and on perturbed ones."""
 
 import asyncio
+import json
 
 import pytest
 from rich.console import Console
+from trl.rewards import get_repetition_penalty_reward
 
 from grpo.rewarding import probe
 from grpo.rewarding.probe import about_rewards, matrix, perturbed, try_rewards
@@ -85,11 +87,73 @@ def test_a_reward_that_raises_is_an_error_that_says_what():
     assert "all rewards" not in checks(try_out(broken=broken))
 
 
-@pytest.mark.parametrize("result", [[1.0, float("nan"), 1.0, 1.0, 1.0], [1.0], "words"])
-def test_what_is_no_list_of_finite_numbers_is_an_error(result):
+def test_a_reward_that_raises_on_some_shows_its_values_on_the_others(capsys):
+    def sometimes(completions, **kwargs):
+        return [float(len(completion[0]["content"].split("<answer>")[1])) for completion in completions]
+
+    tried = try_out(sometimes=sometimes, **FIVE)
+    found, line = checks(tried), sometimes.__code__.co_firstlineno + 1
+    assert found["reward sometimes"].status == "error" and found["reward sometimes"].finding == (
+        f"raises IndexError: list index out of range (test_probe.py:{line}, on 'no tags' and 'empty')"
+    )
+    Console(width=80).print(matrix(tried, {name: 1.0 for name in tried}))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
+    assert rows[-1] == ["weighted", "sum", "4", "2", "0", "3.45", "0"]
+
+
+def test_the_line_that_is_named_is_the_users_not_a_librarys():
+    def parses(completions, **kwargs):
+        return [json.loads("{") for _ in completions]
+
+    finding = checks(try_out(parses=parses))["reward parses"].finding
+    assert f"(test_probe.py:{parses.__code__.co_firstlineno + 1})" in finding
+
+
+@pytest.mark.parametrize("result", [[1.0], "words", None])
+def test_what_is_no_list_of_numbers_is_an_error(result):
     found = checks(try_out(odd=lambda completions, **kwargs: result, **FIVE))
-    assert found["reward odd"].status == "error" and f"it returned {result!r}" in found["reward odd"].finding
+    assert found["reward odd"].status == "error"
+    assert found["reward odd"].finding.startswith(f"it returned {result!r}; return a list of 5 numbers")
     assert found["all rewards"].status == "ok"
+
+
+def test_a_number_that_is_not_finite_is_an_error_with_its_place():
+    found = checks(try_out(odd=lambda completions, **kwargs: [1.0, float("nan"), 1.0, 1.0, 1.0], **FIVE))
+    assert found["reward odd"].status == "error" and found["reward odd"].finding == "gives nan on 'wrong number'"
+    assert found["all rewards"].status == "ok"
+
+
+def words(completions, **kwargs):
+    return [-len(completion[0]["content"].split()) for completion in completions]
+
+
+def wrong_is_better(completions, answer, **kwargs):
+    return [2.0 - value for value in REWARD_FUNCS["correctness_reward_func"](completions, answer)]
+
+
+def test_a_reward_that_prefers_a_wrong_number_is_a_warning():
+    found = checks(try_out(wrong_is_better=wrong_is_better, **FIVE))["reward wrong_is_better"]
+    assert found.status == "warning" and found.finding == "wrong number earns 2, perfect 0"
+    assert "reward wrong_is_better" not in checks(try_out(wrong_is_better=wrong_is_better), wrong_is_better=-1.0)
+    right = checks(try_out(**FIVE), correctness_reward_func=-1.0)
+    assert right["reward correctness"].finding == "wrong number earns 0, perfect -2"
+    with_unit = try_rewards(FIVE, {**ROW, "answer": "9 days"}, "", XML, str.split)
+    assert checks(with_unit)["reward int"].finding == "wrong number earns 0.5, perfect 0"
+
+
+@pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
+def test_a_reward_for_the_form_prefers_nothing(gold):
+    rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}
+    rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
+    for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
+        found = checks(try_rewards(rewards, {**ROW, "answer": gold}, reasoning, XML, str.split))
+        assert not any("wrong number earns" in found[name].finding for name in found if name != "all rewards")
+
+
+def test_a_wrong_number_is_as_long_as_the_right_one():
+    wrong = {gold: perturbed("", gold, XML)["wrong number"].split()[-2] for gold in ("9", "99", "72", "0", "-1")}
+    assert wrong == {"9": "8", "99": "98", "72": "73", "0": "1", "-1": "-2"}
 
 
 def test_a_reward_without_kwargs_is_an_error_with_the_remedy():
