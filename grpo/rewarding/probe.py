@@ -20,7 +20,7 @@ from grpo.core.processes import say
 from grpo.core.text import counted, for_rich, shorten
 from grpo.data.dataset import Data
 from grpo.data.prompts import PromptFormat
-from grpo.rewarding.answers import gold_of, kind_of
+from grpo.rewarding.answers import kind_of
 from grpo.rewarding.guard import NOT_FINITE, RAISED, RewardGuard, Values, numbers_of, rows_alone
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
@@ -30,6 +30,7 @@ EXTRA = "\nI hope that this helps!\n"
 PATIENCE = 60.0  # seconds for an async reward in preflight, which may ask a server
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")  # but no command of LaTeX: beside a number, its unit
 # Rewards for a text's form, where another number makes another length or one repetition less
 FORM = {"length_reward_func", "style_reward_func", "repetition_penalty_reward", "soft_overlong_punishment_reward"}
 # Rewards that compare with the gold answer character by character
@@ -225,7 +226,7 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
     if not golds:
         return
     numbers = [gold for gold in golds if kind_of(gold) == "number"]
-    units = [gold for gold in numbers if gold_of(gold).unit]
+    units = [gold for gold in numbers if WORD.search(gold)]
     mathematics = [gold for gold in golds if kind_of(gold) == "mathematics"]
     texts = [gold for gold in golds if kind_of(gold) == "text"]
     kinds = {"numbers": numbers, "with a unit": units, "mathematics": mathematics, "text": texts}
