@@ -55,7 +55,7 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsy
     assert "Reward, weighted sum" in page and "Accuracy, lenient" not in page and "Gold answer" not in page
     assert tool(["xray", "run", "--allow_custom_rewards", "true"]) == 0
     shown = capsys.readouterr().out
-    assert "completions_after.jsonl: 4 rows, " in shown and f"brevity{summary['rewards/brevity']:33.3f}" in shown
+    assert "completions_after.jsonl: 10 rows, " in shown and f"brevity{summary['rewards/brevity']:33.3f}" in shown
 
 
 def test_a_run_on_two_data_sets_keeps_where_each_row_is_from(tiny_run, write_jsonl):
