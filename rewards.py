@@ -330,6 +330,6 @@ REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
         debug_reward_func,
     )
 }
-# Never above 0; two of them are TRL's own, which the registry takes by their names
-PENALTIES = {"style_reward_func", "get_soft_overlong_punishment", "get_repetition_penalty_reward"}
+# Never above 0; two of them are TRL's own
+PENALTIES = {"style_reward_func", "soft_overlong_punishment_reward", "repetition_penalty_reward"}
 GIST_REWARDS = list(REWARD_FUNCS)[:5]  # the five of the recipe, its default

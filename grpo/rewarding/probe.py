@@ -24,7 +24,7 @@ from grpo.rewarding.answers import kind_of
 from grpo.rewarding.guard import NOT_FINITE, RAISED, RewardGuard, Values, numbers_of, rows_alone
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
-from rewards import XML_COT_FORMAT, last_number, short_name, template_parts
+from rewards import PENALTIES, XML_COT_FORMAT, last_number, short_name, template_parts
 
 EXTRA = "\nI hope that this helps!\n"
 PATIENCE = 60.0  # seconds for an async reward in preflight, which may ask a server
@@ -32,7 +32,7 @@ PATIENCE = 60.0  # seconds for an async reward in preflight, which may ask a ser
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")  # but no command of LaTeX: beside a number, its unit
 # Rewards for a text's form, where another number makes another length or one repetition less
-FORM = {"length_reward_func", "style_reward_func", "repetition_penalty_reward", "soft_overlong_punishment_reward"}
+FORM = {"length_reward_func", *PENALTIES}
 # Rewards that compare with the gold answer character by character
 EXACT = ("correctness_reward_func", "signed_correctness_reward_func", "step_verified_reward_func")
 

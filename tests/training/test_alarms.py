@@ -118,6 +118,8 @@ def earned(mean, std=0.0, name="some", **others):
 @pytest.mark.parametrize(
     ("one", "dead"),
     [
+        (earned(0.0, name="soft_overlong_punishment_reward"), False),  # there was nothing to punish
+        (earned(0.0, name="repetition_penalty_reward"), False),
         (earned(0.0), True),
         (earned(-1.0), True),
         (earned(0.0, std=0.5), False),
