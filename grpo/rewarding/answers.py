@@ -111,12 +111,14 @@ _VARIABLES = re.compile(  # n(n + 1), 3x = 6 and x = 1, y = 2, but not 5 m + 3 m
 
 # Where a number is a part of something else, or no answer: before it, and after it
 _BEFORE = re.compile(
-    r"(?i)(?:\b(?:not|cannot|rather than|instead of)(?: be)?|n['’]t(?: be)?|\\pm|\\sqrt|[\^<>_]|\\ne|[<>]=|[0-9]:"
+    r"(?i)(?:\b(?:not|cannot|never|minus|negative|(?:rather|less|more|greater) than|instead of)(?: be)?"
+    r"|n['’]t(?: be)?|\\pm|\\sqrt|[\^<>_]|\\ne|[<>]=|[0-9]:"
     r"|(?<![a-z])[a-z]\s?[-+*/])\s*[{$(]*$"
 )
-_AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x
+_AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 is wrong
     r"(?!(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL])\b)[A-Za-z]{1,2}(?![A-Za-z])"
-    r"|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|/[A-Za-z](?![A-Za-z])"
+    r"|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|\s?/\s?(?![mgshlL]\b)[A-Za-z](?![A-Za-z])"
+    r"|\s?[-+*]\s?[A-Za-z]{1,2}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|\s(?:is|was)(?:n['’]t| not| wrong)"
 )
 # Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
 _OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
@@ -149,6 +151,8 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
         return _same_text(answer, wanted)
     if kind == "number" and is_formula(answer) and _VARIABLES.search(answer):
         return same(read(answer), read(wanted))
+    if kind == "number" and is_formula(answer) and "=" in answer and same(read(answer), read(wanted)):
+        return True  # 72 = 70 + 2
     for candidate in (answer, *_concluded(answer)):
         if is_formula(candidate) and (kind == "mathematics" or _MORE_THAN_NUMBERS.search(candidate)):
             meaning = read(candidate)
@@ -170,9 +174,11 @@ def kind_of(gold: str) -> str:
     ['number', 'number', 'number', 'mathematics', 'mathematics', 'text', 'text']
     """
     text = clean(gold) if len(gold) <= MAX_TEXT else ""
-    if NO_FORMULA.search(text) or not is_formula(text):
+    if NO_FORMULA.search(text):
         return "text"
-    return "number" if read_number(text) else "mathematics" if _MATHEMATICS.search(text) else "text"
+    if read_number(text):
+        return "number"
+    return "mathematics" if is_formula(text) and _MATHEMATICS.search(text) else "text"
 
 
 def plain(text: str) -> str:

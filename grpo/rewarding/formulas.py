@@ -39,6 +39,8 @@ _CLEANING = [
         (r"\\neq\b", r"\\ne"),
         (r"\\(?:times|cdot)\b", "*"),
         (r"\\div\b", "/"),
+        (r"[=-]+>|[⇒→∴]|\\(?:implies|therefore|[Rr]ightarrow|to)\b", " : "),
+        (r"\^-([0-9]+)", r"^{-\1}"),
         (r"\\approx\b", "≈"),
         (r"\\varnothing\b|\\\{ ?\\\}", r"\\emptyset"),
         (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),  # Python's power
@@ -50,7 +52,7 @@ _CLEANING = [
     )
 ]
 _UNIT = re.compile(  # the words after a number, a bracket or 2\pi, to the end
-    r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi))\s{0,9}"
+    r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi)|(?<=illion)|(?<=thousand))\s{0,9}"
     r"(?:(?:cm|mm|km|dm|kg|mg|ml|ft|in|mi|lbs?|oz|hrs?|mins?|st|nd|rd|th)\b"
     r"|\s(?!thousand|million|billion|percent)(?:[A-Za-z]{3,}|of|sq|[mgshlL])\b)"
     r"[A-Za-z .,'’/()-]*(?:\^\{?-?[0-9]\}?[A-Za-z /.]*)*$"
@@ -84,6 +86,7 @@ NUMBER = re.compile(  # a minus after a digit, a letter or a bracket is a subtra
     r"(?P<percent>\s?%|\spercent)?"
 )
 _POWERS = {"thousand": 3, "million": 6, "billion": 9, None: 0}
+_THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?!,?[0-9])")  # (1,200) is a tuple
 _FRACTION = re.compile(r"\s*\\frac\s?(?:\{\s?(-?[0-9]+)\s?\}\s?\{\s?([0-9]+)\s?\}|([0-9])\s?([0-9]))")
 
 
@@ -100,6 +103,10 @@ def number_of(found: re.Match[str]) -> Number:
     value *= Fraction(10) ** (int(found["exponent"] or 0) + _POWERS[found["word"]])
     value = -value if found["sign"] or found["minus"] else value
     return Number(value, bool(found["percent"]), len(found["decimals"] or ".") - 1)
+
+
+def _joined(thousands: re.Match[str]) -> str:
+    return thousands[0].replace(",", "")
 
 
 def with_slashes(text: str) -> str:
@@ -121,7 +128,7 @@ def read_number(text: str) -> Number | None:
         text = text.replace(" ", "")  # 1 000
     if number := NUMBER.fullmatch(text):
         return number_of(number)
-    value = arithmetic.value(re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", text))
+    value = arithmetic.value(_THOUSANDS.sub(_joined, text.replace("$", "")))
     return None if value is None else Number(value)
 
 
@@ -156,9 +163,9 @@ NO_FORMULA = re.compile(r":|^[0-9]+(?:[-/.][0-9]+){2}$|^[0-9]+\s?-\s?[0-9]+$|[0-
 _PROSE = re.compile(
     r"(?<![\\A-Za-z])(?:[A-Za-z]{3}|(?:is|it|so|at|to|no|we|of|as|by|if|on)\b)|[A-Za-z]{2} +[A-Za-z]{2}"
 )
-_THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?!,?[0-9])")  # (1,200) is a tuple
 _COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\mathbb|\b(?:or|and)\b")
 _NAME = re.compile(r"\\?[A-Za-z]+(?:_\w)?(?:\([A-Za-z, ]*\))?|\([a-z](?:,\s?[a-z])+\)")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])[a-z](?![A-Za-z])")
 _BRACKETS = {"(": ("]", ")"), "[": ("]", ")"), r"\{": (r"\}",), "{": ("}",)}
 _RELATION = re.compile(r"(<=|>=|<|>|\\ne\b)")
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", r"\ne": r"\ne"}
@@ -187,7 +194,7 @@ def read(text: str) -> Meaning | None:
     if matrix := re.fullmatch(r"\\begin\{[bp]matrix\}(.*)\\end\{[bp]matrix\}", text):
         rows = matrix[1].strip().removesuffix(r"\\").split(r"\\")
         return Several("matrix", tuple(Several("row", tuple(map(read, row.split("&")))) for row in rows))
-    text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+    text = _THOUSANDS.sub(_joined, text)
     if len(parts := _split(text)) > 1:
         return _list([read(part) for part in parts])
     if _RELATION.search(text):
@@ -247,6 +254,8 @@ def _relation(pieces: list[str]) -> Several:
 def _equation(sides: list[str]) -> Meaning | None:
     """The value of sides that are equal, as in 48 + 24 = 72; else an equation."""
     name = next((side for side in (sides[0], sides[-1]) if _NAME.fullmatch(side)), "")
+    if not name and not _VARIABLE.search(sides[0]) and read(sides[0]) is None:
+        name = sides[0]  # what is not computed, such as \gcd(4,6)
     values = [read(side) for side in sides if side != name]
     if values and all(same(values[0], value) for value in values[1:]):
         return Equation((sides[0], sides[-1]), name, values[0]) if name else values[0]
@@ -296,6 +305,8 @@ def _value(node: Any, point: int) -> complex:
 
 def same(answer: Meaning | None, gold: Meaning | None) -> bool:
     """Whether two meanings are equal: sets and lists in any order, equations up to a factor; x = 5 is also 5."""
+    if isinstance(answer, Equation) and isinstance(gold, Equation) and answer.name and answer.name == gold.name:
+        return same(answer.value, gold.value)
     if isinstance(answer, Equation) and isinstance(gold, Equation):
         one, other = (_expression("{}-({})".format(*each.sides)) for each in (answer, gold))
         return one is not None and other is not None and _is_multiple(one.values, other.values)

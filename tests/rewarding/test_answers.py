@@ -30,12 +30,28 @@ TABLE = r"""
 - not 72 ¦ It isn't 72 ¦ 71 instead of 72 ¦ \sqrt{72} ¦ 72\pi ¦ 72x ¦ 72^2 ¦ 2^72 ¦ 72 - 1 ¦ x > 72 ¦ 1/72 ¦ \pm 72
 - The answer is ±72. ¦ 71-72 ¦ (72, 71) ¦ \{72, 71\} ¦ 72 = 71 ¦ 72 million ¦ 72 000 ¦ 7 2 ¦ 72:00 ¦ 72! ¦ ∅∅ ¦ seventy
 - $71$ or $72$ ¦ I got 71. The answer is not 72.
+= 7
++ 70 - 63 ¦ 7 = 5 + 2 ¦ => 7 ¦ \implies x = 7 ¦ \binom{7}{1} = 7
+- 7 + x ¦ 7 - k ¦ 7 / n ¦ 7(x) ¦ x = 7 + y ¦ 7 + ab ¦ never 7 ¦ less than 7 ¦ 7 is wrong ¦ \sqrt{x} = 7
 = -5
 + −5 ¦ -$5 ¦ 3 - 8 = -5 ¦ -10/2 ¦ x = -5
 - 5 ¦ -(-5) ¦ -5 or 5 ¦ 5-
 = 1000
 + $1,000 ¦ 1 000 ¦ 1{,}000 ¦ 10^3 ¦ 1e3 ¦ 1 thousand
 - 1 ¦ 1.000 ¦ 10,00 ¦ 1,000,000
+= 1.5 million
++ 1,500,000 ¦ 1500000 ¦ $1.5 million ¦ 1.5 million dollars
+- 1.5 ¦ 15 million
+= 1200
+- (1,200) ¦ [1,200] ¦ \boxed{(1,200)}
+= (0,100)
++ 0 < x < 100 ¦ (0, 100)
+- 100 ¦ 0100 ¦ [0,100]
+= 10^{-3}
++ 10^-3 ¦ 0.001
+= f(x) = 2x
++ f(x) = x + x
+- f(x) = 2
 = 2
 + 2 apples and no pears ¦ 5 m - 3 m = 2 m
 - 2xy ¦ n(n+1)/2 ¦ 3x = 2 ¦ x = 1, y = 2 ¦ 1.\overline{2}
