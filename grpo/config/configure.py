@@ -95,6 +95,8 @@ class Parser(TrlParser):
         action = self.settings[key]
         if action.nargs == "+" and value is not None:
             items = value if isinstance(value, list) else [value]
+            if key not in MAPPINGS and any(isinstance(item, dict) for item in items):
+                raise UserError(f"{key}: names are needed, not the mapping {value}")
             kind: Any = action.type
             try:
                 return [item if isinstance(item, dict) else kind(str(item)) for item in items]

@@ -334,10 +334,18 @@ def split_held_out(rows: Dataset, count: int | None, seed: int) -> tuple[Dataset
     return rows.select(training), rows.select(sorted(held_out))
 
 
+def _asked(prompt: Prompt) -> str:
+    return canonical(
+        prompt
+        if isinstance(prompt, str)
+        else "\n".join(message["content"] for message in prompt if message["role"] != "system")
+    )
+
+
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
-    """Training rows whose question is not among the held-out ones, and how many were dropped."""
-    taken = set(map(canonical, held_out["question"]))
-    kept = [index for index, question in enumerate(rows["question"]) if canonical(question) not in taken]
+    """Training rows that ask nothing that is held out, and how many were dropped; conversations count as a whole."""
+    taken = set(map(_asked, held_out["prompt"]))
+    kept = [index for index, prompt in enumerate(rows["prompt"]) if _asked(prompt) not in taken]
     if not kept:
         raise UserError(
             "dataset: every training question is among the held-out ones; use other training rows, or another "

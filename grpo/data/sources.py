@@ -50,13 +50,26 @@ def load_source(
 
 def _from_memory(table: pd.DataFrame | Dataset) -> Dataset:
     if isinstance(table, pd.DataFrame):
-        return Dataset.from_pandas(table, preserve_index=False)
+        return Dataset.from_pandas(_as_arrow_takes_it(table), preserve_index=False)
     if isinstance(table, Dataset):
         return table
     raise TypeError(f"a {type(table).__name__} is not a table of rows; pass a DataFrame or a Dataset")
 
 
+def _as_arrow_takes_it(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with numbers as text where a column has texts, too."""
+    table = table.copy()
+    for column in [name for name in table.columns if table[name].dtype == object]:
+        known = table[column].dropna()
+        if known.map(lambda cell: isinstance(cell, str)).any():
+            table[column] = known.astype(str).reindex(table.index)
+    return table
+
+
 def _read(name: str, config: str | None) -> Splits:
+    clone, _, own = name.partition(":")
+    if own and os.path.isdir(Path(clone).expanduser()):
+        name, config = clone, own
     path = Path(name).expanduser()
     endings = [ending.lower() for ending in path.suffixes]
     ending = next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
@@ -93,7 +106,9 @@ def _read_file(path: Path, ending: str) -> Splits:
             splits = datasets.load_dataset(BUILDERS[ending], data_files=files, cache_dir=cache, keep_in_memory=True)
     except StopIteration:  # the file is empty
         return {}
-    except DatasetGenerationError:
+    except (DatasetGenerationError, ValueError) as error:
+        if "corresponds to no data" in str(error):  # an empty array
+            return {}
         if path.suffix.lower() == ".jsonl" and (broken := _broken_line(path)):
             raise ValueError(broken) from None
         raise

@@ -7,6 +7,7 @@ the run has a value of that name (the completion template, the longest completio
 import functools
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # func
 
 
 def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Rewards]:
-    """HYPERPARAMETERS with names where it lists reward functions, and those functions by name."""
+    """HYPERPARAMETERS with names where it has functions as rewards or judge, and those functions by name."""
     functions: Rewards = {}
 
     def names(listed: Any) -> list[Any]:
@@ -39,6 +40,8 @@ def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Rewards
         return {**settings, **{key: names(settings[key]) for key in keys}}
 
     found = named(hyperparameters)
+    if callable(found.get("judge")):
+        (found["judge"],) = names(found["judge"])
     if found.get("stages"):
         found["stages"] = [named(stage) if isinstance(stage, Mapping) else stage for stage in found["stages"]]
     return found, functions
@@ -54,7 +57,8 @@ def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, 
     files = UserFiles(script.allow_custom_rewards)
     judge = Judge(prompt_format.pattern)
     if script.judge:
-        judge = Judge(prompt_format.pattern, files.function(script.judge, "judge"), script.judge)
+        own = config.reward_functions.get(script.judge)
+        judge = Judge(prompt_format.pattern, own or files.function(script.judge, "judge"), script.judge)
     follow = {
         "template": prompt_format.completion,
         "answer_pattern": prompt_format.pattern,
@@ -62,10 +66,14 @@ def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, 
         "max_completion_length": config.completion_limit,
     }
     weights = training.reward_weights
+    if not all(map(math.isfinite, weights or [])):
+        raise UserError(f"reward_weights: {weights}: use finite numbers")
     if weights is not None and len(weights) != len(script.reward_funcs):
         count = len(script.reward_funcs)
         raise UserError(f"reward_weights: {len(weights)} weights for {count} reward_funcs; set one for each")
-    args = script.reward_args if isinstance(script.reward_args, dict) else {}  # read from JSON by now
+    args: Any = script.reward_args or {}
+    if not isinstance(args, Mapping):
+        raise UserError(f"reward_args: {args!r} is not a dictionary; write {{reward: {{parameter: value}}}}")
     return choose(script.reward_funcs, args, follow, config.reward_functions, files), judge
 
 
@@ -91,7 +99,9 @@ def choose(
     known = {**REWARD_FUNCS, **(functions or {})}
     chosen: Rewards = {}
     unused = dict(args)
-    for name in names or ["nothing"]:
+    if not names:
+        raise UserError(f"reward_funcs: there is none; use some of {', '.join(known)}")
+    for name in names:
         if name in TRLS:
             reward = _of_trl(name, unused.pop(name, {}), follow)
         elif name in known:

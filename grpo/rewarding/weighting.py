@@ -44,10 +44,12 @@ def _is_complete(stage: Any) -> bool:
     if not isinstance(stage, dict) or not needed <= set(stage) <= {*needed, "reward_weights"}:
         return False
     names, weights, steps = stage["reward_funcs"], stage.get("reward_weights"), stage["max_steps"]
-    if not isinstance(names, list) or not isinstance(steps, int) or steps < 1:
+    if not isinstance(names, list) or type(steps) is not int or steps < 1:
         return False
     weights = [1.0] * len(names) if weights is None else weights
-    numbers = isinstance(weights, list) and all(isinstance(weight, int | float) for weight in weights)
+    numbers = isinstance(weights, list) and all(
+        isinstance(weight, int | float) and math.isfinite(weight) for weight in weights
+    )
     return numbers and len(weights) == len(names) > 0
 
 

@@ -166,6 +166,10 @@ REWARDS = {
     "own, asking for no column": own_reward("bad_ask", "def f(completions, solution, **kwargs): return []\n", "argument: 'solution'"),
     "weights of others": given("--reward_weights", "1", says="reward_weights: 1 weights for 5 reward_funcs"),
     "weights of nothing": given("--reward_weights", "0", "0", "0", "0", "0", says="reward_weights"),
+    "weights without end": given("--reward_weights", "1", "1", "1", "1", "nan", says="reward_weights: "),
+    "a number as reward_args": given("--reward_args", "5", says="reward_args: 5 is not a dictionary"),
+    "no rewards": recipe("reward_funcs: []\n", "reward_funcs: there is none"),
+    "a mapping of rewards": recipe("reward_funcs: {a: 1}\n", "reward_funcs: names are needed"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
 }  # fmt: skip

@@ -187,6 +187,16 @@ def test_training_never_sees_a_held_out_question(write_jsonl):
         load(sums(4)[3:], eval_dataset_name=held_out)
 
 
+def test_conversations_are_the_same_as_a_whole_not_by_their_last_message():
+    def talk(topic, system):
+        first = [{"role": "system", "content": system}, {"role": "user", "content": topic}]
+        return {"prompt": [*first, {"role": "assistant", "content": "Well."}, {"role": "user", "content": "Go on."}]}
+
+    rows = [{**talk(f"topic {number}", "Be brief."), "answer": "7"} for number in range(12)]
+    data = load(rows)
+    assert data.overlap == 0 and len(data.train) == 9
+
+
 def test_a_source_with_the_split_holds_out_a_seeded_sample_of_it():
     DatasetDict(train=Dataset.from_list(sums(20)), test=Dataset.from_list(ROWS)).save_to_disk("saved")
     data = load(dataset_name="saved", eval_samples=5)

@@ -72,6 +72,7 @@ def test_cells_of_a_csv_file_stay_as_they_are_written():
 
 BROKEN = {
     "broken.jsonl": (b'{"question": "a"}\n\n{"question', "line 3 is broken JSON"),
+    "middle.jsonl": (b'{"q": "a"}\n{"q":\n{"q": "b"}\n', "line 2 is broken JSON"),
     "broken.json": (b'[{"question": "a"}, {"question', "position"),
     "latin.jsonl": (b'{"question": "caf\xe9 1", "answer": 1}\n', "UTF8"),
     "latin.csv": (b"question,answer\ncaf\xe9,1\n", "utf-8"),
@@ -79,6 +80,7 @@ BROKEN = {
     "commas.csv": (b"question,answer\nWhat is 1, 2?,3\n", "quote texts that contain commas"),
     "broken.parquet": (b"PAR1", "Parquet"),
     "empty.jsonl": (b"", "holds no rows"),
+    "empty.json": (b"[]", "holds no rows"),
     "empty.csv": (b"", "holds no rows"),
     "header.csv": (b"question,answer\n", "holds no rows"),
     "notes.txt": (b"a", "is not a .jsonl"),
@@ -98,6 +100,19 @@ def test_a_file_that_cannot_be_read_is_one_line_with_the_place(name):
 def test_missing_paths_are_not_looked_for_on_the_hub(name):
     with pytest.raises(UserError, match=f"eval_dataset_name: '{name}' cannot be read: .*does not exist"):
         sources.load_source(name, setting="eval_dataset_name")
+
+
+def test_a_column_in_memory_may_mix_numbers_and_texts():
+    frame = pd.DataFrame({"question": ["a", "b", "c"], "answer": [1, "2 cm", None]})
+    assert sources.load_source(frame)["train"]["answer"][:] == ["1", "2 cm", None]
+
+
+def test_a_clone_has_configurations_as_the_hub_has(monkeypatch):
+    asked = []
+    monkeypatch.setattr(sources.datasets, "load_dataset", lambda *args: asked.append(args) or {"train": [1]})
+    Path("clone").mkdir()
+    sources.load_source("clone:main")
+    assert asked == [("clone", "main")]
 
 
 @pytest.mark.parametrize("table", [pd.DataFrame({"question": []}), [{"question": "a"}]])
