@@ -107,7 +107,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_every=None,  # also evaluate every so many optimizer steps
     prompt_format="xml",  # or think, or one of your own: PROMPT_FORMATS below
     answer_pattern="xml",  # where the answer is: <answer>, or boxed, hash (####), final (Answer: ...), or a template
-    judge=None,  # a function of text and row that decides what is right, or my_file.f; None: compare with the gold answer
+    judge=None,  # a function of text and row, or my_file.f, decides what is right; None: the gold answer does
     max_samples=None,  # train on so many rows only; 20 makes a smoke test
     stop_on_alarm=False,  # true ends the run at its first alarm, with a checkpoint
     # Seldom changed
