@@ -257,7 +257,9 @@ def about_load() -> Iterator[Check]:
     """A note where other work leaves less than one core to a run on the CPU."""
     load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     if load > max(cores - 1, 1):
-        finding = f"load {load:.1f} on {counted(cores, 'core')}: other processes use this CPU, so steps take longer"
+        finding = (
+            f"load {load:.1f} in the last minute on {counted(cores, 'core')}: beside other work steps take longer"
+        )
         yield Check("ok", "load", finding)
 
 

@@ -36,10 +36,16 @@ RULES: tuple[tuple[str, float, str], ...] = (
         "questions (dataset_name), or stop here",
     ),
     (
+        "easy",
+        90,
+        "{easy:.0f} % of the held-out questions were right before, which leaves little to gain; use harder questions "
+        "(dataset_name)",
+    ),
+    (
         "unchanged",
         MOSTLY,
-        "{same} of {n} answers are word for word those from before: the policy hardly moved; raise learning_rate "
-        "(docs/reading-curves.md#which-learning-rate)",
+        "{same} of {n} answers {which}are word for word those from before: the policy hardly moved; raise "
+        "learning_rate (docs/reading-curves.md#which-learning-rate), or max_steps",
     ),
     (
         "all_wrong",
@@ -56,8 +62,14 @@ RULES: tuple[tuple[str, float, str], ...] = (
     (
         "dead",
         1,
-        "no completion earned anything from {names}; show what it asks for (num_shots 1), or take it out of "
+        "no completion earned anything from {names}; show what it asks for (num_shots 1), fix it, or take it out of "
         "reward_funcs",
+    ),
+    (
+        "misled",
+        95,
+        "completions earn {misled:.0f} % of what a perfect one does, and are not right; let reward_funcs pay for "
+        "right answers (correctness_reward_func, judge_reward_func)",
     ),
     (
         "fall",
@@ -65,11 +77,6 @@ RULES: tuple[tuple[str, float, str], ...] = (
         "the reward fell, from {first:.3g} in the first tenth of the run to {last:.3g} in the last; halve "
         "learning_rate",
     ),
-)
-# Where no rule holds, and the reward rose by less than two standard errors
-LEVEL = (
-    "the reward did not clearly rise: {first:.3g} in the first tenth of the run, {last:.3g} in the last; train longer "
-    "(max_steps), or raise learning_rate (docs/reading-curves.md#which-learning-rate)"
 )
 
 
@@ -88,8 +95,6 @@ def causes(
     """
     seen = _figures(curves, before, after, perfect)
     found = [text for name, least, text in RULES if seen.get(name, 0) >= least]
-    if not found and abs(seen.get("fall", 2)) < 2:
-        found = [LEVEL]
     return [text.format(**seen) for text in found[:MOST]]
 
 
@@ -104,13 +109,29 @@ def _figures(
     explained = max(seen.get("all_right", 0), seen.get("all_wrong", 0)) >= MOSTLY
     if not explained:
         seen["alike"] = seen.get("all_same", 0)
-    seen["n"] = len(after)
-    seen["same"] = sum(old["completion"] == new["completion"] for old, new in zip(before, after, strict=True))
-    if seen.get("all_same", 0) < MOSTLY:  # otherwise there was no gradient, and the rate is not the cause
+    judged = "lenient" in before[0]
+    pairs = [(old, new) for old, new in zip(before, after, strict=True) if not old.get("lenient")]
+    if judged:
+        seen["easy"] = 100 * (1 - len(pairs) / len(before))
+    seen |= {"n": len(pairs), "which": "that were wrong " if judged else ""}
+    seen["same"] = sum(old["completion"] == new["completion"] for old, new in pairs)
+    if pairs and seen.get("all_same", 0) < MOSTLY:  # otherwise there was no gradient, and the rate is not the cause
         seen["unchanged"] = 100 * seen["same"] / seen["n"]
     dead = [name for name in _unearned(curves, perfect) if not (explained and name in KNOW_RIGHT)]
     seen |= {"dead": len(dead), "names": " and ".join(map(short_name, dead))}
+    if judged and sum(map(bool, (new.get("lenient") for new in after))) < len(after) / 2:
+        seen["misled"] = _earned(curves, perfect)
     return seen | _change_of_reward(curves)
+
+
+def _earned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> float:
+    """What the last completions earned of each reward that a perfect one earns, in per cent; the least of them."""
+    least = [
+        100 * curves[f"rewards/{name}/mean"].ends[1] / value
+        for name, value in perfect.items()
+        if value > 0 and f"rewards/{name}/mean" in curves
+    ]
+    return min(least, default=0.0)
 
 
 def _unearned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> list[str]:
@@ -128,7 +149,7 @@ def _unearned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> list
 def _change_of_reward(curves: Mapping[str, Curve]) -> dict[str, float]:
     """Its means in the first and the last tenth of the run, and by how many standard errors it fell."""
     reward = curves.get("reward")
-    if reward is None or len(reward.values) < 4 or any(key.startswith("reward_weights/") for key in curves):
+    if reward is None or len(reward.values) < 10 or any(key.startswith("reward_weights/") for key in curves):
         return {}  # with other weights it is another sum
     first, last = reward.ends
     # of a single log, from neighbouring ones: what rises or falls for long hardly shows in them

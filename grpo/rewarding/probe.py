@@ -30,7 +30,7 @@ EXTRA = "\nI hope that this helps!\n"
 PATIENCE = 60.0  # seconds for an async reward in preflight, which may ask a server
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")  # but no command of LaTeX: beside a number, its unit
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
 # Rewards for a text's form, where another number makes another length or one repetition less
 FORM = {"length_reward_func", *PENALTIES}
 # Rewards that compare with the gold answer character by character
@@ -158,7 +158,9 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
         if "perfect" in total:  # what is right is known
             finding = f"perfect earns {_number(total['perfect'])}, wrong number {_number(total['wrong number'])}"
             if total["perfect"] <= total["wrong number"]:
-                remedy = "a wrong number earns as much as the right one; add a correctness reward, or raise its weight"
+                remedy = (
+                    "a wrong number earns no less than the right one; add a correctness reward, or raise its weight"
+                )
         if len(set(total.values())) == 1:
             remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
         yield warn_if(remedy, "all rewards", finding, remedy)

@@ -205,7 +205,9 @@ def test_other_work_on_the_cpu_is_noted(load, cores, noted, table, monkeypatch):
     monkeypatch.setattr(psutil, "cpu_count", lambda *_: cores)
     found = table().get("load")
     assert (found is not None) is noted
-    assert not noted or (found.status == "ok" and "load 3.1 on 2 cores: other processes use this CPU" in found.finding)
+    assert not noted or (
+        found.status == "ok" and "load 3.1 in the last minute on 2 cores: beside other" in found.finding
+    )
 
 
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])

@@ -7,7 +7,6 @@ from grpo.runs.charts import read_curves
 
 DEAD = "rewards/strict_format_reward_func"
 RISES = [0.5, 0.7, 0.6, 0.9, 1.0, 0.9, 1.2, 1.3, 1.2, 1.5]
-LEVEL = [0.9, 1.1, 1.0, 0.8, 1.0, 1.2, 1.0, 0.9, 1.1, 1.0]
 HEALTHY = {
     "completions/clipped_ratio": 0.02,
     "frac_reward_zero_std": 0.2,
@@ -22,12 +21,15 @@ HEALTHY = {
 }
 
 
-def found(rewards=RISES, unchanged=3, perfect=None, **logged):
+def found(rewards=RISES, unchanged=3, perfect=None, right=(), **logged):
     """The causes of a run that logged these rewards, and at each log HEALTHY with what is given instead."""
     logged = HEALTHY | {key.replace("__", "/"): value for key, value in logged.items()}
     metrics = [{"step": step, "reward": reward, **logged} for step, reward in enumerate(rewards, 1)]
     before = [{"completion": f"a{place}"} for place in range(30)]
     after = [{"completion": f"{'a' if place < unchanged else 'b'}{place}"} for place in range(30)]
+    for records, count in zip((before, after), right, strict=False):
+        for place, record in enumerate(records):
+            record["lenient"] = place < count
     return causes(read_curves(metrics), before, after, perfect or {})
 
 
@@ -43,11 +45,14 @@ CASES = [  # what the run shows, and words of each cause, in their order
     ({"frac_reward_zero_std": 0.95, "unchanged": 30}, ["in 95 % of the groups all completions earned the same"]),
     ({f"{DEAD}/mean": 0.0, f"{DEAD}/std": 0.0}, ["no completion earned anything from strict_format;"]),
     ({"rewards": RISES[::-1]}, ["the reward fell, from 1.5 in the first tenth of the run to 0.5 in the last; halve"]),
-    ({"rewards": LEVEL}, ["did not clearly rise: 0.9 in the first tenth of the run, 1 in the last; train long"]),
-    ({"rewards": LEVEL[:3]}, []),  # too short to tell
-    ({"rewards": LEVEL, "reward_weights/strict_format_reward_func": 0.5}, []),  # stages: other sums
+    ({"rewards": RISES[:3:-1]}, []),  # too short to tell
+    ({"rewards": RISES[::-1], "reward_weights/strict_format_reward_func": 0.5}, []),  # stages: other sums
+    ({"unchanged": 29, "right": (28, 28)}, ["93 % of the held-out questions were right before"]),
+    ({"unchanged": 27, "right": (9, 9)}, ["18 of 21 answers that were wrong are word for word those from before"]),
+    ({"unchanged": 12, "right": (9, 9)}, []),  # right answers may stay as they are
+    ({"right": (0, 0), "perfect": {"correctness_reward_func": 0.2}}, ["completions earn 200 % of what a perfect"]),
     # two at most, the important ones first
-    ({"unchanged": 27, "groups__all_wrong": 0.8, "rewards": LEVEL}, ["27 of 30 answers", "in 80 % of the groups"]),
+    ({"unchanged": 27, "groups__all_wrong": 0.8, "rewards": RISES[::-1]}, ["27 of 30", "in 80 % of the groups"]),
     (
         {"completions__clipped_ratio": 1, "groups__all_wrong": 1, "unchanged": 27, "frac_reward_zero_std": 1},
         ["100 % of the sampled completions were cut off", "in 100 % of the groups no completion was right"],
