@@ -1,4 +1,4 @@
-"""What a completion is worth: the five rewards of the recipe, what they are made of, and a few more to choose from.
+"""The rewards: the five of the recipe first, with their helpers, then a few more to choose from.
 
 Every reward takes the completions of a rollout (lists of messages, or plain strings) and, by keyword, what TRL passes
 besides: the dataset's columns such as `answer`, `completion_ids`, `prompts`, `trainer_state`. It returns one float per
@@ -74,7 +74,7 @@ def completion_text(completion: Completion) -> str:
 
 
 def extract_xml_answer(text: str) -> str:
-    """What follows the last `<answer>` (or the whole text without one), up to the next `</answer>`, stripped.
+    """The text after the last `<answer>` (all of it without one), up to the next `</answer>`, stripped.
 
     >>> extract_xml_answer("<answer>6</answer> no: <answer>\\n7\\n</answer>")
     '7'

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the project on the path, models and a clock, a training run on made-up rollouts, tables.
+"""Shared by the benchmarks: the project on the path, models and a clock, a training run on made-up rollouts, tables.
 
 They are scripts: `python benchmarks/bench_x.py` finds this module beside it.
 """

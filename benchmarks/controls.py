@@ -96,7 +96,7 @@ def train(flags: list[str], run: Path, seed: int) -> None:
 
 
 def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> str:
-    """How much more the runs gain in lenient accuracy than the others, in points; a dash without a seed in common.
+    """The runs' gain in lenient accuracy over the others', in points; a dash without a seed in common.
 
     Of several seeds it is the mean of the differences seed by seed, with Student's interval; of one seed the
     difference of the final answers, paired by question (all arms start from the same answers).
@@ -127,7 +127,7 @@ def in_points(value: float | None, low: float | None, high: float | None) -> str
 
 
 def print_results(arms: Mapping[str, Mapping[int, Path]]) -> None:
-    """What each arm gained, and the real rewards more than each control; of the runs that are finished."""
+    """Print each arm's gain, and the real rewards' over each control's; of the runs that are finished."""
     runs = {
         arm: {seed: run for seed, run in some.items() if read_record(run, "status") == "finished"}
         for arm, some in arms.items()

@@ -1,1 +1,1 @@
-"""What `train_grpo.py` is built on, in wings: each depends only on those below it (pyproject.toml, importlinter)."""
+"""The package behind `train_grpo.py`, in wings: each depends only on those below it (pyproject.toml)."""

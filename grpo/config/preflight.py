@@ -324,7 +324,7 @@ def run(
 def try_out(
     config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, rewards: Rewards
 ) -> tuple[probe.Tried, dict[str, float]]:
-    """What each reward gives for the first training row, and its weight; both empty for an evaluation alone."""
+    """Each reward's values for the first training row, and its weight; both empty for an evaluation alone."""
     if config.script.eval_only:
         return {}, {}
     tried = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, _encoder(tokenizer))

@@ -1,4 +1,4 @@
-"""What a run refuses before anything is loaded: values that fail late or silently, and batches that hold no groups.
+"""Refuse, before anything is loaded, values that fail late or silently, and batches that hold no whole groups.
 
 What TRL, transformers and PEFT themselves refuse at once, in a readable line, is left to them.
 """
@@ -92,7 +92,7 @@ def _check_adaptive(settings: Mapping[str, Any]) -> None:
 
 
 def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:
-    """How many prompts and completions a rollout and an optimizer step see.
+    """Count the prompts and completions of a rollout and of an optimizer step.
 
     Raises:
         UserError: groups or optimizer steps would mix rollouts; with values that work.

@@ -1,1 +1,1 @@
-"""What every other wing uses: errors, processes, settings; it imports no other wing."""
+"""Errors, processes and settings, which every other wing uses; it imports no other wing."""

@@ -122,7 +122,7 @@ def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ..
 
 
 def reason_of(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """An exception's message, in one line."""
     if type(error).__name__ == "UnpicklingError":  # torch's words advise to run it
         return "it is a pickle that contains code, or a broken one; none of it was run"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
@@ -183,7 +183,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException) -> str:
-    """What the run was doing, and what takes less, in one line."""
+    """The step that ran out of memory, and the settings that take less, in one line."""
     names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     known = (WHAT_TAKES_LESS[name] for name in reversed(names) if name in WHAT_TAKES_LESS)
     doing, remedy = next(known, OTHERWISE)

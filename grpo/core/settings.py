@@ -211,7 +211,7 @@ class Config:
     chosen: set[str]  # those and the recipe's
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
     default_dir: str = ""  # the directory's default name, without a number; empty where the user named or resumes one
-    default_run: str = ""  # the run's default name, likewise
+    default_run: str = ""  # the run's default name, under the same conditions
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

@@ -40,7 +40,7 @@ def printable(text: str) -> str:
 
 
 def for_rich(text: str) -> str:
-    """What a model, a user or a file wrote, as text: rich takes it for no markup, and the terminal for no command."""
+    """Escape a text of a model, a user or a file: it is no markup for rich, and no command for the terminal."""
     from rich.markup import escape  # here: the start of a command does without libraries
 
     return escape(printable(text))

@@ -27,7 +27,7 @@ REASONING = "__reasoning"  # a column until the rows are complete: the gold solu
 
 
 class Reading(NamedTuple):
-    """What became of a table's rows, in counts of rows."""
+    """Counts of a table's rows by what became of them."""
 
     rows: int
     mark: str | None  # of the gold answers
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What a run trains on and is measured with, and the counts that preflight reports."""
+    """The training and held-out rows of a run, and the counts that preflight reports."""
 
     prompt_format: PromptFormat
     shots: Sequence[Shot]
@@ -276,7 +276,7 @@ def _check_columns(
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
-    """What a cell asks; an empty text where it asks nothing."""
+    """The question in a cell; an empty text where there is none."""
     if isinstance(cell, str) or not isinstance(cell, list) or not cell:
         return cell if isinstance(cell, str) else ""
     try:

@@ -48,7 +48,7 @@ def mark_name(mark: str) -> str:
 
 
 def where_marked(mark: str | None) -> str:
-    """Where the gold answers of a column are, in words.
+    """The place of a column's gold answers, in words.
 
     >>> where_marked("hash"), where_marked("Final: {answer}"), where_marked(None)
     ('after ####', "in 'Final: {answer}'", 'the whole value')
@@ -90,7 +90,7 @@ def gold_answer(value: Any, mark: str | None = None) -> str | None:
 
 
 def _after_hashes(text: str) -> str | None:
-    """What follows `####` by GSM8K's own rule, which would join the parts of `1, 2` and `(1, 200)`: those stay."""
+    """The answer after `####` by GSM8K's own rule, which would join `1, 2` and `(1, 200)`: those stay."""
     answer = text.partition("####")[2].partition("####")[0].strip()
     return rewards.find_answer(f"####{answer}", "hash") if _LIST.search(answer) else rewards.extract_hash_answer(text)
 
@@ -110,5 +110,5 @@ def gold_answers(values: Iterable[Any], pattern: str = "xml") -> list[str | None
 
 
 def reasoning_before(solution: Any) -> str:
-    """What a gold solution has before its answer; the whole text where a box is part of it, "" of what is no text."""
+    """The text of a gold solution before its answer; all of it where the answer is in a box, "" if it is not text."""
     return re.split(r"####|<answer>", solution)[0].strip() if isinstance(solution, str) else ""

@@ -1,4 +1,4 @@
-"""Where rows come from: a file, a directory, the Hub or memory, and slices of their splits."""
+"""Rows from a file, a directory, the Hub or memory, and slices of their splits."""
 
 import glob
 import json

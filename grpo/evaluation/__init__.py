@@ -1,1 +1,1 @@
-"""What was learned: evaluation, comparison, questions to a saved run, the X-ray."""
+"""Measure what was learned: evaluation, comparison, questions to a saved run, the X-ray."""

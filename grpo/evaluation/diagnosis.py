@@ -1,4 +1,4 @@
-"""Why nothing was learned: the causes that a run's logs and answers show, each with the setting that changes it.
+"""Causes of a run that learned nothing, by its logs and answers, each with the setting that changes it.
 
 Figures are means over the whole run, the parts before it was resumed included: one unlucky step decides nothing.
 """
@@ -86,7 +86,7 @@ def causes(
     after: Sequence[dict[str, Any]],
     perfect: Mapping[str, float],
 ) -> list[str]:
-    """What may explain that a run did not get better, at most MOST sentences; empty where nothing stands out.
+    """Sentences that may explain why a run did not get better, at most MOST; empty where nothing stands out.
 
     Args:
         curves: what was logged, by key.
@@ -125,7 +125,7 @@ def _figures(
 
 
 def _earned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> float:
-    """What the last completions earned of each reward that a perfect one earns, in per cent; the least of them."""
+    """The least share of a perfect completion's rewards that the last completions earned, in per cent."""
     least = [
         100 * curves[f"rewards/{name}/mean"].ends[1] / value
         for name, value in perfect.items()

@@ -45,7 +45,7 @@ SHARES = {  # key in eval_*.json: its column in the records
 
 @dataclass
 class Evaluation:
-    """What a policy answered, and how good that is.
+    """A policy's answers, and how good they are.
 
     Attributes:
         summary: the content of eval_*.json, flat: `n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and

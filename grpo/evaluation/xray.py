@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What the scores follow of the run that wrote the file: settings, prompt and worked examples."""
+    """The run that wrote the file, as far as scores depend on it: settings, prompt and worked examples."""
 
     settings: dict[str, Any]
     prompt: PromptFormat
@@ -157,7 +157,7 @@ def choose_rewards(
 
 
 def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict[str, list[float]], list[str]]:
-    """What each reward gives to each row, and why others give nothing."""
+    """The values of each reward for each row, and the reasons why others have none."""
     data = dict.fromkeys(key for row in rows for key in row.fields if key not in RECORDED)
     columns: dict[str, Any] = {key: [row.fields.get(key) for row in rows] for key in data}
     columns["answer"] = [row.gold for row in rows]

@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is depreca
 
 
 def loads(name: str, where: str = "model_name_or_path") -> contextlib.AbstractContextManager[None]:
-    """Where a model's files are read: whatever is wrong with them is one line."""
+    """Read a model's files in this context: whatever is wrong with them is one line."""
     remedy = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
     return one_line(f"{where}: {name!r} does not load (", f"); {remedy}")
 

@@ -32,7 +32,7 @@ NEEDED = {"position_ids", "logits_to_keep"}  # arguments of a model's forward, b
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn, under GRPOConfig's names."""
+    """The settings by which tokens are drawn, under GRPOConfig's names."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -73,7 +73,7 @@ def training_autocast(training: GRPOConfig, model: Any) -> torch.autocast:
 
 
 def reason_against(model: Any, sampling: Sampling | None = None) -> str | None:
-    """Why `model.generate` has to sample instead, as the end of `because …`; None where it need not."""
+    """The reason why `model.generate` has to sample instead, as the end of `because …`; None where it need not."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
     if "unsloth" in sys.modules:
         return "Unsloth's models decode in a way of their own"

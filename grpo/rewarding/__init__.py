@@ -1,1 +1,1 @@
-"""Which rewards a run uses, and what keeps them honest."""
+"""The rewards of a run, and the checks that keep them honest."""

@@ -1,4 +1,4 @@
-"""Where a text has its answer, and the lenient rule: whether that is the gold answer, however it is written.
+"""Find the answer in a text, and the lenient rule: whether it is the gold answer, however it is written.
 
 Numbers are compared exactly and without their units, formulas by their values (formulas.py), all else as text. Two
 different answers ("72 or 71") are none. A judgement depends on the texts alone: no clock, no signal, any thread.
@@ -168,7 +168,7 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
 
 @functools.lru_cache(maxsize=2**14)
 def kind_of(gold: str) -> str:
-    r"""How a gold answer is compared: as a number, as mathematics or as text.
+    r"""The kind of comparison that a gold answer takes: number, mathematics or text.
 
     >>> [kind_of(gold) for gold in ("1,000", "5 cm", r"\frac{1}{2}", r"3\sqrt{2}", "(1,2)", "12:30", "Paris")]
     ['number', 'number', 'number', 'mathematics', 'mathematics', 'text', 'text']
@@ -205,7 +205,7 @@ def _same_text(answer: str, gold: str) -> bool:
 
 
 def _concluded(answer: str) -> Iterator[str]:
-    """What a text may conclude: what follows its last "is" or colon, then its last formula between dollar signs."""
+    """The possible conclusions of a text: after its last "is" or colon, then its last formula in dollar signs."""
     end = answer[-500:]
     yield _CLAUSE.split(_SAID.split(end)[-1], maxsplit=1)[0].strip(" .$")
     formulas = [found for found in _DELIMITED.finditer(end) if not _BEFORE.search(end[: found.start()])][-2:]

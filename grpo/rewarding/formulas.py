@@ -1,4 +1,4 @@
-r"""What a short piece of mathematics means, in LaTeX or as people type it, and whether two of them mean the same.
+r"""The meaning of short formulas, in LaTeX or as people type them, and whether two of them mean the same.
 
 Numbers are exact fractions. Tuples, sets, intervals and equations are taken apart here; math-verify parses the
 expressions in them, which are computed at three points instead of being simplified: the text's size bounds the time.
@@ -181,7 +181,7 @@ def is_formula(text: str) -> bool:
 
 @functools.lru_cache(maxsize=2**14)  # the same answers come again and again in a group
 def read(text: str) -> Meaning | None:
-    """What a clean formula means, with a unit or without; None for anything else."""
+    """The meaning of a clean formula, with a unit or without; None for anything else."""
     text = re.sub(r"\$|\\[()\[\]]", "", text.split("≈")[0]).strip().rstrip(" .")
     if number := read_number(text):
         return number

@@ -179,7 +179,7 @@ async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) ->
 
 
 def rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a reward gets if it is called for each row alone."""
+    """The arguments of a reward that is called for each row alone."""
     count = len(columns["prompts"])
     lists = {key: value for key, value in columns.items() if isinstance(value, list) and len(value) == count}
     # TRL takes one list a rollout from log_extra, so what the reward logged before it raised is all that is logged

@@ -1,4 +1,4 @@
-"""What is right: the rule that judges a run's completions, `rewards.is_right` or a function of the user's.
+"""The rule that judges a run's completions: `rewards.is_right`, or a function of the user's.
 
 Evaluation, preflight and `judge_reward_func` ask the same one.
 """

@@ -46,7 +46,7 @@ Tried = dict[str, dict[str, Value]]  # by reward and test completion; an excepti
 def columns_of(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]], chat: bool
 ) -> dict[str, Any]:
-    """What TRL passes to rewards for these completions of these rows (with `prompt`), one each."""
+    """The arguments that TRL passes to rewards for these completions of these rows (with `prompt`), one each."""
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
     columns["prompts"] = [row["prompt"] for row in rows]
     columns["completions"] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
@@ -56,7 +56,7 @@ def columns_of(
 
 
 def call(reward: Callable[..., Any], columns: Mapping[str, Any], limit: float | None = None) -> Any:
-    """What a reward returns, async or not; TimeoutError where an async one takes more than `limit` seconds."""
+    """Call a reward, async or not; TimeoutError where an async one takes more than `limit` seconds."""
     if not is_async_callable(reward):
         return reward(**columns)
     with ThreadPoolExecutor(1) as thread:  # a notebook's own already runs an event loop
@@ -108,7 +108,7 @@ def try_rewards(
     prompt_format: PromptFormat,
     encode: Callable[[str], list[int]],
 ) -> Tried:
-    """What each reward gives for each of the test completions of a training row, or the exception that it raises."""
+    """Each reward's value for each test completion of a training row, or the exception that it raises."""
     texts = perturbed(reasoning, row["answer"], prompt_format)
     ids = [encode(text) for text in texts.values()]
     columns = columns_of([row] * len(texts), list(texts.values()), ids, prompt_format.chat)
@@ -120,7 +120,7 @@ def try_rewards(
 
 
 def _values(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Sequence[Value]:
-    """What a reward gives for all completions at once; where it raises, for each alone, if that tells them apart."""
+    """A reward's values for all completions at once; where it raises, for each alone, if that tells them apart."""
     count = len(columns["prompts"])
     try:
         return numbers_of(call(reward, columns, PATIENCE), count)
@@ -219,7 +219,7 @@ def about_tags(prompt: str, data: Data, tried: Tried, weights: dict[str, float])
 
 
 def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Iterator[Check]:
-    """What the gold answers are, and whether a completion can hold them."""
+    """Describe the gold answers, and warn where no completion can hold them."""
     golds = [gold for gold in data.train["answer"] if gold is not None]
     if not data.has_golds:
         some = f"{len(golds)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
@@ -251,7 +251,7 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
 
 
 def _about_units(gold: str, reward_names: Container[str]) -> str:
-    """What a gold answer with a unit does to the rewards that want its characters, or digits; "" without them."""
+    """The effect of a gold answer's unit on rewards that want its characters, or digits; "" without them."""
     costs = [f"{name} wants every character of it" for name in EXACT if name in reward_names]
     costs += ["int_reward_func pays 0 for it"] if "int_reward_func" in reward_names else []
     remedy = "keep the number alone, or use judge_reward_func, which takes both"
@@ -277,7 +277,7 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
 
 
 def weighted_sum(tried: Tried, weights: dict[str, float]) -> dict[str, float]:
-    """What each completion earns from all rewards that work; empty if none does."""
+    """Each completion's weighted sum of the rewards that work; empty if none does."""
     working = {name: values for name, values in tried.items() if works(values)}
     kinds = next(iter(working.values()), {})
 

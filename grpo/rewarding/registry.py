@@ -202,7 +202,7 @@ def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mappi
 
 
 def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
-    """What can be set of a reward: its keyword-only parameters, by name.
+    """The parameters of a reward that can be set: the keyword-only ones, by name.
 
     >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["xmlcount_reward_func"])
     (['low', 'high', 'margin'], {})

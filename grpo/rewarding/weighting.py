@@ -1,4 +1,4 @@
-"""What each reward weighs during training: its stage's weight, times a factor that follows how often it succeeds.
+"""Weights of rewards during training: the stage's, times a factor that follows how often a reward succeeds.
 
 Stages train one thing after the other: format first, then correctness. One trainer runs through all of them, and only
 the rewards' weights change: a stage starts from the weights and the optimizer state that the last one left, one

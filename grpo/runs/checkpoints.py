@@ -101,7 +101,7 @@ def read_seal(directory: Path) -> dict[str, Any]:
 
 
 def problem_with(directory: Path) -> str | None:
-    """Why a run cannot resume from this checkpoint; None where it can, as far as the names of its files show."""
+    """The reason why a run cannot resume from this checkpoint; None where its files' names show none."""
     if not directory.is_dir():
         return "there is no such directory"
     if step_of(directory) < 0:

@@ -59,7 +59,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """What was logged at each optimizer step, in order: the later value where a resumed run logged a step again."""
+    """The logs of each optimizer step, in order: the later ones where a resumed run logged a step again."""
     steps: dict[int, dict[str, Any]] = {}
     for line in read_lines(run / "metrics.jsonl"):
         if "reward" in line or "eval/n" in line:  # of training, or of the held-out questions
@@ -93,7 +93,7 @@ def read_facts(run: Path) -> dict[str, Any]:
 
 
 def _status(run: Path, record: dict[str, Any]) -> str:
-    """How the run ended, or running; killed only where its own machine knows that nothing writes it any more."""
+    """The run's end, or running; killed only where its own machine knows that nothing writes it any more."""
     status = record.get("status") or "running"
     here = (record.get("process") or {}).get("host") == platform.node()
     return "killed" if status == "running" and here and not directory.is_locked(run) else status

@@ -104,13 +104,13 @@ class Run:
     # What to do next
 
     def how_to_resume(self) -> str:
-        """How to continue a run that has ended early."""
+        """The command that continues a run that has ended early."""
         if not checkpoints.newest(self.output)[0]:
             return "There is no checkpoint to resume from"
         return f"To resume: {record.resume_command(self.output, self.config)}"
 
     def next_steps(self, written: Path) -> str:
-        """What to do with a finished run, as commands to copy."""
+        """Next steps with a finished run, as commands to copy."""
         run, name, question = map(shlex.quote, (str(self.output), self.output.name, self._example()))
         lines = ["Next:", f"  read the report  {written}", f"  ask the model    python -m grpo ask {run} {question}"]
         if not self.config.training.push_to_hub:

@@ -29,7 +29,7 @@ Collapse = tuple[bool, bool]  # across prompts, within groups
 
 @dataclass
 class History:
-    """What a run has shown so far; every checkpoint holds it.
+    """A run's rollouts so far, which every checkpoint holds.
 
     Attributes:
         rollouts: TRL's metrics of the first and the last ones, with those of groups, as they are when a rollout's

@@ -24,7 +24,7 @@ GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signat
 
 @dataclass(frozen=True)
 class Kernel:
-    """What computes the attention of packs.
+    """The kernel that computes the attention of packs.
 
     Attributes:
         name: what people read.
@@ -130,7 +130,7 @@ def score(
 
 @dataclass(frozen=True)
 class Segments:
-    """What a layer's attention is given besides its mask, as the keyword argument `pack`."""
+    """The keyword argument `pack` of a layer's attention, beside its mask."""
 
     sizes: list[int]
     parents: list[int]

@@ -1,4 +1,4 @@
-"""What a run shows while it trains: lines of aligned columns, the time left, samples with their gold answers."""
+"""The console while a run trains: lines of aligned columns, the time left, samples with their gold answers."""
 
 import math
 import time
@@ -83,7 +83,7 @@ class Progress(TrainerCallback):
         grpo_trainer.print_prompt_completions_sample = self._show
 
     def _cells(self, logs: dict[str, float]) -> dict[str, str]:
-        """What to watch in a log: means of the rewards, groups with right and wrong completions, lengths."""
+        """The figures to watch in a log: means of the rewards, groups with right and wrong completions, lengths."""
         mixed, cut = logs.get("groups/mixed"), logs["completions/clipped_ratio"]
         return {
             "reward": _number(logs["reward"]),

@@ -1,4 +1,4 @@
-"""What the micro-steps of one optimizer step compute: TRL's micro-batches, regrouped into packs with the same sum."""
+"""The micro-steps of one optimizer step: TRL's micro-batches, regrouped into packs with the same sum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KNOWN = MEANS + SUMS + TOKEN_MEANS
 
 @dataclass(frozen=True)
 class Plan:
-    """How the micro-batches that share a rollout and an optimizer step are computed.
+    """The plan for the micro-batches that share a rollout and an optimizer step.
 
     Attributes:
         batches: TRL's own micro-batches.

@@ -22,7 +22,7 @@ ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new t
 
 
 def reason_against_packing(trainer: Any) -> str | None:
-    """Why this run of a LeanGRPOTrainer cannot be computed in packs, as far as that is known without trying."""
+    """The reason why this LeanGRPOTrainer's run cannot be computed in packs, as far as known without trying."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     adapters = model.peft_config.values() if isinstance(model, PeftModel) else ()
@@ -50,7 +50,7 @@ def reason_against_packing(trainer: Any) -> str | None:
 
 
 def misfit(trainer: Any) -> str | None:
-    """Why packs do not compute what TRL's padded rows compute with this model; None where they do.
+    """The reason why packs differ from TRL's padded rows with this model; None where they agree.
 
     Log-probabilities are compared on a pack of the real length, so that a window of attention shows, and judged by
     what other prompts would make of the same completions. The gradient is that of the small weights of all layers, on

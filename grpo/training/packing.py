@@ -33,14 +33,14 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_kee
 
 
 def cost(rows: Sequence[Row]) -> int:
-    """How many positions the rows take in one pack, empty completions none."""
+    """Count the positions that the rows take in one pack, empty completions none."""
     rows = [row for row in rows if row[1]]
     prompts = {prompt for prompt, _ in rows}
     return sum(len(prompt) - 1 for prompt in prompts) + sum(len(completion) for _, completion in rows)
 
 
 def make_packs(rows: Sequence[Row], pack_tokens: int) -> list[list[int]]:
-    """Which rows go into which pack: their numbers, for each pack.
+    """Divide rows among packs: the numbers of each pack's rows.
 
     Rows with the same prompt stay together as far as a pack allows, the largest packs come first, and empty
     completions are dropped. A row that is longer than a pack has one to itself.
@@ -153,14 +153,14 @@ def segments(pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def visible(pack: Pack) -> torch.Tensor:
-    """Which positions (columns) each position (rows) sees: (T, T), true where it does."""
+    """The mask (T, T), true where a position (row) sees another one (column)."""
     own, parent = segments(pack)
     return (own == own[:, None]).logical_or_(own == parent[:, None]).tril_()
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What the segments of a pack see, as variable-length attention takes it: the parent's positions, then their own.
+    """The keys of a pack's segments for variable-length attention: the parent's positions, then their own.
 
     A segment's last query sees all of its keys, the one before it all but the last, and so on: a causal mask that is
     aligned to the bottom right, as FlashAttention has it since 2.1.

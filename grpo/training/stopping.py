@@ -1,4 +1,4 @@
-"""Where training may end, and where checkpoints may be written: at a rollout's end.
+"""End training, and write checkpoints, at a rollout's end only.
 
 A checkpoint holds no rollout, and a resumed run samples one at once: only where the next micro-batch would sample anew
 anyway does it continue as if it had never stopped.
