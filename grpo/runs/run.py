@@ -46,14 +46,13 @@ class Run:
         output: its directory.
         reason: why it is to end early, completing "stopped by …"; empty while nothing asks for that.
         status: the exit status that says so.
-        save: whether a checkpoint is worth having there.
         training: whether optimizer steps are under way, which a signal lets come to a rollout's end.
         signal: the number of the signal that this process has got, 0 for none.
     """
 
     def __init__(self, config: Config) -> None:
         self.config, self.output = config, config.output
-        self.reason, self.status, self.save = "", 0, True
+        self.reason, self.status = "", 0
         self.training = False
         self.signal = 0
         self._trained = self._recorded = False
@@ -64,10 +63,10 @@ class Run:
     def stopped(self) -> bool:
         return bool(self.reason)
 
-    def request_stop(self, reason: str, status: int = STOPPED, save: bool = True) -> None:
+    def request_stop(self, reason: str, status: int = STOPPED) -> None:
         """End training at the next boundary; all processes request it alike. The first reason counts."""
         if not self.reason:
-            self.reason, self.status, self.save = reason, status, save
+            self.reason, self.status = reason, status
 
     @property
     def exit_status(self) -> int:

@@ -37,7 +37,7 @@ class StopAtRolloutEnd(TrainerCallback):
         if may_end:
             self._due = False
             if self.run.stopped:
-                control.should_training_stop, control.should_save = True, self.run.save
+                control.should_training_stop = control.should_save = True
         control.should_log |= control.should_save  # a checkpoint holds no metrics that wait for a log
 
     def _stop_for_signal(self) -> None:

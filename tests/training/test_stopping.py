@@ -136,15 +136,13 @@ def test_unusable_checkpoints_are_not_recommended(tmp_path):
     assert ending.how_to_resume() == "There is no checkpoint to resume from"
 
 
-@pytest.mark.parametrize("save", [True, False])
-def test_the_first_reason_counts_and_says_whether_to_save(tmp_path, save):
+def test_the_first_reason_to_stop_counts(tmp_path):
     (ending, stop), asked = stopping(tmp_path), control()
-    asked.should_save = not save  # as where a checkpoint is due
-    ending.request_stop("faulty rewards", save=save)
-    ending.request_stop("an alarm", save=not save)
+    ending.request_stop("faulty rewards")
+    ending.request_stop("an alarm")
     stop.on_step_end(None, STATE, asked)
     assert (ending.reason, ending.status) == ("faulty rewards", 3)
-    assert asked.should_training_stop and asked.should_save is save
+    assert asked.should_training_stop and asked.should_save
 
 
 def test_checkpoints_due_amid_a_rollout_come_at_its_end(tmp_path):
