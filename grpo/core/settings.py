@@ -215,11 +215,6 @@ class Config:
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property
-    def model_name(self) -> str:
-        """A Hub id, or the directory of a model or an adapter."""
-        return self.model.model_name_or_path or ""
-
-    @property
     def output(self) -> Path:
         """The run's directory."""
         return Path(self.training.output_dir or "")

@@ -33,22 +33,13 @@ MAY_CHANGE_PREFIXES = (
 )
 
 
-class _Without(logging.Filter):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return self.text not in record.getMessage()
-
-
 # transformers 5.23 warns of logging_steps, eval_steps and save_steps, which may change, of the batch, which must not,
 # and of a tied head, which checkpoints hold once
 for module, text in (
     ("trainer_utils", "do not match the ones in the `trainer_state.json`"),
     ("trainer", "missing keys in the checkpoint model loaded: ['lm_head.weight']"),
 ):
-    logging.getLogger(f"transformers.{module}").addFilter(_Without(text))
+    logging.getLogger(f"transformers.{module}").addFilter(lambda record, text=text: text not in record.getMessage())
 
 
 def facts(config: Config, rows: Dataset) -> dict[str, Any]:
