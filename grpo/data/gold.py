@@ -104,20 +104,6 @@ def _after_hashes(text: str) -> str | None:
     return rewards.find_answer(f"####{answer}", "hash") if _LIST.search(answer) else rewards.extract_hash_answer(text)
 
 
-def gold_answers(values: Iterable[Any], pattern: str = "xml") -> list[str | None]:
-    r"""The gold answers of a column; where its values mark them, those without the mark are not gold answers.
-
-    Args:
-        pattern: the run's answer pattern, which a column may share.
-
-    >>> gold_answers(["2 + 2 = 4\n#### 4", "5"]), gold_answers(["4", "$5"]), gold_answers([r"So \boxed{(1, 2)}."])
-    (['4', None], ['4', '5'], ['(1, 2)'])
-    """
-    values = list(values)
-    mark = gold_mark(values, pattern)
-    return [gold_answer(value, mark) for value in values]
-
-
 def reasoning_before(solution: Any) -> str:
     """The text of a gold solution before its answer; all of it where the answer is in a box, "" if it is not text."""
     return re.split(r"####|<answer>", solution)[0].strip() if isinstance(solution, str) else ""

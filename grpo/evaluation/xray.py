@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import rewards
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import counted, printable
-from grpo.data.gold import gold_answers
+from grpo.data.gold import gold_answer, gold_mark
 from grpo.data.prompts import PromptFormat
 from grpo.evaluation.comparison import RECORDED
 from grpo.rewarding import registry
@@ -81,8 +81,9 @@ def read(file: Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-            text, (gold,) = rewards.completion_text(row["completion"]), gold_answers([row["answer"]])
-            is_row = isinstance(text, str) and (gold is not None or row["answer"] is None)
+            text, answer = rewards.completion_text(row["completion"]), row["answer"]
+            gold = gold_answer(answer, gold_mark([answer]))
+            is_row = isinstance(text, str) and (gold is not None or answer is None)
         except (ValueError, LookupError, TypeError, RecursionError):
             is_row = False
         if not is_row:

@@ -6,7 +6,7 @@ import pytest
 from helpers_runs import SHARED
 
 import rewards
-from grpo.data.gold import gold_answer, gold_answers, reasoning_before
+from grpo.data.gold import gold_answer, gold_mark, reasoning_before
 
 MATH = [
     r"We have $x = \frac{3}{6} = \boxed{\frac{1}{2}}$.",
@@ -14,6 +14,11 @@ MATH = [
     r"Hence $\boxed{\left\{1, \frac{2}{3}\right\}}$",
 ]
 IN_BOXES = [r"\frac{1}{2}", r"10,\!000", r"\left\{1, \frac{2}{3}\right\}"]
+
+
+def gold_answers(values, pattern="xml"):
+    mark = gold_mark(values, pattern)
+    return [gold_answer(value, mark) for value in values]
 
 
 @pytest.mark.parametrize(
