@@ -66,9 +66,6 @@ class LeanGRPOTrainer(GRPOTrainer):
         prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Rewards
             and logs get the whole text; TRL's completion alone would never be in the format (TRL issue 6966).
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
-
-    Raises:
-        ValueError: pack_tokens is below 1.
     """
 
     args: GRPOConfig
@@ -85,8 +82,6 @@ class LeanGRPOTrainer(GRPOTrainer):
         max_faulty_rewards: float = 0.1,
         **kwargs: Any,
     ) -> None:
-        if pack_tokens is not None and pack_tokens < 1:
-            raise ValueError(f"pack_tokens: {pack_tokens} is out of range; use at least 1")
         self.kernel: attention.Kernel | None = None  # None: the training step is TRL's own
         self.pack_tokens: int | None = None
         self._logged_values: tuple[torch.Tensor, torch.Tensor, None] | None = None

@@ -180,8 +180,3 @@ def test_under_autocast_the_gradients_are_stocks_to_its_rounding(tiny_model, tmp
     assert trainer.kernel is not None
     assert 1e-4 < largest_difference(exact, lean) < 0.05  # it is under autocast
     assert largest_difference(stock, lean) < 0.05
-
-
-def test_packs_of_less_than_a_token_are_refused(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match="pack_tokens: 0 is out of range"):
-        trained(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 0})
