@@ -9,7 +9,7 @@ GPU, is TRL's own switch `use_vllm`.
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from inspect import signature
 from typing import Any
 
@@ -43,11 +43,12 @@ class Sampling:
     @classmethod
     def of(cls, settings: Any) -> "Sampling":
         """As a GRPOConfig or a GRPOTrainer has it."""
-        return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
+        found = {name: getattr(settings, name) for name in cls.__dataclass_fields__}
+        return cls(**found | {"temperature": float(settings.temperature)})  # generate refuses an int
 
     def draw(self, logits: torch.Tensor) -> torch.Tensor:
         """A token for each row of (rows, vocabulary), from the global random state."""
-        warpers = LogitsProcessorList([TemperatureLogitsWarper(float(self.temperature))])
+        warpers = LogitsProcessorList([TemperatureLogitsWarper(self.temperature)])
         if self.top_k:
             warpers.append(TopKLogitsWarper(self.top_k))
         if self.top_p < 1:
@@ -189,12 +190,7 @@ def complete_by_generate(
         max_new_tokens=max_new_tokens,
         do_sample=sampling is not None,
         num_beams=1,
-        # model repositories ship sampling defaults (Qwen2.5's repetition_penalty is 1.1): not ours
-        repetition_penalty=drawn.repetition_penalty,
-        temperature=float(drawn.temperature),
-        top_p=drawn.top_p,
-        top_k=drawn.top_k,
-        min_p=drawn.min_p,
+        **asdict(drawn),  # all five: those of model repositories (Qwen2.5's repetition_penalty is 1.1) do not count
         eos_token_id=ends,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
