@@ -75,8 +75,6 @@ def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
     for key in ("use_transformers_continuous_batching", "use_transformers_paged"):
         if settings[key]:
             raise UserError(f"{key}: it turns float32 weights into 16-bit ones for good; drop it")
-    if settings["use_peft"] and "lm_head" in (settings["lora_target_modules"] or []):
-        raise UserError("lora_target_modules: TRL reads lm_head's weights itself, past an adapter on it; drop lm_head")
 
 
 def _check_adaptive(settings: Mapping[str, Any]) -> None:

@@ -41,12 +41,12 @@ def test_an_adapters_size_belongs_to_an_adapter():
         "--temperature inf", "--min_p 3", "--top_k -5", "--dataloader_num_workers -1", "--seed -1",
         "--use_liger_kernel true", "--use_transformers_paged true",
         "--eval_samples 0 --eval_only true",
-        "--use_peft true --lora_target_modules q_proj lm_head", "--use_transformers_continuous_batching true",
+        "--use_transformers_continuous_batching true",
     ],
 )  # fmt: skip
 def test_what_fails_late_or_silently_is_refused_at_once(flags):
     key = flags.split()[-2].removeprefix("--")
-    key = {"eval_only": "eval_samples", "q_proj": "lora_target_modules"}.get(key, key)
+    key = {"eval_only": "eval_samples"}.get(key, key)
     with pytest.raises(UserError, match=f"^{key}: "):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 
