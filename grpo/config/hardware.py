@@ -149,8 +149,6 @@ def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[Check]:
 
 
 def _check_unsloth(settings: dict[str, Any]) -> None:
-    if settings["use_cpu"]:
-        raise UserError("use_unsloth: Unsloth needs a CUDA GPU; add --use_unsloth false")
     if not settings["use_peft"]:
         raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
     if settings["max_prompt_length"] is None:

@@ -31,8 +31,6 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
     """
     given, notes, usable = settings["report_to"] or "none", [], []
     names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
-    if "none" in names and len(names) > 1:
-        raise UserError(f"report_to: {given!r}: 'none' cannot be combined with other trackers")
     if names == ["all"]:
         names = get_available_reporting_integrations()
     for name in [name for name in names if name != "none"]:

@@ -37,7 +37,6 @@ def settings(report_to):
     [
         (settings("wandb,notebook"), "'notebook' is not a tracker"),
         (settings("comet"), "'comet' is not a tracker; did you mean comet_ml"),
-        (settings("none,wandb"), "'none' cannot be combined"),
     ],
 )
 def test_what_cannot_be_logged_to_is_named(given, told):
