@@ -27,7 +27,6 @@ from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, weights_of
 from grpo.runs import hub
 from grpo.training import attention
-from rewards import short_name
 
 # --- Data ---------------------------------------------------------------------------------------------------------
 
@@ -274,11 +273,6 @@ def about_surroundings(config: Config) -> Iterator[Check]:
         for stage in config.stages:
             never, limit = 0 < config.training.max_steps < stage.first_step, config.training.max_steps
             yield warn_if(never, "stage", stage.describe(), f"it never begins: max_steps ends the run after {limit}")
-        if adaptive := config.script.adaptive_rewards:
-            names, (low, high) = ", ".join(map(short_name, adaptive)), config.script.adaptive_bounds
-            yield Check(
-                "ok", "adaptive", f"{names}: weights follow their success, {low:g} to {high:g} times their own"
-            )
         yield Check("ok", "tracker", ", ".join(config.training.report_to or ["none"]))
         if config.training.push_to_hub:
             yield hub.check(config.training)

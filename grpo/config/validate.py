@@ -78,15 +78,13 @@ def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
 
 
 def _check_adaptive(settings: Mapping[str, Any]) -> None:
-    names, bounds = settings["adaptive_rewards"] or [], settings["adaptive_bounds"]
+    names = settings["adaptive_rewards"] or []
     for name in names if names != ["all"] else ():
         if name not in settings["reward_funcs"]:
             raise UserError(
                 f"adaptive_rewards: {name!r} is not among the run's rewards; use all, or some of "
                 f"{', '.join(settings['reward_funcs'])}"
             )
-    if len(bounds) != 2 or not 0 < bounds[0] <= 1 <= bounds[1]:
-        raise UserError(f"adaptive_bounds: {bounds} is not a range around 1; use two multiples of the weight: 0.25 4")
 
 
 def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:

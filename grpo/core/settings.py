@@ -109,14 +109,10 @@ class ScriptArguments:
     )
     adaptive_rewards: list[str] | None = _setting(
         "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
-        "completions earn it, × 0.9 above 80 %%.",
+        "completions earn it, × 0.9 above 80 %%; it stays within a quarter and four times its own.",
         None,
     )
     adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)
-    adaptive_bounds: list[float] = field(
-        default_factory=lambda: [0.25, 4.0],
-        metadata={"help": "Smallest and largest multiple of its own weight that a reward's weight may reach."},
-    )
     # The training step
     pack_tokens: int | None = _setting(
         "Tokens a training step computes at once, at most; unset: 8192 with FlashAttention 2, else 2048.", None

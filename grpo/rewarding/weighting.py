@@ -19,6 +19,7 @@ from grpo.core.settings import ScriptArguments, Stage
 
 RAISE_BELOW, RAISE_BY = 0.3, 1.2  # a reward that fewer completions than this earn weighs more after the rollout …
 LOWER_ABOVE, LOWER_BY = 0.8, 0.9  # … and one that more than this earn weighs less
+SMALLEST, LARGEST = 0.25, 4.0  # multiples of a reward's own weight
 EXAMPLE = '{"name": "format", "reward_funcs": ["xmlcount_reward_func"], "max_steps": 40}'
 
 
@@ -27,30 +28,27 @@ def read_stages(asked: Sequence[Any]) -> list[Stage]:
     stages: list[Stage] = []
     first = 1
     for number, stage in enumerate(asked, 1):
-        if not _is_complete(stage):
+        try:
+            made = _stage(first, **stage)
+        except (TypeError, ValueError):
             raise UserError(
                 f"stages: stage {number} is {stage!r}; write a mapping of name, reward_funcs and max_steps, such as "
                 f"{EXAMPLE}, and, if you like, reward_weights, a number for each of reward_funcs"
-            )
-        names, last = stage["reward_funcs"], first + stage["max_steps"] - 1
-        weights = stage.get("reward_weights") or [1.0] * len(names)
-        stages.append(Stage(str(stage["name"]), first, last, names, [float(weight) for weight in weights]))
-        first = last + 1
+            ) from None
+        stages.append(made)
+        first = made.last_step + 1
     return stages
 
 
-def _is_complete(stage: Any) -> bool:
-    needed = {"name", "reward_funcs", "max_steps"}
-    if not isinstance(stage, dict) or not needed <= set(stage) <= {*needed, "reward_weights"}:
-        return False
-    names, weights, steps = stage["reward_funcs"], stage.get("reward_weights"), stage["max_steps"]
-    if not isinstance(names, list) or type(steps) is not int or steps < 1:
-        return False
-    weights = [1.0] * len(names) if weights is None else weights
-    numbers = isinstance(weights, list) and all(
-        isinstance(weight, int | float) and math.isfinite(weight) for weight in weights
-    )
-    return numbers and len(weights) == len(names) > 0
+def _stage(
+    first: int, *, name: Any, reward_funcs: list[str], max_steps: int, reward_weights: Sequence[Any] | None = None
+) -> Stage:
+    """A stage from the keys of its mapping; TypeError or ValueError where it is not complete."""
+    weights = [float(weight) for weight in reward_weights or [1.0] * len(reward_funcs)]
+    weighed = isinstance(reward_funcs, list) and len(weights) == len(reward_funcs) > 0
+    if not weighed or not all(map(math.isfinite, weights)) or type(max_steps) is not int or max_steps < 1:
+        raise ValueError
+    return Stage(str(name), first, first + max_steps - 1, reward_funcs, weights)
 
 
 def settings_of_stages(stages: Sequence[Stage], max_steps: int) -> dict[str, Any]:
@@ -65,19 +63,18 @@ def settings_of_stages(stages: Sequence[Stage], max_steps: int) -> dict[str, Any
     return {"reward_funcs": names, "reward_weights": weights, "max_steps": steps}
 
 
-def adapted(factor: float, values: Sequence[float], threshold: float, bounds: Sequence[float]) -> float:
+def adapted(factor: float, values: Sequence[float], threshold: float) -> float:
     """A reward's factor after a rollout in which it gave these values (at least one, none of them NaN).
 
-    Success is the share of values above the threshold. The factor is a multiple of the reward's own weight, so bounds
-    of 0.25 and 4 let a weight of 2 go from 0.5 to 8. (The rule is that of public write-ups of this recipe; the bounds
-    are ours.)
+    Success is the share of values above the threshold. The factor is a multiple of the reward's own weight, so a weight
+    of 2 can go from 0.5 to 8. (The rule is that of public write-ups of this recipe; its bounds are ours.)
 
-    >>> adapted(1.0, [0.0, 0.0, 0.0, 2.0], threshold=0.0, bounds=(0.25, 4.0))
+    >>> adapted(1.0, [0.0, 0.0, 0.0, 2.0], threshold=0.0)
     1.2
     """
     success = sum(value > threshold for value in values) / len(values)
     factor *= RAISE_BY if success < RAISE_BELOW else LOWER_BY if success > LOWER_ABOVE else 1.0
-    return min(max(factor, bounds[0]), bounds[1])
+    return min(max(factor, SMALLEST), LARGEST)
 
 
 class RewardWeights(TrainerCallback):
@@ -89,14 +86,13 @@ class RewardWeights(TrainerCallback):
 
     Args:
         trainer: a LeanGRPOTrainer; its `reward_weights` are the rewards' own weights, if there are no stages.
-        script: the settings `reward_funcs`, `adaptive_rewards`, `adaptive_threshold` and `adaptive_bounds`.
+        script: the settings `reward_funcs`, `adaptive_rewards` and `adaptive_threshold`.
         stages: the run's stages, if it has any.
     """
 
     def __init__(self, trainer: Any, script: ScriptArguments, stages: Sequence[Stage] = ()) -> None:
         self.trainer, self.stages, self.names = trainer, list(stages), list(script.reward_funcs)
-        self.threshold, self.bounds = script.adaptive_threshold, script.adaptive_bounds
-        adaptive = script.adaptive_rewards or []
+        adaptive, self.threshold = script.adaptive_rewards or [], script.adaptive_threshold
         self.adaptive = self.names if adaptive == ["all"] else adaptive
         self.own = dict(zip(self.names, trainer.reward_weights.tolist(), strict=True))
         self.factors: dict[str, float] = {}
@@ -126,7 +122,7 @@ class RewardWeights(TrainerCallback):
             values = [value for value in column if not math.isnan(value)]
             # a weight below 0 would make a success what is to be avoided; at 0 the reward belongs to another stage
             if name in self.adaptive and weight > 0 and values:
-                self.factors[name] = adapted(self.factors.get(name, 1.0), values, self.threshold, self.bounds)
+                self.factors[name] = adapted(self.factors.get(name, 1.0), values, self.threshold)
 
     def _weigh(self, state: TrainerState) -> None:
         """Set the weights of the stage that the next optimizer step belongs to; the last stage's for any later."""

@@ -34,7 +34,7 @@ from grpo.rewarding.weighting import RewardWeights, adapted, read_stages, settin
     ],
 )
 def test_a_rare_reward_gains_weight_and_a_usual_one_loses_it(factor, values, threshold, expected):
-    assert adapted(factor, values, threshold, (0.25, 4.0)) == expected
+    assert adapted(factor, values, threshold) == expected
 
 
 # --- The callback, on a stand-in for the trainer
@@ -70,10 +70,8 @@ class Trainer:
             callback.on_step_end(self.args, state, None)
 
 
-def script(names=("first", "second"), adaptive=None, threshold=0.0, bounds=(0.25, 4.0)):
-    return SimpleNamespace(
-        reward_funcs=list(names), adaptive_rewards=adaptive, adaptive_threshold=threshold, adaptive_bounds=list(bounds)
-    )
+def script(names=("first", "second"), adaptive=None, threshold=0.0):
+    return SimpleNamespace(reward_funcs=list(names), adaptive_rewards=adaptive, adaptive_threshold=threshold)
 
 
 def started():
@@ -91,13 +89,13 @@ def wrong(rollout):
 def test_the_rule_applies_once_a_rollout(accumulation, per_rollout, iterations, changes):
     """Or once a step, where several rollouts belong to it."""
     trainer, state = Trainer(accumulation, per_rollout, iterations), started()
-    callback = RewardWeights(trainer, script(adaptive=["first"], bounds=(0.25, 1e9)))
+    callback = RewardWeights(trainer, script(adaptive=["first"]))
     trainer.train(callback, state, 12, wrong)
-    assert state.stateful_callbacks["reward_weights"]["first"] == pytest.approx(1.2**changes)
+    assert state.stateful_callbacks["reward_weights"]["first"] == pytest.approx(min(1.2**changes, 4.0))
     assert all(second == 1.0 for _, second in trainer.rollouts)
     each = len(trainer.rollouts) // changes
     firsts = [first for first, _ in trainer.rollouts]
-    assert firsts == pytest.approx([1.2 ** (n // each) for n in range(len(trainer.rollouts))])
+    assert firsts == pytest.approx([min(1.2 ** (n // each), 4.0) for n in range(len(trainer.rollouts))])
 
 
 def test_missing_values_do_not_count():
@@ -199,7 +197,6 @@ def test_a_recipe_the_script_and_the_command_line_list_stages_alike(tmp_path):
             "reward_weights: it cannot be combined with stages",
         ),
         (["--adaptive_rewards", "int"], "adaptive_rewards: 'int' is not among the run's rewards"),
-        (["--adaptive_bounds", "2", "4"], "adaptive_bounds: [2.0, 4.0]"),
     ],
 )
 def test_mistakes_on_the_command_line(flags, expected):
