@@ -109,7 +109,7 @@ class ScriptArguments:
     )
     adaptive_rewards: list[str] | None = _setting(
         "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
-        "completions earn it, × 0.9 above 80 %%; it stays within a quarter and four times its own.",
+        "completions earn it, × 0.9 above 80 %%; it stays between a quarter and four times its own.",
         None,
     )
     adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)

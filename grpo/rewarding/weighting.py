@@ -66,8 +66,8 @@ def settings_of_stages(stages: Sequence[Stage], max_steps: int) -> dict[str, Any
 def adapted(factor: float, values: Sequence[float], threshold: float) -> float:
     """A reward's factor after a rollout in which it gave these values (at least one, none of them NaN).
 
-    Success is the share of values above the threshold. The factor is a multiple of the reward's own weight, so a weight
-    of 2 can go from 0.5 to 8. (The rule is that of public write-ups of this recipe; its bounds are ours.)
+    Success is the share of values above the threshold. The factor is a multiple of the reward's own weight, so a
+    weight of 2 can go from 0.5 to 8. (The rule is that of public write-ups of this recipe; its bounds are ours.)
 
     >>> adapted(1.0, [0.0, 0.0, 0.0, 2.0], threshold=0.0)
     1.2
