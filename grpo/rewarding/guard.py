@@ -25,7 +25,7 @@ from grpo.runs.record import append_line
 from rewards import completion_text
 
 LARGEST = 1e15  # a group's standard deviation squares rewards, in float32: far beyond, it would be infinite
-RAISED, NOT_FINITE = math.inf, -math.inf  # what a guarded reward returns for a row on which it raised, or gave NaN …
+FAILED = math.inf  # the value that a guarded reward returns for a row on which it fails
 DESCRIBED = 3  # failed rows of each reward and rollout that are described; all of them are counted
 SHOWN = 600  # characters of a text in the console
 Values = list[float | None]
@@ -38,7 +38,7 @@ def numbers_of(result: Any, count: int) -> Values:
     except (TypeError, ValueError):
         values = []
     if len(values) != count:
-        expected = f"return a list of {count} numbers (or None), one for each completion"
+        expected = "return a list of numbers (or None), one for each completion"
         expected += " (is its return missing?)" if result is None else ""
         raise ValueError(f"it returned {repr(result)[:80]}; {expected}")
     return values
@@ -64,7 +64,7 @@ class RewardGuard:
         self._shown: set[str] = set()
 
     def guarded(self, name: str, reward: Callable[..., Any]) -> Callable[..., Any]:
-        """The reward as TRL calls it, async if it is; it returns RAISED or NOT_FINITE for the rows on which it fails.
+        """The reward as TRL calls it, async if it is; it returns FAILED for the rows on which it fails.
 
         A reward that fails on a rollout is called for each row alone, and only those that fail again are lost. An
         async one is called for all of them at once: a server that is down would be waited for row by row.
@@ -85,7 +85,7 @@ class RewardGuard:
         return score_async if is_async_callable(reward) else score
 
     def _noted(self, name: str, columns: Mapping[str, Any], results: Sequence[Values | BaseException]) -> Values:
-        """The values of all results, RAISED or NOT_FINITE for failed rows, of which the first are described."""
+        """The values of all results, FAILED for failed rows, of which the first are described."""
         found = [one for result in results for one in ([result] if isinstance(result, BaseException) else result)]
         values: Values = []
         described = 0
@@ -93,9 +93,9 @@ class RewardGuard:
             if one is None or (isinstance(one, float) and abs(one) <= LARGEST):
                 values.append(one)
                 continue
-            error = one if isinstance(one, BaseException) else ValueError(f"it returned {one:g}")
-            values.append(RAISED if error is one else NOT_FINITE)
+            values.append(FAILED)
             if described < DESCRIBED:
+                error = one if isinstance(one, BaseException) else ValueError(f"it returned {one:g}")
                 self.faults.append(_describe(name, row, columns, error))
                 described += 1
         return values
@@ -121,8 +121,7 @@ class RewardGuard:
             values: (rows of all processes, rewards), as TRL has gathered them from guarded rewards.
         """
         models = [isinstance(reward, torch.nn.Module) for reward in trainer.reward_funcs]
-        not_finite = values.isneginf().any(1) | values[:, models].isnan().any(1)
-        failed = not_finite | values.isinf().any(1)
+        failed = values.isinf().any(1) | values[:, models].isnan().any(1)
         values[failed] = torch.nan
         training, step = trainer.model.training, trainer.state.global_step + 1
         self.any_fault |= bool(failed.any())
@@ -131,7 +130,6 @@ class RewardGuard:
         metrics = trainer._metrics["train" if training else "eval"]
         share = failed.float().mean().item()
         metrics.setdefault("rewards/left_out", []).append(share)  # also 0, so that a log's mean is over its rollouts
-        metrics.setdefault("rewards/nonfinite", []).append(not_finite.float().mean().item())
         if not failed.any():
             return values
         process = trainer.accelerator.process_index
