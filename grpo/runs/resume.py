@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,17 @@ MAY_CHANGE_PREFIXES = (
 )
 
 
+def _without(text: str) -> Callable[[logging.LogRecord], bool]:
+    return lambda record: text not in record.getMessage()
+
+
 # transformers 5.23 warns of logging_steps, eval_steps and save_steps, which may change, of the batch, which must not,
 # and of a tied head, which checkpoints hold once
 for module, text in (
     ("trainer_utils", "do not match the ones in the `trainer_state.json`"),
     ("trainer", "missing keys in the checkpoint model loaded: ['lm_head.weight']"),
 ):
-    logging.getLogger(f"transformers.{module}").addFilter(lambda record, text=text: text not in record.getMessage())
+    logging.getLogger(f"transformers.{module}").addFilter(_without(text))
 
 
 def facts(config: Config, rows: Dataset) -> dict[str, Any]:
