@@ -73,13 +73,13 @@ class RewardGuard:
         def score(**columns: Any) -> Values:
             result = _call(reward, columns)
             failed = isinstance(result, BaseException)
-            results = [_call(reward, row) for row in rows_alone(columns)] if failed else [result]
+            results = [_call(reward, row) for row in _rows_alone(columns)] if failed else [result]
             return self._noted(name, columns, results)
 
         async def score_async(**columns: Any) -> Values:
             result = await _call_async(reward, columns)
             failed = isinstance(result, BaseException)
-            calls = [_call_async(reward, row) for row in rows_alone(columns)] if failed else []
+            calls = [_call_async(reward, row) for row in _rows_alone(columns)] if failed else []
             return self._noted(name, columns, await asyncio.gather(*calls) if failed else [result])
 
         return score_async if is_async_callable(reward) else score
@@ -177,7 +177,7 @@ async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) ->
         return error
 
 
-def rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The arguments of a reward that is called for each row alone."""
     count = len(columns["prompts"])
     lists = {key: value for key, value in columns.items() if isinstance(value, list) and len(value) == count}
@@ -187,13 +187,19 @@ def rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**columns, **{key: [value[row]] for key, value in lists.items()}, **silent}
 
 
+def fault_of(error: BaseException) -> str:
+    """What went wrong, and in which line of the user's: `ValueError: no number (my_reward.py:12)`."""
+    place = place_of(error)
+    return f"{type(error).__name__}: {error}"[:500] + (place and f" ({place})")
+
+
 def _describe(name: str, row: int, columns: Mapping[str, Any], error: BaseException) -> dict[str, Any]:
-    prompt, place = columns.get("question", columns["prompts"])[row], place_of(error)
+    prompt = columns.get("question", columns["prompts"])[row]
     return {
         "function": name,
         "row": row,
         "question": str(prompt if isinstance(prompt, str) else prompt[-1]["content"]),
         "completion": str(completion_text(columns["completions"][row])),
-        "fault": f"{type(error).__name__}: {error}"[:500] + (place and f" ({place})"),
+        "fault": fault_of(error),
         "traceback": "".join(traceback.format_exception(error, limit=-3))[-4000:],  # the innermost frames
     }

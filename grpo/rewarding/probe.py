@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import io
-import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,20 +14,18 @@ from transformers import TrainerState
 from trl.trainer.utils import is_async_callable
 
 from grpo.core.checklist import Check, warn_if
-from grpo.core.errors import place_of
 from grpo.core.processes import say
 from grpo.core.text import counted, for_rich, shorten
 from grpo.data.dataset import Data
 from grpo.data.gold import gold_mark, has_mark, mark_name
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.answers import kind_of
-from grpo.rewarding.guard import NOT_FINITE, RAISED, RewardGuard, Values, numbers_of, rows_alone
+from grpo.rewarding.guard import FAILED, RewardGuard, Values, fault_of
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from rewards import PENALTIES, XML_COT_FORMAT, last_number, short_name, template_parts
 
 EXTRA = "\nI hope that this helps!\n"
-PATIENCE = 60.0  # seconds for an async reward in preflight, which may ask a server
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
@@ -37,8 +34,8 @@ FORM = {"length_reward_func", *PENALTIES}
 # Rewards that compare with the gold answer character by character
 EXACT = ("correctness_reward_func", "signed_correctness_reward_func", "step_verified_reward_func")
 
-Value = float | None | BaseException
-Tried = dict[str, dict[str, Value]]  # by reward and test completion; an exception where it is raised
+Value = float | str | None  # a text where the reward fails: its fault
+Tried = dict[str, dict[str, Value]]  # by reward and test completion
 
 
 # --- Calling rewards as TRL does ----------------------------------------------------------------------------------
@@ -56,22 +53,25 @@ def columns_of(
     return {**columns, "trainer_state": TrainerState(), **ignored}
 
 
-def call(reward: Callable[..., Any], columns: Mapping[str, Any], limit: float | None = None) -> Any:
-    """Call a reward, async or not; TimeoutError where an async one takes more than `limit` seconds."""
+def guarded_values(rewards: Rewards, columns: Mapping[str, Any]) -> tuple[dict[str, Values], list[dict[str, Any]]]:
+    """The rewards of completions as training takes them, by name, FAILED where one fails; and the first faults."""
+    guard = RewardGuard(Path(), limit=1.0)
+    return {name: _call(guard.guarded(name, reward), columns) for name, reward in rewards.items()}, guard.faults
+
+
+def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values:
     if not is_async_callable(reward):
         return reward(**columns)
     with ThreadPoolExecutor(1) as thread:  # a notebook's own already runs an event loop
-        return thread.submit(lambda: asyncio.run(asyncio.wait_for(reward(**columns), limit))).result()
+        return thread.submit(lambda: asyncio.run(reward(**columns))).result()
 
 
 def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
     """The rewards of completions, by name; None for all of them where one fails."""
-    guard = RewardGuard(Path(), limit=1.0)
-    found = {name: call(guard.guarded(name, reward), columns) for name, reward in rewards.items()}
-    failed = [any(value in (RAISED, NOT_FINITE) for value in row) for row in zip(*found.values(), strict=True)]
-    if guard.faults:
-        first = f"{guard.faults[0]['function']}: {guard.faults[0]['fault']}"
-        count = f"{sum(failed)} of {len(failed)}"
+    found, faults = guarded_values(rewards, columns)
+    failed = [FAILED in row for row in zip(*found.values(), strict=True)]
+    if faults:
+        first, count = f"{faults[0]['function']}: {faults[0]['fault']}", f"{sum(failed)} of {len(failed)}"
         say(f"note: rewards fail on {count} answers, which are excluded from their means (first: {first})")
     return {
         name: [None if fails else value for value, fails in zip(values, failed, strict=True)]
@@ -109,29 +109,23 @@ def try_rewards(
     prompt_format: PromptFormat,
     encode: Callable[[str], list[int]],
 ) -> Tried:
-    """Each reward's value for each test completion of a training row, or the exception that it raises."""
+    """Each reward's value for each test completion of a training row, or its fault."""
     texts = perturbed(reasoning, row["answer"], prompt_format)
     ids = [encode(text) for text in texts.values()]
     columns = columns_of([row] * len(texts), list(texts.values()), ids, prompt_format.chat)
-    tried: Tried = {}
-    for name, reward in rewards.items():
-        with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-            tried[name] = dict(zip(texts, _values(reward, columns), strict=True))
-    return tried
+    with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
+        found, faults = guarded_values(rewards, columns)
+    first = {fault["function"]: _told(fault["fault"]) for fault in reversed(faults)}
+    return {
+        name: {kind: first[name] if value == FAILED else value for kind, value in zip(texts, values, strict=True)}
+        for name, values in found.items()
+    }
 
 
-def _values(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Sequence[Value]:
-    """A reward's values for all completions at once; where it raises, for each alone, if that tells them apart."""
-    count = len(columns["prompts"])
-    try:
-        return numbers_of(call(reward, columns, PATIENCE), count)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's function may raise anything
-        if count == 1 or isinstance(error, TimeoutError):
-            return [error] * count
-        alone = [value for row in rows_alone(columns) for value in _values(reward, row)]
-        raised = [value for value in alone if isinstance(value, BaseException)]
-        told_apart = 0 < len(raised) < count and not any(isinstance(value, TimeoutError) for value in raised)
-        return alone if told_apart else [error] * count
+def _told(fault: str) -> str:
+    """A fault as preflight names it; a result that is no number or verdict is refused here, and raised by nobody."""
+    _, _, ours = fault.partition(": ")
+    return ours if ours.startswith("it returned") else f"raises {fault}"
 
 
 def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
@@ -169,33 +163,15 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
 
 def works(values: Mapping[str, Value]) -> bool:
     """Whether a reward gave finite numbers, or None, for all test completions."""
-    return not any(map(_fails, values.values()))
-
-
-def _fails(value: Value) -> bool:
-    return isinstance(value, BaseException) or not math.isfinite(value or 0.0)
+    return not any(isinstance(value, str) for value in values.values())
 
 
 def _about_failure(title: str, values: Mapping[str, Value]) -> Check:
-    failed = {kind: value for kind, value in values.items() if _fails(value)}
-    error = next(iter(failed.values()))
-    on = "" if len(failed) == len(values) else f"on {' and '.join(map(repr, failed))}"
-    if not isinstance(error, BaseException):
-        return Check("error", title, f"gives {_number(error)} {on}".rstrip(), "only finite numbers count; fix it")
-    if isinstance(error, TimeoutError):
-        finding = f"no answer within {PATIENCE:g} seconds"
-        return Check("warning", title, finding, "each rollout waits for it; let it answer faster")
-    remedy = "fix it"
-    if "unexpected keyword argument" in str(error):  # TRL passes all columns, and more
-        remedy = "add **kwargs to its parameters"
-    return Check("error", title, _raised(error, on), remedy)
-
-
-def _raised(error: BaseException, on: str = "") -> str:
-    if str(error).startswith("it returned"):  # ours, of what is no list of numbers, or no verdict
-        return str(error)
-    where = ", ".join(filter(None, (place_of(error), on)))
-    return f"raises {type(error).__name__}: {error}{where and f' ({where})'}"
+    failed = {kind: value for kind, value in values.items() if isinstance(value, str)}
+    fault = next(iter(failed.values()))
+    on = "" if len(failed) == len(values) else f" on {' and '.join(map(repr, failed))}"
+    kwargs = "unexpected keyword argument" in fault  # TRL passes all columns, and more
+    return Check("error", title, fault + on, "add **kwargs to its parameters" if kwargs else "fix it")
 
 
 def prefers_wrong(earned: Mapping[str, float]) -> bool:
@@ -276,7 +252,7 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
         verdicts = {kind: judge.verdict(text, row) for kind, text in texts.items()}
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         remedy = "fix it: it gets a completion's text and its row, a dictionary"
-        yield Check("error", "judge", f"{judge.name}: {_raised(error)}", remedy)
+        yield Check("error", "judge", f"{judge.name}: {_told(fault_of(error))}", remedy)
         return
     right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
     remedy = ""
@@ -313,6 +289,6 @@ def matrix(tried: Tried, weights: dict[str, float]) -> Table:
 
 
 def _number(value: Value) -> str:
-    if isinstance(value, BaseException):
-        return "raises" if place_of(value) else "–"  # it was not called, or what it returned is no list of numbers
+    if isinstance(value, str):
+        return "raises" if value.startswith("raises") else "–"  # what it returned is no number
     return "none" if value is None else f"{value:.3g}"

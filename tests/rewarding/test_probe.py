@@ -94,7 +94,7 @@ def test_a_reward_that_raises_on_some_shows_its_values_on_the_others(capsys):
     tried = try_out(sometimes=sometimes, **FIVE)
     found, line = checks(tried), sometimes.__code__.co_firstlineno + 1
     assert found["reward sometimes"].status == "error" and found["reward sometimes"].finding == (
-        f"raises IndexError: list index out of range (test_probe.py:{line}, on 'no tags' and 'empty')"
+        f"raises IndexError: list index out of range (test_probe.py:{line}) on 'no tags' and 'empty'"
     )
     Console(width=80).print(matrix(tried, {name: 1.0 for name in tried}))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -110,17 +110,17 @@ def test_the_line_that_is_named_is_the_users_not_a_librarys():
     assert f"(test_probe.py:{parses.__code__.co_firstlineno + 1})" in finding
 
 
-@pytest.mark.parametrize("result", [[1.0], "words", None])
+@pytest.mark.parametrize("result", ["words", None])
 def test_what_is_no_list_of_numbers_is_an_error(result):
     found = checks(try_out(odd=lambda completions, **kwargs: result, **FIVE))
     assert found["reward odd"].status == "error"
-    assert found["reward odd"].finding.startswith(f"it returned {result!r}; return a list of 5 numbers")
+    assert found["reward odd"].finding.startswith(f"it returned {result!r}; return a list of numbers")
     assert found["all rewards"].status == "ok"
 
 
 def test_a_number_that_is_not_finite_is_an_error_with_its_place():
     found = checks(try_out(odd=lambda completions, **kwargs: [1.0, float("nan"), 1.0, 1.0, 1.0], **FIVE))
-    assert found["reward odd"].status == "error" and found["reward odd"].finding == "gives nan on 'wrong number'"
+    assert found["reward odd"].status == "error" and found["reward odd"].finding == "it returned nan on 'wrong number'"
     assert found["all rewards"].status == "ok"
 
 
@@ -160,15 +160,6 @@ def test_a_reward_without_kwargs_is_an_error_with_the_remedy():
     found = checks(try_out(mine=lambda completions: [1.0] * len(completions)))["reward mine"]
     assert found.status == "error" and "got an unexpected keyword argument" in found.finding
     assert found.remedy == "add **kwargs to its parameters"
-
-
-def test_a_slow_async_reward_is_a_warning(monkeypatch):
-    async def slow(completions, **kwargs):
-        await asyncio.sleep(9)
-
-    monkeypatch.setattr(probe, "PATIENCE", 0.01)
-    found = checks(try_out(slow=slow))["reward slow"]
-    assert found.status == "warning" and found.finding == "no answer within 0.01 seconds"
 
 
 def test_async_rewards_are_tried_also_inside_an_event_loop():
