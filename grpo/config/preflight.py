@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import fmean, quantiles
 
 import psutil
@@ -307,7 +308,8 @@ def run(
         if tried:
             title = "[italic]Rewards, tried on the first training row[/italic]"  # a table's own wraps at its width
             Console().print("", title, probe.matrix(tried, weights), "", sep="\n")
-        print_example(example(config, tokenizer, data), data.train[0]["answer"] or "none")
+        prompt = prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
+        print_example(prompt, data.train[0]["answer"] or "none")
     stop_at_errors(checks)
     if config.script.dry_run:
         warnings = sum(check.status == "warning" for check in checks)
@@ -323,12 +325,9 @@ def try_out(
     """Each reward's values for the first training row, and its weight; both empty for an evaluation alone."""
     if config.script.eval_only:
         return {}, {}
-    tried = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, _encoder(tokenizer))
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    tried = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, encode)
     return tried, weights_of(config, rewards)
-
-
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
 def check(
@@ -342,7 +341,8 @@ def check(
     judge: Judge,
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it."""
-    encode, prompt = _encoder(tokenizer), example(config, tokenizer, data)
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    prompt = prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
     checks = [*about_surroundings(config), *about_data(config, data)]
     checks += probe.about_golds(data, tried, judge)
     checks += about_prompts(config, data, prompt)
@@ -354,11 +354,6 @@ def check(
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)
     return checks
-
-
-def example(config: Config, tokenizer: PreTrainedTokenizerBase, data: Data) -> str:
-    """The first training prompt as text, with the special tokens of the chat template."""
-    return prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
 
 
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
