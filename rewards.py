@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grpo.core.text import printable
 from grpo.rewarding.answers import ANSWER_PATTERNS, check_pattern, find_answer, last_number, same_answer  # noqa: F401
 from grpo.rewarding.arithmetic import verified_lines
 
@@ -222,8 +223,6 @@ def step_verified_reward_func(
     A line is verified if it holds an equation, and all its equations are true (grpo/rewarding/arithmetic.py); it must
     use a number of the question. More lines earn nothing, so padding does not pay.
     """
-    if max_lines < 0:
-        raise ValueError(f"max_lines {max_lines}: must be at least 0")
     prompts = kwargs.get("prompts") or [None] * len(completions)
     right = correctness_reward_func(completions, answer, answer_pattern=answer_pattern)
     values = []
@@ -292,15 +291,12 @@ def debug_reward_func(
     completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, answer_pattern: str = "xml", **kwargs: Any
 ) -> list[float]:
     """1.0 for all, which moves no advantage; prints `count` samples every `every` optimizer steps, in one process."""
-    if every < 1 or count < 0:
-        raise ValueError(f"every {every}, count {count}: every >= 1 and count >= 0 are required")
     state, prompts = kwargs.get("trainer_state"), kwargs.get("prompts", completions)
     if state and state.global_step % every == 0 and os.environ.get("RANK", "0") == "0":
         for text, gold, ask in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
             read = extract_answer(text, answer_pattern)
             sample = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {read}"
-            shown = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in sample)
-            print(f"--- step {state.global_step}\n{shown}")
+            print(f"--- step {state.global_step}\n{printable(sample)}")
     return [1.0] * len(completions)
 
 
