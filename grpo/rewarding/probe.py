@@ -213,23 +213,18 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
     finding = f"{shown} · {data.where_golds_are()} · "
     finding += "".join(f"{100 * len(some) / len(golds):.0f} % {kind}, " for kind, some in kinds.items() if some)
     finding += f"longest {counted(max(map(len, golds)), 'character')}"
+    exact = [gold for gold in texts if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))]
+    exact += mathematics if "correctness_reward_func" in reward_names else []
     remedy = ""
     marked = [gold for gold in golds if has_mark(gold)]
     if len(marked) > 0.05 * len(golds) and (mark := gold_mark(marked)):
         count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
         remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
-    elif sum(len(gold) > LONG_GOLD for gold in texts) > 0.05 * len(golds):
-        remedy = (
-            r"no completion will hold such texts exactly: keep the answer alone, or mark it (####, \boxed{}, Answer:)"
-        )
-    elif sum(any(map(str.isdigit, gold)) for gold in texts) > 0.5 * len(golds):
-        remedy = (
-            r"only exactly this text earns correctness: keep the number alone, or mark it (####, \boxed{}, Answer:)"
-        )
+    elif len(exact) > 0.1 * len(golds):
+        remedy = r"only exactly this text earns correctness: keep the answer alone, mark it (####, \boxed{}, Answer:)"
+        remedy += ", or use judge_reward_func, which also takes 1/2 for 0.5"
     elif len(numbers) < 0.5 * len(golds) and "int_reward_func" in reward_names:
         remedy = "int_reward_func pays for digits, which are wrong here; drop it"
-    elif len(mathematics) > 0.1 * len(golds) and "correctness_reward_func" in reward_names:
-        remedy = "correctness_reward_func wants exactly this text; judge_reward_func also takes 1/2 for 0.5"
     elif len(units) > 0.1 * len(golds):
         remedy = _about_units(units[0], reward_names)
     yield warn_if(remedy, "gold answers", finding, remedy)
