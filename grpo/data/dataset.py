@@ -18,7 +18,7 @@ from grpo.core.settings import IN_MEMORY, Config, as_list
 from grpo.core.text import counted
 from grpo.data import prompts
 from grpo.data.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
-from grpo.data.prompts import Message, Prompt, PromptFormat, Shot, messages_of
+from grpo.data.prompts import Message, Prompt, PromptFormat, Shot
 from grpo.data.sources import Splits, join, load_source, take_split
 
 # Keyword arguments that TRL passes to rewards, and columns that make it take the model for a vision model
@@ -276,13 +276,17 @@ def _check_columns(
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
-    """The question in a cell; an empty text where there is none."""
-    if isinstance(cell, str) or not isinstance(cell, list) or not cell:
+    """The question in a cell, as a text or a conversation up to the user's message; "" where there is none."""
+    if not isinstance(cell, list) or not cell:
         return cell if isinstance(cell, str) else ""
-    try:
-        return messages_of(cell)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from None
+    for message in cell:
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise UserError(f"{where}: {str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
+    if (role := cell[-1]["role"]) != "user":
+        raise UserError(
+            f"{where}: the last message is of the role {role!r}, where the model begins; end with the user's"
+        )
+    return [{"role": message["role"], "content": message["content"]} for message in cell]
 
 
 def canonical(question: str) -> str:

@@ -123,16 +123,6 @@ def exemplars(script: ScriptArguments, usual: Sequence[Shot]) -> Sequence[Shot]:
         raise UserError(f"exemplars: {script.exemplars}; write each with three texts, as {EXAMPLE}") from None
 
 
-def messages_of(cell: list[Any]) -> list[Message]:
-    """The roles and texts of a conversation; ValueError for a list that is not of messages up to the user's."""
-    for message in cell:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise ValueError(f"{str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
-    if (role := cell[-1]["role"]) != "user":
-        raise ValueError(f"the last message is of the role {role!r}, where the model begins; end with the user's")
-    return [{"role": message["role"], "content": message["content"]} for message in cell]
-
-
 def prefilled(prompt: str, completion: str) -> str:
     """The tags of a completion template that a rendered prompt ends in, so that no completion writes them itself.
 
