@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from grpo.core.checklist import Check, stop_at_errors, warn_if
 from grpo.core.processes import is_first_process, say
-from grpo.core.settings import Config, as_list
+from grpo.core.settings import Config
 from grpo.core.text import counted, for_rich, human_bytes, shorten
 from grpo.data import prompts
 from grpo.data.dataset import Data
@@ -64,16 +64,14 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     if not script.eval_only:
         steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
         finding = f"{counted(rows, 'training row')}, {steps} per epoch; {finding}"
-    remedy = "add rows, or set eval_dataset_name"
-    if script.eval_dataset_name:
-        remedy = f"add rows to {', '.join(as_list(script.eval_dataset_name))}"
+    remedy = "add rows, or use another eval_dataset_name"
     if script.max_samples and data.cut_off:
         remedy = "raise max_samples"
     if count == script.eval_samples:
         remedy = "raise eval_samples"
     smallest = smallest_change(count)
-    few = f"so few cannot show a change below {100 * smallest:.1f} points" if smallest <= 1 else "so few show nothing"
-    if not data.has_golds and not script.judge:  # the rewards are compared
+    few = f"so few cannot show a change below {100 * smallest:.1f} points"
+    if smallest > 1 or not (data.has_golds or script.judge):  # without, rewards are compared
         few = "so few show only large changes"
     if script.eval_samples == 0:
         finding += "; eval_samples 0: nothing is evaluated before and after"

@@ -174,9 +174,9 @@ def test_a_rate_of_a_recipe_or_an_edited_one_is_left_alone(table, tmp_path, monk
 
 
 HELD_OUT = [  # held-out questions, settings: what is said of so few
-    (3, {}, "so few show nothing; add rows to"),
-    (30, {}, "so few cannot show a change below 13.3 points; add rows to"),
-    (99, {}, "so few cannot show a change below 4.0 points; add rows to"),
+    (3, {}, "so few show only large changes; add rows"),
+    (30, {}, "so few cannot show a change below 13.3 points; add rows"),
+    (99, {}, "so few cannot show a change below 4.0 points; add rows"),
     (99, {"eval_samples": "50"}, "so few cannot show a change below 8.0 points; raise eval_samples"),
     (100, {}, ""),
 ]
