@@ -217,9 +217,9 @@ def save(directory: Path, when: str, evaluation: Evaluation) -> None:
     (directory / f"completions_{when}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
-def print_answers(when: str, records: Sequence[dict[str, Any]], count: int = 2) -> None:
+def print_answers(when: str, records: Sequence[dict[str, Any]]) -> None:
     """Print the first held-out questions, always the same ones, with their greedy completions."""
-    for record in records[:count]:
+    for record in records[:2]:
         completion, read = record["completion"].strip(), record["extracted"]
         facts = [f"answer read: {'none' if read in ('', completion) else read[:80]}"]
         if record["answer"] is not None:

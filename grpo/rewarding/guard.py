@@ -31,7 +31,7 @@ SHOWN = 600  # characters of a text in the console
 Values = list[float | None]
 
 
-def numbers_of(result: Any, count: int) -> Values:
+def _numbers_of(result: Any, count: int) -> Values:
     """The list of `count` numbers (or None) that a reward returned; ValueError for anything else."""
     try:
         values = [value if value is None else float(value + 0) for value in result]  # + 0: "1" is not a number
@@ -161,7 +161,7 @@ class RewardGuard:
 def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | BaseException:
     """The reward's numbers, or what it raised; out of memory is not the fault of a row, and is raised."""
     try:
-        return numbers_of(reward(**columns), len(columns["prompts"]))
+        return _numbers_of(reward(**columns), len(columns["prompts"]))
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -170,7 +170,7 @@ def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | Ba
 
 async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | BaseException:
     try:
-        return numbers_of(await reward(**columns), len(columns["prompts"]))
+        return _numbers_of(await reward(**columns), len(columns["prompts"]))
     except (Exception, asyncio.CancelledError) as error:
         if is_out_of_memory(error):
             raise

@@ -190,12 +190,12 @@ def _trained(trainer: LeanGRPOTrainer) -> Iterator[tuple[str, Any]]:
     return ((name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad)
 
 
-def _sample(trainer: LeanGRPOTrainer, per_tensor: int = 256) -> dict[str, torch.Tensor]:
-    """Some weights of every trained parameter, of this process' part of it."""
+def _sample(trainer: LeanGRPOTrainer) -> dict[str, torch.Tensor]:
+    """About 256 weights of every trained parameter, of this process' part of it."""
     parts = {}
     for name, weight in _trained(trainer):
         weight = getattr(weight, "ds_tensor", weight)  # ZeRO-3's; the weight itself is empty then
         weight = weight.to_local() if hasattr(weight, "to_local") else weight  # FSDP's
         part = weight.detach().flatten()
-        parts[name] = part[:: max(1, part.numel() // per_tensor)].clone()
+        parts[name] = part[:: max(1, part.numel() // 256)].clone()
     return parts
