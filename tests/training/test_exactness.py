@@ -59,7 +59,7 @@ def settings(draw):
 @example({"num_iterations": 2, "loss_type": "dr_grpo", "steps_per_generation": 4, "beta": 0.1})
 @example({"num_iterations": 2, "off_policy_mask_threshold": 0.01})
 def test_random_settings_have_stock_gradients(tiny_model, tmp_path_factory, settings):
-    compare(tiny_model, tmp_path_factory.mktemp("run"), **settings)
+    compare(tiny_model, tmp_path_factory.mktemp("run"), max_steps=3, **settings)
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
