@@ -11,7 +11,9 @@ from grpo.rewarding.judge import Judge
 from grpo.training import console
 from grpo.training.console import Progress, replace_progress
 
-NAMES = [f"{name}_reward_func" for name in ("xmlcount", "soft_format", "strict_format", "int", "correctness", "length")]
+NAMES = [
+    f"{name}_reward_func" for name in ("xmlcount", "soft_format", "strict_format", "int", "correctness", "length")
+]
 LOGS = {
     "reward": 2.4375,
     "reward_std": 1.5,

@@ -143,7 +143,10 @@ def test_learned_positions_begin_at_each_row_unlike_stocks(tiny_model, tmp_path)
         return trained(trainer_class, model, tmp_path, prompts=prompts, loss_type="dr_grpo", **options)[0][0]
 
     short, long = "Hi", "What is 3 + 4, and what is 5 + 6?"
-    both, one, other = gradients(LeanGRPOTrainer, short, long), *(gradients(GRPOTrainer, each) for each in (short, long))
+    both, one, other = (
+        gradients(LeanGRPOTrainer, short, long),
+        *(gradients(GRPOTrainer, each) for each in (short, long)),
+    )
     mean = {name: (one[name] + other[name]) / 2 for name in one}
     assert largest_difference([mean], [both]) < 1e-5
     assert largest_difference([mean], [gradients(GRPOTrainer, short, long)]) > 1e-3

@@ -1,5 +1,6 @@
 """grpo/training/stopping.py: a signal costs nothing but time, and every checkpoint is at a rollout's end."""
 
+import contextlib
 import json
 import os
 import signal
@@ -185,7 +186,8 @@ def test_under_torchrun_all_processes_save_and_stop_in_time(tiny_run):
                     save_strategy="no", logging_steps="1")  # fmt: skip
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    started, run = subprocess.Popen([*words, str(ROOT / "train_grpo.py"), *argv], **pipes), Path("run")
+    words += [str(ROOT / "train_grpo.py"), *argv]
+    started, run = subprocess.Popen(words, start_new_session=True, **pipes), Path("run")
     try:
         deadline, metrics = time.monotonic() + 240, run / "metrics.jsonl"
         while not (metrics.exists() and '"step": 2, ' in metrics.read_text()):
@@ -194,7 +196,8 @@ def test_under_torchrun_all_processes_save_and_stop_in_time(tiny_run):
         started.terminate()
         shown, _ = started.communicate(timeout=60)
     finally:
-        started.kill()
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(started.pid, signal.SIGKILL)
     assert "Interrupted by SIGTERM. To resume: torchrun --nproc_per_node=2 train_grpo.py" in shown
     found, skipped = checkpoints.newest(run)
     assert found is not None and not skipped and (found / "rng_state_1.pth").exists()
