@@ -197,16 +197,16 @@ def trained(trainer_class, model, output, **options):
 
 
 def largest_difference(stock, lean):
-    """Of all parameters and steps, relative to stock's norm, or to a thousandth of the whole gradient's if that is more.
+    """Of all parameters and steps, relative to stock's norm, at least to a thousandth of the largest step's.
 
-    What is smaller is made of rounding.
+    A smaller gradient is made of rounding, as in a step that has no advantage but a KL term.
     """
     assert len(stock) == len(lean) > 0
-    found = []
+    whole = [torch.stack([gradient.norm() for gradient in step.values()]).norm() for step in stock]
+    floor, found = max(1e-3 * max(whole).item(), 1e-20), []
     for one, other in zip(stock, lean, strict=True):
         assert one.keys() == other.keys()
-        whole = torch.stack([gradient.norm() for gradient in one.values()]).norm().clamp(min=1e-20)
-        found += [((other[name] - one[name]).norm() / max(one[name].norm(), 1e-3 * whole)).item() for name in one]
+        found += [(other[name] - one[name]).norm().item() / max(one[name].norm().item(), floor) for name in one]
     return max(found)
 
 

@@ -1,4 +1,4 @@
-"""grpo/policy/loading.py: a model, an adapter and a tokenizer load, or one line says which file or setting is wrong."""
+"""grpo/policy/loading.py: a model, an adapter and a tokenizer load, or one line names what is wrong."""
 
 import json
 import shutil

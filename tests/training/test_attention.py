@@ -87,8 +87,8 @@ def test_packs_give_what_rows_give_alone(kernel, pack_tokens):
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
-def test_all_three_ways_have_the_gradients_of_a_block_mask(key_heads):
-    """To 1e-12 in float64: segments one by one, keys that are gathered, and a mask, which computes the rest on a GPU."""
+def test_both_ways_have_the_gradients_of_a_block_mask(key_heads):
+    """To 1e-12 in float64: segments one by one, and keys that are gathered."""
     model, pack = make_model(FLOAT64, key_heads).model, packing.lay_out(ROWS, [0, 1, 2, 3], WIDTH)
     scores(make_model(), SDPA)  # registers the attention of packs
     segments = attention.Segments(pack.sizes, pack.parents)

@@ -1,4 +1,4 @@
-"""grpo/training/callbacks.py: gradients that are not finite teach nothing, each alarm is raised once, and may stop a run.
+"""grpo/training/callbacks.py: gradients that are not finite teach nothing; an alarm is raised once, and may stop.
 
 On two processes: test_two_processes.py. The alarms themselves: test_alarms.py.
 """

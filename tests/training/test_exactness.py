@@ -7,7 +7,7 @@ without an advantage. On two processes: test_two_processes.py; on vLLM's own com
 import pytest
 import torch
 from helpers_runs import examples
-from helpers_trainer import LENGTH, PROMPTS, compare, completions, largest_difference, make_trainer, trained
+from helpers_trainer import LENGTH, PROMPTS, compare, completions, largest_difference, trained
 from hypothesis import example, given
 from hypothesis import strategies as st
 from peft import IA3Config, LoraConfig

@@ -1,11 +1,10 @@
-"""grpo/training/packable.py: what cannot be computed in packs takes TRL's own step, which one line says at the start."""
+"""grpo/training/packable.py: what packs do not fit takes TRL's own step, which one line says at the start."""
 
 import pytest
 import torch
 from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
 from peft import PromptTuningConfig
 from transformers import (
-    AutoModelForCausalLM,
     FalconConfig,
     FalconForCausalLM,
     GPT2Config,
@@ -143,10 +142,7 @@ def test_learned_positions_begin_at_each_row_unlike_stocks(tiny_model, tmp_path)
         return trained(trainer_class, model, tmp_path, prompts=prompts, loss_type="dr_grpo", **options)[0][0]
 
     short, long = "Hi", "What is 3 + 4, and what is 5 + 6?"
-    both, one, other = (
-        gradients(LeanGRPOTrainer, short, long),
-        *(gradients(GRPOTrainer, each) for each in (short, long)),
-    )
+    one, other = (gradients(GRPOTrainer, prompt) for prompt in (short, long))
     mean = {name: (one[name] + other[name]) / 2 for name in one}
-    assert largest_difference([mean], [both]) < 1e-5
+    assert largest_difference([mean], [gradients(LeanGRPOTrainer, short, long)]) < 1e-5
     assert largest_difference([mean], [gradients(GRPOTrainer, short, long)]) > 1e-3
