@@ -51,7 +51,13 @@ def unused_port():
 @pytest.mark.slow
 def test_two_machines_make_one_run(tiny_run):
     flags = tiny_run(**{**LEARNS, "per_device_train_batch_size": "8", "save_steps": "2", "eval_samples": "2"})
-    launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--master_addr=127.0.0.1", f"--master_port={unused_port()}"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--master_addr=127.0.0.1",
+        f"--master_port={unused_port()}",
+    ]
     machines = [start(ROOT / "train_grpo.py", flags, launcher=[*launcher, f"--node_rank={rank}"]) for rank in (0, 1)]
     (shown, errors), (nothing, _) = (machine.communicate(timeout=280) for machine in machines)
     assert [machine.returncode for machine in machines] == [0, 0], errors
