@@ -147,10 +147,10 @@ def test_an_unknown_pattern_is_an_error(pattern):
             use(pattern)
 
 
-HOSTILE = ["<reasoning></reasoning> ", "</reasoning>\n<answer>\n", "1,", "{}", "Answer: ", "Final is **", "#### ", "\n"]
+HOSTILE = ["<reasoning></reasoning> ", "</reasoning>\n<answer>\n", "1,", "Answer: ", "Final is **", "#### ", "\n"]
 
 
-@pytest.mark.parametrize("unit", [*HOSTILE, r"\boxed{"])
+@pytest.mark.parametrize("unit", [*HOSTILE, "{}", r"\boxed{"])
 def test_hostile_text_of_half_a_million_characters_costs_linear_time(unit):
     text = "<reasoning>\n" + unit * (500_000 // len(unit))
     start = time.process_time()
