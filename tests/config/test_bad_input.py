@@ -116,6 +116,7 @@ SETTINGS = {
 }  # fmt: skip
 
 REWARDS = {
+    "none": recipe("reward_funcs: []\n", "reward_funcs:"),
     "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "do without correctness_reward_func"),
     "own, without **kwargs": own_reward("bad_ask", "def f(completions): return []\n", "add **kwargs to its parameters"),
     "weights of others": given("--reward_weights", "1", says="reward_weights: 1 weights for 5 reward_funcs"),
