@@ -25,6 +25,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test may wait for a hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["COLUMNS"] = "100"  # of a terminal that is none
 
+collect_ignore = ["helpers", "programs"]  # which --doctest-modules would import
+
 # By default the same examples every time; see README.md here for `long`
 settings.register_profile("default", deadline=None, derandomize=True, database=None)
 settings.register_profile(
