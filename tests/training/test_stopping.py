@@ -1,17 +1,15 @@
 """grpo/training/stopping.py: a signal costs nothing but time, and every checkpoint is at a rollout's end."""
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers_commands import start
 from helpers_runs import LEARNS, ROOT
 
 import train_grpo
@@ -184,20 +182,16 @@ def test_a_signal_to_one_process_ends_all_of_them(tmp_path):
 def test_under_torchrun_all_processes_save_and_stop_in_time(tiny_run):
     argv = tiny_run(**{**LEARNS, "max_completion_length": "8", "per_device_train_batch_size": "8"}, max_steps="2000",
                     save_strategy="no", logging_steps="1")  # fmt: skip
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    words += [str(ROOT / "train_grpo.py"), *argv]
-    started, run = subprocess.Popen(words, start_new_session=True, **pipes), Path("run")
+    started, run = start(ROOT / "train_grpo.py", argv, processes=2), Path("run")
     try:
         deadline, metrics = time.monotonic() + 240, run / "metrics.jsonl"
         while not (metrics.exists() and '"step": 2, ' in metrics.read_text()):
-            assert started.poll() is None and time.monotonic() < deadline, started.communicate()[0][-3000:]
+            assert started.poll() is None and time.monotonic() < deadline, started.communicate()[1][-3000:]
             time.sleep(0.05)
         started.terminate()
-        shown, _ = started.communicate(timeout=60)
+        shown = "".join(started.communicate(timeout=60))
     finally:
-        with contextlib.suppress(ProcessLookupError):  # all have ended
-            os.killpg(started.pid, signal.SIGKILL)
+        started.terminate()  # torchrun ends its processes
     assert "Interrupted by SIGTERM. To resume: torchrun --nproc_per_node=2 train_grpo.py" in shown
     found, skipped = checkpoints.newest(run)
     assert found is not None and not skipped and (found / "rng_state_1.pth").exists()
