@@ -197,16 +197,16 @@ def trained(trainer_class, model, output, **options):
 
 
 def largest_difference(stock, lean):
-    """Of all parameters and steps, relative to stock's norm, at least to a thousandth of the largest step's.
+    """Of all parameters and steps, relative to stock's norm, at least to a thousandth of the whole gradient's.
 
-    A smaller gradient is made of rounding, as in a step that has no advantage but a KL term.
+    A smaller one is made of rounding.
     """
     assert len(stock) == len(lean) > 0
-    whole = [torch.stack([gradient.norm() for gradient in step.values()]).norm() for step in stock]
-    floor, found = max(1e-3 * max(whole).item(), 1e-20), []
+    found = []
     for one, other in zip(stock, lean, strict=True):
         assert one.keys() == other.keys()
-        found += [(other[name] - one[name]).norm().item() / max(one[name].norm().item(), floor) for name in one]
+        floor = 1e-3 * torch.stack([gradient.norm() for gradient in one.values()]).norm().clamp(min=1e-20)
+        found += [((other[name] - one[name]).norm() / max(one[name].norm(), floor)).item() for name in one]
     return max(found)
 
 
