@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -165,32 +166,11 @@ def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):
 
 # --- As a command
 
-REWARDS = """
-import os
-
-def training(trainer_state):
-    return trainer_state.max_steps > 0  # and not preflight's trial
-
-def faulty(completions, trainer_state, **kwargs):
-    if training(trainer_state) and trainer_state.global_step == 1:
-        raise ZeroDivisionError("planted in vain")
-    return [float(len(c[0]["content"])) for c in completions]
-
-def on_the_second(completions, trainer_state, **kwargs):
-    if training(trainer_state) and os.environ.get("RANK") == "1":
-        raise ValueError("planted on the second process")
-    return [float(len(c[0]["content"])) for c in completions]
-
-def judge(text, row):
-    print(row["question"], file=open("asked", "a"))
-    return True
-"""
-
 
 @pytest.fixture
 def with_reward(tiny_run, monkeypatch):
-    """The command line of a tiny run with one of REWARDS."""
-    Path("planted_rewards.py").write_text(REWARDS)
+    """The command line of a tiny run with one of planted_rewards.py."""
+    shutil.copy(ROOT / "tests/programs/planted_rewards.py", ".")
     monkeypatch.delitem(sys.modules, "planted_rewards", raising=False)
     return lambda reward, **flags: tiny_run(
         reward_funcs=f"planted_rewards.{reward}", allow_custom_rewards="true", eval_samples="2", **flags
