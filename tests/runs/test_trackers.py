@@ -90,7 +90,9 @@ def test_a_run_logs_to_both_without_a_key(tiny_run):
 
     secrets = {name: value for name, value in SECRETS.items() if name != "WANDB_API_KEY"}
     argv = tiny_run(report_to="wandb,tensorboard", run_name="a-name-of-its-own", eval_every="1", eval_samples="2")
-    done = command(ROOT / "train_grpo.py", argv, HOME=str(Path("home").absolute()), **secrets)
+    done = command(
+        ROOT / "train_grpo.py", argv, HOME=str(Path("home").absolute()), **secrets
+    )  # trackers write at the exit
     assert done.returncode == 0, done.stderr[-3000:]
     (offline,) = Path("wandb").glob("offline-run-*")
     content = b"".join(path.read_bytes() for path in offline.rglob("*") if path.is_file())
