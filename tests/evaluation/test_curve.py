@@ -27,26 +27,26 @@ def summary(when, run="run"):
 
 @pytest.mark.slow
 def test_the_run_is_that_without_it(tiny_run, monkeypatch):
-    """Bit by bit, also with dropout and in the middle of a rollout; the curve's ends cost no further evaluation."""
-    flags = {**FLAGS, "steps_per_generation": "2", "save_strategy": "no"}
+    """Bit by bit, also with dropout, in a rollout and before one; the curve's ends cost no further evaluation."""
+    flags = {**FLAGS, "max_steps": "3", "steps_per_generation": "2", "save_strategy": "no"}
     flags |= {"use_peft": "true", "lora_r": "4", "lora_dropout": "0.5", "learning_rate": "3e-2"}
     calls, measure = [], evaluate.measure
     monkeypatch.setattr(evaluate, "measure", lambda *args: calls.append(1) or measure(*args))
     assert train_grpo.main(tiny_run(**flags, output_dir="without")) == 0
-    assert train_grpo.main(tiny_run(**flags, eval_every="3", eval_num_samples="3")) == 0
-    assert len(calls) == 2 + 3
+    assert train_grpo.main(tiny_run(**flags, eval_every="1", eval_num_samples="3")) == 0
+    assert len(calls) == 2 + 4
     saved = [Path(run, "adapter_model.safetensors").read_bytes() for run in ("run", "without")]
     assert saved[0] == saved[1]
     measured, others = lines_of()
     assert without_clock(others) == without_clock(lines_of("without")[1])
-    assert list(measured) == [0, 3, 4] and not lines_of("without")[0]
-    for step, when in ((0, "before"), (4, "after")):
+    assert list(measured) == [0, 1, 2, 3] and not lines_of("without")[0]
+    for step, when in ((0, "before"), (3, "after")):
         found = summary(when)
         assert all(found[key[5:]] == value for key, value in measured[step].items() if key.startswith("eval/"))
         assert {"pass_k", "accuracy_lenient_low"} < set(found)
-    assert summary("after")["step"] == 4 and "pass_k" not in measured[4]
-    low, share, high = (measured[3][f"eval/accuracy_lenient{end}"] for end in ("_low", "", "_high"))
-    assert low <= share <= high and measured[3]["time/evaluation"] > 0
+    assert summary("after")["step"] == 3 and "pass_k" not in measured[3]
+    low, share, high = (measured[1][f"eval/accuracy_lenient{end}"] for end in ("_low", "", "_high"))
+    assert low <= share <= high and measured[1]["time/evaluation"] > 0
 
 
 @pytest.mark.slow
