@@ -272,7 +272,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp_text": {**INDEXER, "indexer_budget": 64, "indexer_compress_ratio": 4},
     "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 8]},
-    "xlm": {"emb_dim": 32, "n_words": 512},
     "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
 }
@@ -439,7 +438,8 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     function, cases = {
         "settings": (setting, [str(number) for number in range(options.count)]),
-        "architectures": (architecture, list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)),
+        # xlm fills masks; a run refuses it
+        "architectures": (architecture, [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name != "xlm"]),
         "peft": (adapter, list(adapters())),
     }[options.what]
     results = []

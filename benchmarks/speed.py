@@ -60,6 +60,7 @@ from grpo.core import gpu, versions  # noqa: E402
 from grpo.data import prompts, sources  # noqa: E402
 from grpo.policy.sampling import end_tokens  # noqa: E402
 from grpo.training.trainer import LeanGRPOTrainer  # noqa: E402
+from train_grpo import EXEMPLARS, PROMPT_FORMATS  # noqa: E402
 
 DEMO = ROOT / "assets" / "demo"
 # Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
@@ -244,8 +245,6 @@ def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
 
 
 def sampling(given: argparse.Namespace) -> None:
-    from train_grpo import EXEMPLARS, PROMPT_FORMATS
-
     model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
     end_by_chance(model, end_tokens(model, tokenizer), given.mean_length)
     asked = sources.load_source(given.questions)["train"].select(range(given.completions // GROUP))
@@ -337,28 +336,33 @@ def whole_run(flags: list[str]) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["run"]:
-        return whole_run(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["step", "sampling", "run"])
-    parser.add_argument("--model", help="a directory, a Hub id, or random weights: 9M (default of step), 1.5B")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--completions", type=int, help="of a rollout (32, and 64 of sampling)")
-    parser.add_argument("--max_completion_length", type=int, help="tokens (786, and 400 of sampling)")
-    parser.add_argument("--median_length", type=float, default=200, help="step: of the completions, in tokens")
-    parser.add_argument("--steps", type=int, default=4, help="step: optimizer steps")
-    parser.add_argument("--live", type=float, nargs="+", default=[1.0, 0.5], help="step: shares of live groups")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="step: of the lengths")
-    parser.add_argument("--questions", default=str(DEMO / "test.jsonl"), help="sampling: rows with `question`")
-    parser.add_argument("--mean_length", type=float, default=120, help="sampling: of the completions, in tokens")
-    parser.add_argument("--rounds", type=int, default=3, help="sampling: rollouts of each side that are timed")
-    given = parser.parse_args()
+    commands = parser.add_subparsers(dest="what", required=True)
+    options = commands.add_parser("step")
+    options.add_argument("--model", default="9M", help="a directory, a Hub id, or random weights: 9M, 1.5B")
+    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    options.add_argument("--completions", type=int, default=32, help="of a rollout")
+    options.add_argument("--median_length", type=float, default=200, help="of the completions, in tokens")
+    options.add_argument("--max_completion_length", type=int, default=786)
+    options.add_argument("--steps", type=int, default=4, help="optimizer steps")
+    options.add_argument("--live", type=float, nargs="+", default=[1.0, 0.5], help="shares of live groups")
+    options.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the lengths")
+    options = commands.add_parser("sampling")
+    options.add_argument("--model", default=str(DEMO / "model"), help="as for step")
+    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    options.add_argument("--questions", default=str(DEMO / "test.jsonl"), help="rows with `question`")
+    options.add_argument("--completions", type=int, default=64, help="of a rollout")
+    options.add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
+    options.add_argument("--max_completion_length", type=int, default=400)
+    options.add_argument("--rounds", type=int, default=3, help="rollouts of each side that are timed")
+    commands.add_parser("run", help="followed by flags of train_grpo.py")
+    given, flags = parser.parse_known_args()
+    if given.what == "run":
+        return whole_run(flags)
+    if flags:
+        parser.error(f"unrecognized arguments: {' '.join(flags)}")
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
-    is_step = given.what == "step"
-    given.model = given.model or ("9M" if is_step else str(DEMO / "model"))
-    given.completions = given.completions or (32 if is_step else 64)
-    given.max_completion_length = given.max_completion_length or (786 if is_step else 400)
-    (step if is_step else sampling)(given)
+    (step if given.what == "step" else sampling)(given)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ controls   the real rewards against three that teach no answers: chance, the rea
            answers shuffled, and those that look at no gold answer. What these gain in lenient accuracy training
            gives away by itself. The last two are made for the demo's sums
 rates      learning rates, of all weights and of an adapter
+weights    the same two rates on float32 and on bfloat16 weights, for a GPU
 options    settings that may help
 
 A gain is paired by question. Its interval is Student's over the seeds, or the questions' for a single seed; so is that
@@ -56,6 +57,11 @@ SWEEPS: dict[str, dict[str, list[str]]] = {
     "rates": {
         **{f"all {rate}": ["--learning_rate", rate] for rate in RATES},
         **{f"LoRA {rate}": ["--learning_rate", rate, *ADAPTER] for rate in RATES},
+    },
+    "weights": {
+        f"{dtype} {rate}": ["--dtype", dtype, "--learning_rate", rate]
+        for dtype in ("float32", "bfloat16")
+        for rate in ("5e-6", "1e-6")
     },
     "options": {
         "as given": [],
