@@ -58,8 +58,13 @@ def _without_collecting_what_was_imported():
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path, monkeypatch):
-    """Whatever a test writes by a relative path is seen, and gone afterwards."""
+    """Whatever a test writes by a relative path is seen, and gone afterwards; so are variables that a run sets."""
     monkeypatch.chdir(tmp_path)
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)

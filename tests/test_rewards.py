@@ -110,30 +110,19 @@ def test_gsm8ks_answers():
         ("xml", r" \boxed{7} ", r"\boxed{7}"),  # without the mark: the whole text, stripped
         ("boxed", r"$\boxed{6}$, no: $\boxed{7}$ \boxed{8", "7"),  # the last one that is closed
         ("boxed", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        ("boxed", r"\boxed {\{1, \text{a}\}} {}", r"\{1, \text{a}\}"),
         ("boxed", r"\fbox{x = \boxed{7}}", "7"),
-        ("boxed", r"\\{\boxed{}", ""),
         ("boxed", r"so $\boxed 5$", "5"),  # as some of MATH's rows
-        ("boxed", r"\boxed 7 then \boxed{8}", "8"),
         ("boxed", "<answer>7</answer> ", "<answer>7</answer>"),
         ("hash", "2 + 2 = 4\n#### 6\n#### $1,234,567\nWell.", "1234567"),
         ("hash", r"#### $\frac{1}{2}$", r"$\frac{1}{2}$"),
-        ("hash", "#### (1, 200)", "(1, 200)"),
-        ("hash", "#### 1, 2 and 3", "1, 2 and 3"),
-        ("hash", "####", ""),
         ("hash", " 7", "7"),
         ("final", "Answer: 6\nFinal answer: 7 apples.\nDone", "7 apples"),
         ("final", "**Final Answer**: **$7$**.", "7"),
         ("final", "The answer is:\n\n7\n", "7"),
-        ("final", "ANSWER： 9 a.m.", "9 a.m."),
-        ("final", "Answer: $5 to $6", "$5 to $6"),
-        ("final", "Answer:", ""),
         ("final", "The answer is 7, reanswer: 8 ", "The answer is 7, reanswer: 8"),
         ("Final: {answer}", "Final: 6 Final: 7 apples.\nDone", "7 apples."),
         ("[[{answer}]]", "[[6]] [[7]], of\ncourse [", "7"),
-        ("It is {answer}.", "It is 3.5. Or so.", "3.5"),
         ("<a>\n{answer}\n</a>", "<a>7\n8</a>", "7\n8"),
-        ("Final: {answer}", " 7 ", "7"),
     ],
 )
 def test_answers_where_a_pattern_puts_them(pattern, text, answer):
@@ -247,12 +236,8 @@ def test_length_window(tokens, expected):
     assert value("length", tokens=tokens) == expected
 
 
-def test_length_window_without_margin_and_its_errors():
-    window = {"low": 10, "high": 20, "margin": 0}
-    assert [value("length", tokens=n, **window) for n in (9, 10, 20, 21)] == [0, 1, 1, 0]
-    for wrong in ({"low": -1}, {"margin": -1}):
-        with pytest.raises(ValueError, match="margin"):
-            value("length", **wrong)
+def test_length_window_without_a_margin():
+    assert [value("length", tokens=n, low=10, high=20, margin=0) for n in (9, 10, 20, 21)] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ def command(script, argv=(), processes=1, directory=".", timeout=280, **environm
     try:
         out, err = started.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        started.kill()
+        started.terminate()  # which torchrun passes on
         raise
     return subprocess.CompletedProcess(started.args, started.returncode, out, err)
 
