@@ -129,7 +129,7 @@ def directory(tmp_path_factory):
         model = AutoModelForCausalLM.from_pretrained("assets/demo/model")
         get_peft_model(model, adapter).save_pretrained("outputs/my-adapter")
         AutoTokenizer.from_pretrained("assets/demo/model").save_pretrained("outputs/my-adapter")
-        for name in ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-my_problems"):  # runs of the default model
+        for name in ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-my_problems", "demo-GRPO-my_problems"):
             os.symlink("demo-GRPO", f"outputs/{name}")
     finally:
         os.chdir(before)
@@ -267,7 +267,7 @@ def test_what_the_write_ups_teach_runs(command, reader, monkeypatch, capfd):
 
 
 def test_the_table_of_recipes_is_the_folder():
-    rows = tables(TEXTS[ROOT / "README.md"], "recipe")
+    rows = tables(TEXTS[ROOT / "docs/README.md"], "recipe")
     assert sorted(code(row[0])[0] for row in rows) == sorted(path.stem for path in (ROOT / "recipes").iterdir())
 
 
