@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,16 +14,13 @@ from grpo.core import gpu
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.policy import unsloth
-from grpo.runs import trackers
+from grpo.runs import directory, trackers
 from grpo.runs.record import command_line
 
 NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
 ON_A_CPU = """\
 . To watch a tiny model learn on this machine in under a minute, run: python train_grpo.py --config \
 recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --use_cpu true."""
-RESUME_WITH_ITS_FLAGS = """\
-; to resume a run, use the command that it printed, with its recipe and flags (it is in the run's report.html, and in \
-run.json under "resume")"""
 
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
 ON_CPU: dict[str, Any] = {
@@ -77,6 +75,14 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
     return notes + _about_rounding(settings) + trackers.check(settings, asked="report_to" in typed)
 
 
+def _with_its_flags(settings: dict[str, Any]) -> str:
+    """The run's own command to resume it, with the recipe and the flags that were forgotten here."""
+    checkpoint = settings["resume_from_checkpoint"]
+    run = settings["output_dir"] or directory.newest() if checkpoint == "auto" else Path(checkpoint).parent
+    command = run and directory.read_record(run, "resume")
+    return f"; to resume a run, use its own recipe and flags: {command or 'the command that it printed'}"
+
+
 def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[Check]:
     for key, value in ON_CPU.items():
         if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
@@ -97,7 +103,7 @@ def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> lis
 def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[Check]:
     if not torch.cuda.is_available():
         found = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
-        raise UserError(found + (RESUME_WITH_ITS_FLAGS if settings["resume_from_checkpoint"] else ON_A_CPU))
+        raise UserError(found + (_with_its_flags(settings) if settings["resume_from_checkpoint"] else ON_A_CPU))
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
     asked = settings["bf16"] and "bf16" in typed
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):

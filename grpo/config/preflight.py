@@ -67,6 +67,8 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     remedy = "add rows, or set eval_dataset_name"
     if script.eval_dataset_name:
         remedy = f"add rows to {', '.join(as_list(script.eval_dataset_name))}"
+    if script.max_samples and data.cut_off:
+        remedy = "raise max_samples"
     if count == script.eval_samples:
         remedy = "raise eval_samples"
     smallest = smallest_change(count)

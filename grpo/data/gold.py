@@ -33,6 +33,15 @@ def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
     return mark if texts and 2 * shares[mark] >= len(texts) else None
 
 
+def has_mark(text: str) -> bool:
+    r"""Whether a text marks its answer in one of the ways that a column can.
+
+    >>> has_mark("Sum. Answer: 27"), has_mark("27")
+    (True, False)
+    """
+    return any(rewards.find_answer(text, mark) is not None for mark in MARKS)
+
+
 def lacks_mark(value: Any, mark: str | None) -> bool:
     """Whether a value would be a gold answer, had its column no mark.
 

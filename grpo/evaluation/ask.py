@@ -58,6 +58,8 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     if not given.question or (given.run is None and Path(given.question).is_dir()):
         raise UserError(f"ask: there is no question; write it in quotes after {given.run or given.question}")
-    run = given.run or directory.newest_finished()
+    run = given.run or directory.newest(finished=True)
+    if run is None:
+        raise UserError("ask: no finished run in outputs/; name the directory of one")
     print(f"{run} answers:\n\n{answer(run, given.question)}")
     return 0

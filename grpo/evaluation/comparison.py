@@ -12,10 +12,10 @@ from typing import Any
 from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
-# What an evaluation writes into a record; columns of the data have other names
+# What an evaluation writes into a record; `row` has the columns of the data that are called like one of these
 RECORDED = {
     *("question", "answer", "completion", "extracted", *MEASURES, "truncated", "length"),
-    *("samples", "samples_right", "majority_right", "any_right", "rewards", "reward"),
+    *("samples", "samples_right", "majority_right", "any_right", "rewards", "reward", "row"),
 }
 SIGNIFICANT = 0.05
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
@@ -172,9 +172,9 @@ def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
     if not n:
         return "too_small_to_tell", "Nothing could be compared: a reward failed on every answer."
     low, high = reward["difference_low"], reward["difference_high"]
-    interval = "" if low is None else f", 95 % interval {low:+.2f} to {high:+.2f}"
+    interval = "" if low is None else f", 95 % interval {low:+z.2f} to {high:+z.2f}"
     shown = f"mean reward {reward['before']:.2f} before and {reward['after']:.2f} after "
-    shown += f"({reward['difference']:+.2f}{interval}, {n} questions)"
+    shown += f"({reward['difference']:+z.2f}{interval}, {n} questions)"
     if low is not None and low > 0:
         return "got_better", f"It got better: {shown}."
     if high is not None and high < 0:
@@ -188,6 +188,6 @@ def _shown(what: str, measure: dict[str, Any]) -> str:
     chance = f"p = {measure['p_value']:.2g}" if measure["p_value"] >= 1e-4 else "p < 0.0001"
     return (
         f"{what} in {100 * measure['before']:.1f} % of the answers before and {100 * measure['after']:.1f} % after "
-        f"({100 * measure['difference']:+.1f} points, 95 % interval {100 * measure['difference_low']:+.1f} to "
-        f"{100 * measure['difference_high']:+.1f}; {measure['fixed']} fixed, {measure['broken']} broken, {chance})"
+        f"({100 * measure['difference']:+z.1f} points, 95 % interval {100 * measure['difference_low']:+z.1f} to "
+        f"{100 * measure['difference_high']:+z.1f}; {measure['fixed']} fixed, {measure['broken']} broken, {chance})"
     )

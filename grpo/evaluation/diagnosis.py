@@ -62,8 +62,8 @@ RULES: tuple[tuple[str, float, str], ...] = (
     (
         "dead",
         1,
-        "no completion earned anything from {names}; show what it asks for (num_shots 1), fix it, or take it out of "
-        "reward_funcs",
+        "no completion earned anything from {names}, which taught nothing; show what it asks for (num_shots 1), fix "
+        "it, or take it out of reward_funcs",
     ),
     (
         "misled",
@@ -135,13 +135,14 @@ def _earned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> float:
 
 
 def _unearned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> list[str]:
-    """The rewards that gave the same, and not above 0, for every completion, though a perfect one earns more."""
+    """The rewards that gave the same, and not above 0, for every completion, and might have paid."""
     found = []
     for name in [key[8:-5] for key in curves if key.startswith("rewards/") and key.endswith("/mean")]:
         values, spread = curves[f"rewards/{name}/mean"].values, curves.get(f"rewards/{name}/std")
         constant = len(set(values)) == 1 and not (spread and any(spread.values))
-        usual = name in REWARD_FUNCS and name not in PENALTIES  # a penalty that is 0 had nothing to punish
-        if constant and values[0] <= 0 and perfect.get(name, float(usual)) > 0:
+        # a penalty that is 0 had nothing to punish, and some of the project's rewards have nothing to pay for here
+        pays = perfect.get(name, 1.0) > 0 if name in REWARD_FUNCS else perfect.get(name, -1.0) >= 0
+        if constant and values[0] <= 0 and pays and name not in PENALTIES:
             found.append(name)
     return found
 

@@ -112,7 +112,10 @@ def measure(
         if k > 1:
             record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
         # the other columns, which rewards of one's own may ask for: the X-ray scores these records
-        record |= {key: value for key, value in row.items() if key not in RECORDED and key != "prompt"}
+        others = {key: value for key, value in row.items() if key not in ("prompt", "question", "answer")}
+        record |= {key: value for key, value in others.items() if key not in RECORDED}
+        if same_name := {key: value for key, value in others.items() if key in RECORDED}:
+            record["row"] = same_name
         records.append(record)
 
     facts: dict[str, Any] = {"judge": judge.name} if judge.function else {}

@@ -53,6 +53,8 @@ class Run(NamedTuple):
 
 
 def _is_unpaid(text: str, got: str, gold: str | None, run: Run) -> bool:
+    if run.settings.get("judge"):  # of one's own: the lenient rule decides nothing
+        return False
     after = text.rpartition("</answer>")[2]  # "or rather 7"
     return got != gold is not None and (rewards.is_right(text, gold, run.pattern) or rewards.is_right(after, gold))
 
@@ -118,37 +120,31 @@ def read_run(file: Path) -> Run:
 def choose_rewards(
     names: Sequence[str] | None, run: Run, with_golds: bool, own_code: bool
 ) -> tuple[registry.Rewards, list[str]]:
-    """These rewards, or those of the run's that the file suffices for, or the five; with the run's parameters.
+    """These rewards, or the run's, or the five, as far as they can be scored here; with the run's parameters.
 
     Args:
         own_code: whether code of the user's own, which the run's record names, may be loaded.
 
     Returns:
-        The rewards, and why others are not among them.
+        The rewards, none where nothing can be scored, and why others are not among them.
     """
     files = registry.UserFiles(own_code)
     judge, own_judge = Judge(run.pattern), run.settings.get("judge")
     if own_judge and own_code:
         judge = Judge(run.pattern, files.function(own_judge, "judge"), own_judge)
-    judges = judge.function is not None if own_judge else with_golds
-    here = {"completion_ids": False, "answer": with_golds, "judge": judges}
-    lacking = {parameter for parameter, known in here.items() if not known}
-    known = {name: inspect.signature(reward).parameters.keys() for name, reward in rewards.REWARD_FUNCS.items()}
-    enough = [name for name, parameters in known.items() if not lacking & parameters]
     wanted = [str(name) for name in names or run.settings.get("reward_funcs") or rewards.GIST_REWARDS]
-    own = [name for name in wanted if "." in name]
+    reasons = {name: _why_not(name, with_golds, own_judge, own_code) for name in wanted}
     for name in names or []:
-        if name not in [*enough, *own]:
-            raise UserError(f"--reward_funcs: {name!r} cannot be scored here; use one or more of {', '.join(enough)}")
-    scored = [name for name in wanted if name in enough or (name in own and (own_code or names))]
-    code = [name for name in own if name not in scored]
-    skipped = [name for name in wanted if name not in [*scored, *code]]
-    reasons = {
-        "because it is your own code (--allow_custom_rewards true)": code,
-        "because they need more than completions and answers": skipped,
-    }
-    notes = [f"not scored, {reason}: {', '.join(those)}" for reason, those in reasons.items() if those]
-    scored = scored or [name for name in rewards.GIST_REWARDS if name in enough]
+        if "." not in name and reasons[name]:
+            raise UserError(f"--reward_funcs: {name!r} cannot be scored here, {reasons[name]}; use another one")
+    scored = [name for name in wanted if not reasons[name] or (names and "." in name)]
+    without = [name for name in wanted if name not in scored]
+    notes = [
+        f"not scored, {reason}: {', '.join(name for name in without if reasons[name] == reason)}"
+        for reason in dict.fromkeys(reasons[name] for name in without)
+    ]
+    if not scored:
+        return {}, notes
     given = dict(run.settings.get("reward_args") or {})
     known_as = {*scored, *(name.rpartition(".")[2] for name in scored)}
     args = {name: given[name] for name in given if name in known_as}
@@ -156,10 +152,24 @@ def choose_rewards(
     return registry.choose(scored, args, follow, files=files), notes
 
 
+def _why_not(name: str, with_golds: bool, own_judge: str | None, own_code: bool) -> str:
+    """Why a reward cannot be scored by a file of completions; empty where it can, or where it is unknown."""
+    reward = rewards.REWARD_FUNCS.get(name)
+    asked = inspect.signature(reward).parameters.keys() if reward else ()
+    if not own_code and ("." in name or (own_judge and "judge" in asked)):
+        return "because it is your own code (--allow_custom_rewards true)"
+    if "completion_ids" in asked or name in registry.TRLS:
+        return "because it needs the tokens of the completions"
+    if not with_golds and ("answer" in asked or ("judge" in asked and not own_judge)):
+        return "because not every row has an answer"
+    return ""
+
+
 def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict[str, list[float]], list[str]]:
     """The values of each reward for each row, and the reasons why others have none."""
-    data = dict.fromkeys(key for row in rows for key in row.fields if key not in RECORDED)
-    columns: dict[str, Any] = {key: [row.fields.get(key) for row in rows] for key in data}
+    data = [_data_of(row.fields) for row in rows]
+    keys = dict.fromkeys(key for each in data for key in each)
+    columns: dict[str, Any] = {key: [each.get(key) for each in data] for key in keys}
     columns["answer"] = [row.gold for row in rows]
     if all(isinstance(row.fields.get("question"), str) for row in rows):
         columns["question"] = [row.fields["question"] for row in rows]
@@ -176,6 +186,12 @@ def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             notes.append(f"not scored: {name} raises {type(error).__name__}: {_shown(str(error))}")
     return scores, notes
+
+
+def _data_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """The columns of the data among a record's fields; `row` has those that are called like a recorded one."""
+    others = fields.get("row")
+    return {key: fields[key] for key in fields if key not in RECORDED} | (others if isinstance(others, dict) else {})
 
 
 def is_right(row: Row, run: Run) -> bool | None:
@@ -203,8 +219,9 @@ def print_scores(
     print(f"{heading}{right}, {shaped} in the format, {len(set().union(*flagged.values()))} flagged")
     for note in notes:
         print(printable(note))
-    print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
-    for name, values in (scores | {"total": totals}).items():
+    if scores:
+        print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
+    for name, values in (scores | {"total": totals} if scores else {}).items():
         print(f"{rewards.short_name(name):<28}{fmean(values):>12.3f}{fmean(value > 0 for value in values):>8.0%}")
     for kind, places in flagged.items():
         if places:

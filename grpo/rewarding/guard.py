@@ -18,7 +18,7 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import is_async_callable
 
-from grpo.core.errors import is_out_of_memory
+from grpo.core.errors import is_out_of_memory, place_of
 from grpo.core.processes import show
 from grpo.core.text import for_rich
 from grpo.runs.record import append_line
@@ -39,6 +39,7 @@ def numbers_of(result: Any, count: int) -> Values:
         values = []
     if len(values) != count:
         expected = f"return a list of {count} numbers (or None), one for each completion"
+        expected += " (is its return missing?)" if result is None else ""
         raise ValueError(f"it returned {repr(result)[:80]}; {expected}")
     return values
 
@@ -151,7 +152,7 @@ class RewardGuard:
             return
         self._shown.add(fault["function"])
         show(f"[bold red]faulty reward at step {fault['step']}: {for_rich(fault['function'])}[/bold red]")
-        for key in ("question", "completion", "traceback"):
+        for key in ("question", "completion", "fault", "traceback"):
             show(f"[bold]{key}[/bold]: {for_rich(fault[key].strip()[-SHOWN:])}")
         show(
             f"Such rows are excluded from their rollout (metric rewards/left_out); above {100 * self.limit:g} % of a "
@@ -189,12 +190,12 @@ def rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _describe(name: str, row: int, columns: Mapping[str, Any], error: BaseException) -> dict[str, Any]:
-    prompt = columns.get("question", columns["prompts"])[row]
+    prompt, place = columns.get("question", columns["prompts"])[row], place_of(error)
     return {
         "function": name,
         "row": row,
         "question": str(prompt if isinstance(prompt, str) else prompt[-1]["content"]),
         "completion": str(completion_text(columns["completions"][row])),
-        "fault": f"{type(error).__name__}: {error}"[:500],
+        "fault": f"{type(error).__name__}: {error}"[:500] + (place and f" ({place})"),
         "traceback": "".join(traceback.format_exception(error, limit=-3))[-4000:],  # the innermost frames
     }

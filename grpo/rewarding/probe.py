@@ -19,6 +19,7 @@ from grpo.core.errors import place_of
 from grpo.core.processes import say
 from grpo.core.text import counted, for_rich, shorten
 from grpo.data.dataset import Data
+from grpo.data.gold import gold_mark, has_mark, mark_name
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.answers import kind_of
 from grpo.rewarding.guard import NOT_FINITE, RAISED, RewardGuard, Values, numbers_of, rows_alone
@@ -237,10 +238,18 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
     finding += "".join(f"{100 * len(some) / len(golds):.0f} % {kind}, " for kind, some in kinds.items() if some)
     finding += f"longest {counted(max(map(len, golds)), 'character')}"
     remedy = ""
-    if sum(len(gold) > LONG_GOLD for gold in texts) > 0.05 * len(golds):
-        remedy = "no completion will hold such texts exactly: keep the final answer alone, or put it after ####"
+    marked = [gold for gold in golds if has_mark(gold)]
+    if len(marked) > 0.05 * len(golds) and (mark := gold_mark(marked)):
+        count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
+        remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
+    elif sum(len(gold) > LONG_GOLD for gold in texts) > 0.05 * len(golds):
+        remedy = (
+            r"no completion will hold such texts exactly: keep the answer alone, or mark it (####, \boxed{}, Answer:)"
+        )
     elif sum(any(map(str.isdigit, gold)) for gold in texts) > 0.5 * len(golds):
-        remedy = "only exactly this text earns correctness: keep the number alone, or put it after ####"
+        remedy = (
+            r"only exactly this text earns correctness: keep the number alone, or mark it (####, \boxed{}, Answer:)"
+        )
     elif len(numbers) < 0.5 * len(golds) and "int_reward_func" in reward_names:
         remedy = "int_reward_func pays for digits, which are wrong here; drop it"
     elif len(mathematics) > 0.1 * len(golds) and "correctness_reward_func" in reward_names:

@@ -78,14 +78,14 @@ def is_free(directory: Path) -> bool:
     return not holds_run(directory) and not is_locked(directory)
 
 
-def newest_finished() -> Path:
-    """The run under outputs/ that finished last; UserError where there is none."""
-    finished = [
-        path for path in Path("outputs").glob("*/run.json") if read_record(path.parent, "status") == "finished"
+def newest(finished: bool = False) -> Path | None:
+    """The run under outputs/ that wrote its record last, of all or of those that finished; None without one."""
+    runs = [
+        path
+        for path in Path("outputs").glob("*/run.json")
+        if not finished or read_record(path.parent, "status") == "finished"
     ]
-    if not finished:
-        raise UserError("ask: no finished run in outputs/; name the directory of one")
-    return max(finished, key=lambda path: path.stat().st_mtime_ns).parent
+    return max(runs, key=lambda path: path.stat().st_mtime_ns).parent if runs else None
 
 
 # --- Which directory, which checkpoint ------------------------------------------------------------------------------

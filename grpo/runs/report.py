@@ -130,7 +130,7 @@ def results_of(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any
         if len(evaluations) == 2:
             unpaired = {"difference": known[1] - known[0]} if len(known) == 2 else {}
             paired = comparison.get(key.removeprefix("accuracy_")) or unpaired
-            cells.append(_cell(paired, "difference", unit, f"+{places}"))
+            cells.append(_cell(paired, "difference", unit, f"+z{places}"))
         if known:
             results[key] = (name, cells)
     return results

@@ -224,7 +224,8 @@ def open_run(config: Config) -> Iterator[Run]:
         output, refusal = broadcast_object_list([output, refusal])  # the first process', which locks for all
         if refusal:
             raise UserError(refusal)
-        if config.default_dir:  # another run may have been faster
+        if output != config.output:  # another run was faster
+            say(f"note: {config.output} was taken meanwhile")
             config.move(output)
         run = Run(config)
         with run._signals(), run._readable():

@@ -145,7 +145,9 @@ def dead_reward(seen: History) -> str | None:
         in_use = all(metrics.get(f"reward_weights/{name}") != 0 for metrics in last)  # otherwise another stage's
         idle = name in PENALTIES and means[-1] == 0  # there was nothing to punish
         if in_use and not idle and len(set(means)) == 1 and not any(stds) and means[0] <= 0:
-            dead.append(f"{name} has been {means[0]:g} for every completion of the last {DEAD_AFTER} rollouts")
+            dead.append(
+                f"the reward {name} has been {means[0]:g} for every completion of the last {DEAD_AFTER} rollouts"
+            )
     return "; ".join(dead) or None
 
 

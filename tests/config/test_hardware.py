@@ -1,7 +1,9 @@
 """grpo/config/hardware.py: settings against the machine."""
 
 import importlib.util
+import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,8 +51,18 @@ def test_without_a_gpu_the_default_run_points_to_the_demo():
     message = str(caught.value)
     assert "no CUDA GPU" in message and "python train_grpo.py --config recipes/demo.yaml" in message
     assert "--use_cpu true" in message and "\n" not in message
-    with pytest.raises(UserError, match=r"no CUDA GPU .* to resume a run, use the command that it printed"):
-        configure(train_grpo.HYPERPARAMETERS, ["--resume_from_checkpoint", "auto"])
+
+
+def test_without_a_gpu_a_resume_that_lacks_its_recipe_names_the_runs_own_command():
+    command = "python train_grpo.py --config recipes/demo.yaml --resume_from_checkpoint auto"
+    checkpoint = Path("outputs/demo-GRPO/checkpoint-2")
+    checkpoint.mkdir(parents=True)
+    checkpoint.with_name("run.json").write_text(json.dumps({"resume": command}))
+    for argv in (["auto"], [str(checkpoint)], ["auto", "--output_dir", "outputs/demo-GRPO"]):
+        with pytest.raises(UserError, match=f"no CUDA GPU .*: {command}"):
+            hardware.fit_to_machine(
+                read(train_grpo.HYPERPARAMETERS, ["--resume_from_checkpoint", *argv]).settings, set(), set()
+            )
 
 
 def test_use_cpu_overrides_the_inline_block_and_recipes():

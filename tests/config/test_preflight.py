@@ -107,7 +107,12 @@ GOLDS = {  # gold answers of a column, rewards: what is warned of
         ["correctness_reward_func"],
         "judge_reward_func",
     ),
-    "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "final answer alone"),
+    "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "keep the answer alone"),
+    "sentences, of which a third have a mark": (
+        lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}",
+        GIST_REWARDS,
+        "11 of 30 have 'Answer:'",
+    ),
     "letters, paid for digits": (lambda n: "ABCD"[n % 4], GIST_REWARDS, "int_reward_func pays for digits"),
     "numbers with a unit": (
         lambda n: f"{n} days",

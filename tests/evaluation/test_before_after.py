@@ -36,7 +36,9 @@ def read(name):
 def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsys):
     Path("own_style.py").write_text("def brevity(completions, level, **_): return [each / 10 for each in level]\n")
     asked = [[{"role": "user", "content": f"Write {number} words."}] for number in range(40)]
-    data = write_jsonl([{"prompt": messages, "level": number} for number, messages in enumerate(asked)], "m.jsonl")
+    data = write_jsonl(
+        [{"prompt": messages, "level": number, "length": 900} for number, messages in enumerate(asked)], "m.jsonl"
+    )
     words = ["--reward_funcs", "own_style.brevity", "soft_format_reward_func", "--allow_custom_rewards", "true"]
     assert train_grpo.main([*tiny_run(dataset_name=data, max_steps="1", eval_every="1"), *words]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -45,6 +47,8 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl, capsy
     lines = Path("run/completions_after.jsonl").read_text().splitlines()
     levels = [json.loads(line)["rewards"]["brevity"] for line in lines]
     assert [json.loads(line)["level"] / 10 for line in lines] == levels  # the row's column
+    # one that is called like a figure of the evaluation
+    assert all(json.loads(line)["row"] == {"length": 900} and json.loads(line)["length"] < 900 for line in lines)
     assert summary["rewards/brevity"] == pytest.approx(sum(levels) / 10) and summary["reward"] > 0
     assert not any("accuracy" in key for key in summary) and summary["n"] == compared["n"] == 10
     assert compared["reward"]["difference"] == pytest.approx(summary["reward"] - read("eval_before.json")["reward"])

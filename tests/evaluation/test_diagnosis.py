@@ -43,7 +43,9 @@ CASES = [  # what the run shows, and words of each cause, in their order
     ({"groups__all_right": 0.9, "frac_reward_zero_std": 0.9, "unchanged": 29}, ["in 90 % of the groups every compl"]),
     ({"completions__clipped_ratio": 0.6}, ["60 % of the sampled completions were cut off"]),
     ({"frac_reward_zero_std": 0.95, "unchanged": 30}, ["in 95 % of the groups all completions earned the same"]),
-    ({f"{DEAD}/mean": 0.0, f"{DEAD}/std": 0.0}, ["no completion earned anything from strict_format;"]),
+    ({f"{DEAD}/mean": 0.0, f"{DEAD}/std": 0.0}, ["no completion earned anything from strict_format,"]),
+    ({"rewards/own/mean": 0.0, "perfect": {"own": 0.0}}, ["no completion earned anything from own,"]),
+    ({f"{DEAD}/mean": 0.0, f"{DEAD}/std": 0.0, "perfect": {"strict_format_reward_func": 0.0}}, []),
     ({"rewards": RISES[::-1]}, ["the reward fell, from 1.5 in the first tenth of the run to 0.5 in the last; halve"]),
     ({"rewards": RISES[:3:-1]}, []),  # too short to tell
     ({"rewards": RISES[::-1], "reward_weights/strict_format_reward_func": 0.5}, []),  # stages: other sums
@@ -69,7 +71,7 @@ def test_each_cause_is_named_with_its_setting(shown, words):
 def test_a_reward_is_dead_only_if_it_can_be_earned():
     never = {"rewards/own/mean": 0.0, "rewards/own/std": 0.0}
     assert found(**never) == found(**never, perfect={"own": -1.0}) == []  # it may be a penalty
-    assert "from own; show what it asks for" in found(**never, perfect={"own": 1.0})[0]
+    assert "from own, which taught nothing" in found(**never, perfect={"own": 1.0})[0]
     assert found(**{**never, "rewards/own/std": 0.1}, perfect={"own": 1.0}) == []
     none_right = {"rewards/correctness_reward_func/mean": 0.0, "groups__all_wrong": 1.0}
     assert len(found(**none_right)) == 1  # which says it already

@@ -42,7 +42,7 @@ def test_rewards_by_name(capsys):
     out = shown(capsys, "--reward_funcs", "step_verified_reward_func", "int_reward_func", rows=[THINK])
     assert "step_verified" in out and "xmlcount" not in out
     for name, reason in {
-        "length_reward_func": "cannot be scored here; use one or more of xmlcount",
+        "length_reward_func": "cannot be scored here, because it needs the tokens",
         "mine.own": "runs the code of mine.py; if you trust it, use --allow_custom_rewards true",
     }.items():
         assert tool(["xray", "rows.jsonl", "--reward_funcs", name]) == 2
@@ -54,7 +54,7 @@ def test_a_runs_own_rewards_parameters_and_format_are_used(capsys):
     args = {"step_verified_reward_func": {"line_value": 3}, "length_reward_func": {"low": 1}}
     write_run(THINK_FORMAT, reward_funcs=names, reward_args=args)
     out = shown(capsys, rows=[THINK, THINK_FORMAT.format(reasoning="3 + 4", answer="")])
-    assert "more than completions and answers: length_reward_func\n" in out
+    assert "needs the tokens of the completions: length_reward_func\n" in out
     assert "your own code (--allow_custom_rewards true): mine.own\n" in out
     assert "line 3: gold '7', answer read '', total 0.500 (0.5 0)" in out
     assert "total                              2.200" in out  # the mean of 0.5 + 3 + 0.4 and 0.5
@@ -67,7 +67,8 @@ def test_a_runs_own_rewards_parameters_and_format_are_used(capsys):
 def test_a_run_without_gold_answers_has_its_other_rewards(capsys):
     write_run(reward_funcs=["judge_reward_func", "xmlcount_reward_func"], judge="examples.countdown.is_right")
     out = shown(capsys, rows=[(GOOD, None)])
-    assert "answers: judge_reward_func\n" in out and "judge  " not in out and "xmlcount  " in out
+    assert "own code (--allow_custom_rewards true): judge_reward_func\n" in out
+    assert "judge  " not in out and "xmlcount  " in out
     assert out.startswith("1 row, 1 in the format, 0 flagged\n")  # whom the judge finds right is not in this file
 
 
@@ -81,6 +82,27 @@ def is_right(text, row): return "7" in text
 """
 
 
+def test_a_run_whose_rewards_cannot_be_scored_shows_no_others(capsys):
+    write_run(reward_funcs=["length_reward_func", "correctness_reward_func"])
+    out = shown(capsys, rows=[(GOOD, None)])
+    assert "tokens of the completions: length_reward_func\n" in out
+    assert "not every row has an answer: correctness_reward_func\n" in out
+    assert "xmlcount" not in out and "total" not in out
+
+
+def test_with_a_judge_of_ones_own_the_lenient_rule_flags_nothing(capsys):
+    write_run(judge="mine.is_right")
+    assert "lenient rule" not in shown(capsys, rows=["<answer>7 apples</answer>"])
+
+
+def test_columns_called_like_recorded_ones_reach_the_rewards(capsys):
+    Path("mine.py").write_text("def own(completions, length, level, **_): return [length[0] + level[0]]")
+    write_run(reward_funcs=["mine.own"])
+    row = {"completion": GOOD, "answer": "7", "length": 100, "level": 3, "row": {"length": 20}}
+    Path("rows.jsonl").write_text(json.dumps(row))
+    assert "\nown                               23.000" in shown(capsys, "--allow_custom_rewards", "true")
+
+
 def test_rewards_of_ones_own_are_scored_where_their_code_may_run(capsys):
     Path("mine.py").write_text(OWN)
     names = ["mine.near", "mine.fails", "judge_reward_func", "correctness_reward_func"]
@@ -90,11 +112,11 @@ def test_rewards_of_ones_own_are_scored_where_their_code_may_run(capsys):
     Path("completions_before.jsonl").write_text(json.dumps(row))
     assert tool(["xray", "."]) == 0
     out = capsys.readouterr().out
-    assert "my code runs" not in out and "own code (--allow_custom_rewards true): mine.near, mine.fails\n" in out
+    assert "my code runs" not in out and "own code (--allow_custom_rewards true): mine.near, mine.fails, judge" in out
     assert out.startswith("completions_before.jsonl: 1 of 1 right (by mine.is_right), 1 in the format, 0 flagged\n")
     assert tool(["xray", ".", "--allow_custom_rewards", "true"]) == 0
     out = capsys.readouterr().out
-    assert "more than completions and answers: correctness_reward_func\n" in out  # there is no gold answer
+    assert "not every row has an answer: correctness_reward_func\n" in out
     assert out.count("my code runs") == 1 and "not scored: fails raises TypeError: " in out
     assert "\nnear                              30.000" in out and "\njudge                              2.000" in out
 
