@@ -15,7 +15,7 @@ LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient,
 SMALL = 2**20  # numbers of a weight whose gradient is compared
 # The mean difference of log-probabilities that packs may make, as a share of what other prompts make; and that of the
 # gradient, as a share of its norm: in float32, and with rounding. In float32 rounding makes 1e-7 to 1e-5 of it, and
-# learned positions that are off by one 5e-3 (benchmarks/bench_exactness.py)
+# learned positions that are off by one 5e-3 (benchmarks/exactness.py)
 LIMIT, LIMIT_ROUNDED = 1e-4, 0.1
 LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
 ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new that prompts change little

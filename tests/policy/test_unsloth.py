@@ -51,5 +51,5 @@ def test_settings_that_ask_too_late_are_one_line(capfd):
 
 def test_the_command_says_that_it_is_missing():
     assert importlib.util.find_spec("unsloth") is None
-    done = command(ROOT / "train_grpo.py", ["--config", "unsloth"], real=True)
+    done = command(ROOT / "train_grpo.py", ["--config", "unsloth"])
     assert done.returncode == 2 and done.stderr.startswith("error: use_unsloth: Unsloth cannot be imported")
