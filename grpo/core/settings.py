@@ -69,7 +69,7 @@ class ScriptArguments:
     eval_dataset_name: list[str] | str | None = _setting(
         "Where the held-out questions come from; unset: from dataset_name.", None
     )
-    max_samples: int | None = _setting("Training rows, at most.", None)
+    max_samples: int | None = _setting("Use at most so many rows of the training split.", None)
     eval_samples: int | None = _setting("Held-out questions, at most; 0: no evaluation.", None)
     eval_num_samples: int = _setting(
         "Above 1: also sample so many answers to each held-out question, for maj@k and pass@k.", 1
@@ -78,7 +78,7 @@ class ScriptArguments:
     max_prompt_length: int | None = _setting("In tokens; longer training prompts are dropped, never cut.", None)
     # Prompt
     exemplars: list[dict[str, Any]] | None = _setting(
-        "Replace EXEMPLARS: a list of mappings (JSON) with question, reasoning, answer.", None
+        "Replace EXEMPLARS: one mapping (JSON) for each, with question, reasoning, answer.", None
     )
     system_prompt: str | None = _setting("Replaces the prompt format's system prompt.", None)
     question_template: str | None = _setting("Replaces the prompt format's question; contains {question}.", None)
@@ -105,7 +105,7 @@ class ScriptArguments:
         "Share of a rollout's completions on which rewards may fail; above it the run ends (status 3).", 0.1
     )
     stages: list[dict[str, Any]] | None = _setting(
-        "Stages of training: a list of mappings (JSON) with name, reward_funcs, reward_weights, max_steps.", None
+        "Stages of training: one mapping (JSON) for each, with name, reward_funcs, reward_weights, max_steps.", None
     )
     adaptive_rewards: list[str] | None = _setting(
         "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
