@@ -114,7 +114,7 @@ def directory(tmp_path_factory):
         model = AutoModelForCausalLM.from_pretrained("assets/demo/model")
         get_peft_model(model, adapter).save_pretrained("outputs/my-adapter")
         AutoTokenizer.from_pretrained("assets/demo/model").save_pretrained("outputs/my-adapter")
-        for name in ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-my_problems"):  # runs of the default model
+        for name in ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-my_problems", "demo-GRPO-my_problems"):
             os.symlink("demo-GRPO", f"outputs/{name}")
     return reader
 

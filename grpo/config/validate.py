@@ -1,6 +1,6 @@
-"""Refuse, before anything is loaded, values that fail late or silently, and batches that hold no whole groups.
+"""Refuse values that would fail late or silently, and batches without whole groups, before anything is loaded.
 
-What TRL, transformers and PEFT themselves refuse at once, in a readable line, is left to them.
+TRL, transformers and PEFT refuse other values themselves, at once and in a readable line.
 """
 
 import math
@@ -40,10 +40,10 @@ REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant"
 
 
 def check(settings: Mapping[str, Any], typed: set[str]) -> None:
-    """UserError for the first setting that no run can have.
+    """Raise UserError for the first setting that cannot work.
 
     Args:
-        typed: the settings that the command line itself gives, which must have an effect.
+        typed: settings that the command line names, which must have an effect.
     """
     for label, in_range, keys in RANGES:
         for key in keys.split():
@@ -76,7 +76,9 @@ def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
         if settings[key]:
             raise UserError(f"{key}: it turns float32 weights into 16-bit ones for good; drop it")
     if settings["use_peft"] and "lm_head" in (settings["lora_target_modules"] or []):
-        raise UserError("lora_target_modules: TRL reads lm_head's weights itself, past an adapter on it; drop lm_head")
+        raise UserError(
+            "lora_target_modules: TRL ignores an adapter on lm_head, whose weights it reads itself; drop lm_head"
+        )
 
 
 def _check_adaptive(settings: Mapping[str, Any]) -> None:

@@ -183,7 +183,7 @@ def complete_by_generate(
     max_new_tokens: int,
     sampling: Sampling | None = None,
 ) -> list[list[int]]:
-    """The same by `model.generate`, where there is a `reason_against` `complete`."""
+    """Complete by `model.generate`, if there is a `reason_against` sampling here."""
     drawn = sampling or Sampling(top_k=50)  # the defaults of what greedy decoding ignores
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,

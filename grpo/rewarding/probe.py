@@ -184,7 +184,7 @@ def _about_failure(title: str, values: Mapping[str, Value]) -> Check:
         return Check("error", title, f"gives {_number(error)} {on}".rstrip(), "only finite numbers count; fix it")
     if isinstance(error, TimeoutError):
         finding = f"no answer within {PATIENCE:g} seconds"
-        return Check("warning", title, finding, "each rollout waits for it; let it answer faster")
+        return Check("warning", title, finding, "each rollout waits for it; make it faster")
     remedy = "fix it"
     if "unexpected keyword argument" in str(error):  # TRL passes all columns, and more
         remedy = "add **kwargs to its parameters"

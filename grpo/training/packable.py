@@ -30,9 +30,9 @@ def reason_against_packing(trainer: Any) -> str | None:
     if base.config._attn_implementation != "sdpa":
         return f"the model's attention is {base.config._attn_implementation}, and packs need sdpa"
     if "position_ids" not in inspect.signature(type(base).forward).parameters or not has_plain_cache(base):
-        return f"{type(base).__name__} has layers that do not know where a completion begins"
+        return f"{type(base).__name__} has layers that cannot tell where a completion begins in a pack"
     if isinstance(trainer.processing_class, ProcessorMixin) or trainer.tools or trainer.rollout_func is not None:
-        return "the model takes images, or tools or a rollout_func are used"
+        return "images, tools or a rollout_func are used"
     if any(
         each.is_prompt_learning or getattr(each, "alora_invocation_tokens", None) or each.peft_type == "LILY"
         for each in adapters
