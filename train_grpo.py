@@ -3,7 +3,7 @@
     python train_grpo.py                                  Qwen2.5-1.5B-Instruct on one CUDA GPU
     torchrun --nproc_per_node=4 train_grpo.py             the same on four
     python train_grpo.py --config recipes/demo.yaml       a tiny model on a laptop's CPU, in under a minute
-    python train_grpo.py --dry_run true                   check everything that can be checked, and stop
+    python train_grpo.py --dry_run true                   check data, rewards, batch sizes and memory, and stop
     python -m grpo ask "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"
 
 After "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities in Small Language Models" (W. Brown,
@@ -11,8 +11,8 @@ After "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities
 
 The policy samples a group of completions for each prompt, five rewards score them, and each completion's advantage
 is its reward relative to its group. TRL's `GRPOTrainer` trains; this file is the experiment: the settings, the prompt,
-the data, the rewards, the model and the trainer. Edit HYPERPARAMETERS, or override any of them, and any other setting
-of TRL's GRPOConfig and ModelConfig, by a recipe (`--config`) and by flags (`--learning_rate 1e-5`).
+the data, the rewards, the model and the trainer. Edit HYPERPARAMETERS, or override them with a recipe (`--config`) or
+with flags (`--learning_rate 1e-5`). Every setting of TRL's GRPOConfig and ModelConfig works, too.
 
 The loss starts near 0 and stays there: on-policy, its value says nothing. Watch the rewards.
 """
@@ -53,9 +53,9 @@ from rewards import (
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/core/settings.py).
 
 HYPERPARAMETERS: dict[str, Any] = dict(
-    # The recipe's, in its order
+    # The recipe's settings, in its order
     model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # or "meta-llama/Llama-3.2-1B-Instruct", a directory, a saved run
-    dataset_name="openai/gsm8k",  # Hub ids, .jsonl, .json, .csv or .parquet files, save_to_disk directories
+    dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, or a list of these
     dataset_config="main",
     dataset_split="train",  # slices: train[:1000], train[:10%]
     reward_funcs=[  # or functions of your own, written like those in rewards.py
@@ -67,61 +67,61 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     ],
     output_dir=None,  # None: outputs/Qwen-1.5B-GRPO, and with my.csv outputs/Qwen-1.5B-GRPO-my
     run_name=None,  # None: Qwen-1.5B-GRPO-gsm8k
-    learning_rate=5e-6,  # of all weights; an adapter (use_peft) wants about ten times as much
+    learning_rate=5e-6,  # of all weights of a 1.5B model; smaller models and adapters (use_peft) need more
     adam_beta1=0.9,
     adam_beta2=0.99,
     weight_decay=0.1,
-    warmup_steps=0.1,  # below 1: a share of all steps
+    warmup_steps=0.1,  # below 1 it is a share of all steps
     lr_scheduler_type="cosine",
     logging_steps=1,
     bf16=True,
-    per_device_train_batch_size=16,  # completions (2025's TRL counted prompts: 1 / 4 / 16 then is 16 / 4 / 16 now)
+    per_device_train_batch_size=16,  # completions; the TRL of 2025 counted prompts, so its 1 is 16 today
     gradient_accumulation_steps=4,  # 16 * 4 = 64 completions per optimizer step and GPU
     num_generations=16,  # completions per prompt: the group that advantages are relative to
     max_prompt_length=256,  # tokens; longer training prompts are dropped
-    max_completion_length=786,  # tokens; longer completions are cut off and rarely earn anything
+    max_completion_length=786,  # tokens; longer completions are cut off, and rarely earn anything
     num_train_epochs=1,
     save_steps=100,
     max_grad_norm=0.1,
-    report_to="wandb",  # or any tracker of transformers', or none; offline where W&B is not logged in
+    report_to="wandb",  # or another tracker, or none; W&B logs offline if it is not logged in
     log_on_each_node=False,
-    use_peft=False,  # true trains a LoRA adapter of the size below instead of all weights
+    use_peft=False,  # True trains a LoRA adapter of the size below instead of all weights
     lora_r=16,
     lora_alpha=64,
     lora_target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
     lora_dropout=0.05,
     dtype="bfloat16",  # of the weights
-    attn_implementation="flash_attention_2",  # for packs: flash-attn, or torch's own; the model samples on sdpa
-    # On bf16 weights AdamW rounds away 94 to 99 % of its updates, by the size of the weights; the recipe still learns.
-    # dtype="float32" keeps them all, for twice the memory; the usual learning_rate is then 1e-6.
+    attn_implementation="flash_attention_2",  # to train, the package's or torch's own; sampling uses sdpa
+    # On bf16 weights AdamW loses 94 to 99 % of its updates to rounding, and the recipe still learns. dtype="float32"
+    # keeps them all, for twice the memory; the usual learning_rate is then 1e-6.
     optim="adamw_torch",
-    num_shots=0,  # worked examples in each prompt; 1 helps models that never show the format by themselves
-    # Ours
+    num_shots=0,  # worked examples in each prompt; 1 helps a model that never writes the format by itself
+    # This project's
     seed=42,
     beta=0.0,  # weight of the KL penalty; 0 needs no reference model (2025's default was 0.04)
     temperature=1.0,
-    use_vllm=None,  # None: vLLM samples where it is installed and there is a CUDA GPU
-    vllm_enable_sleep_mode=True,  # training gets vLLM's memory back in between
-    gradient_checkpointing=True,  # half the memory; False: a quarter faster where the memory allows
+    use_vllm=None,  # None: vLLM samples if it is installed and there is a CUDA GPU
+    vllm_enable_sleep_mode=True,  # training gets vLLM's memory back between rollouts
+    gradient_checkpointing=True,  # less memory; False is about a quarter faster, if the memory allows
     eval_samples=200,  # held-out questions, answered before and after training; 0: none, None: all
-    eval_every=None,  # also evaluate every so many optimizer steps
-    prompt_format="xml",  # or think, or one of your own: PROMPT_FORMATS below
-    answer_pattern="xml",  # where the answer is: <answer>, or boxed, hash (####), final (Answer: ...), or a template
-    judge=None,  # a function of text and row, or my_file.f, decides what is right; None: the gold answer does
-    max_samples=None,  # train on so many rows only; 20 makes a smoke test
-    stop_on_alarm=False,  # true ends the run at its first alarm, with a checkpoint
+    eval_every=None,  # 10 also evaluates after every 10 optimizer steps
+    prompt_format="xml",  # or "think", or one of your own in PROMPT_FORMATS below
+    answer_pattern="xml",  # the answer is in <answer>; or "boxed", "hash" (####), "final" (Answer: ...), a template
+    judge=None,  # your function of text and row, or my_file.f, decides what is right; None: the gold answer does
+    max_samples=None,  # use only the first rows of the data; 20 makes a smoke test
+    stop_on_alarm=False,  # True ends the run at its first alarm, with a checkpoint
     # Seldom changed
-    question_column="question",  # text, or lists of messages; `prompt` is read where there is no `question`
-    answer_column="answer",  # 72 alone, or in all rows #### 72, \boxed{72}, Answer: 72 or <answer>72</answer>
+    question_column="question",  # text or lists of messages; without this column, `prompt` is read
+    answer_column="answer",  # 72 alone, or marked in all rows: #### 72, \boxed{72}, Answer: 72, <answer>72</answer>
     eval_dataset_name=None,  # None: from dataset_name
-    eval_split="test",  # where the source has none, a tenth of its rows, or of few a quarter, is held out
-    eval_num_samples=1,  # above 1: so many samples of each question besides, for maj@k and pass@k
+    eval_split="test",  # a source without it gives a tenth of its rows, or a quarter if it has few
+    eval_num_samples=1,  # 8 also samples 8 answers to each question, for maj@8 and pass@8
     per_device_eval_batch_size=256,  # questions at once
     reward_weights=None,  # one for each reward; None: all 1
-    packed=True,  # the training step without padding, the same gradient in less time; false: TRL's own step
+    packed=True,  # train without padding: TRL's gradient in less time; False takes TRL's own step
     ddp_find_unused_parameters=False,
     save_total_limit=2,  # a checkpoint holds weights and optimizer state: 9 GB for 1.5B in bfloat16
-    log_completions=True,  # show sampled completions, some ten times a run
+    log_completions=True,  # prints sampled completions, some ten times a run
     num_completions_to_print=2,  # the best and the worst of a group
 )
 
@@ -138,12 +138,12 @@ Respond in the following format:
 </answer>
 """
 
-PROMPT_FORMATS = {  # a model without a chat template gets the opening and the question as one text
+PROMPT_FORMATS = {  # a model without a chat template gets `opening` and the question as one text
     "xml": PromptFormat(system=SYSTEM_PROMPT, question="{question}", completion=XML_COT_FORMAT, opening=SYSTEM_PROMPT),
     "think": THINK,
 }
 
-EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer); a recipe may list its own
+EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first; a recipe may list its own
     (
         "What is the largest single-digit prime number?",
         "9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.",
@@ -167,7 +167,7 @@ EXEMPLARS = [  # num_shots takes the first so many: (question, reasoning, answer
 
 
 def experiment(config: Config, dataset: Any = None) -> int:
-    """Rewards, data, model and trainer, train; the exit status. `dataset` as in `main`."""
+    """Load rewards, data and model, train, compare before and after; the exit status. `dataset` as in `main`."""
     prompt_format = prompts.choose(PROMPT_FORMATS, config.script)
     exemplars = prompts.exemplars(config.script, EXEMPLARS)
 
@@ -215,7 +215,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
 
 
 def main(argv: list[str] | None = None, dataset: Any = None) -> int:
-    """Run the experiment; the user's mistakes end in one line and exit status 2, Ctrl-C in one and 130.
+    """Run the experiment. A user's mistake ends in one line and exit status 2, Ctrl-C in one line and 130.
 
     Args:
         argv: the command line without the program's name; None reads sys.argv.

@@ -8,17 +8,17 @@ from grpo.core.errors import UserError, did_you_mean, one_line, run_main
 from grpo.core.processes import let_idle_threads_sleep
 
 TOOLS = {  # a tool's module is imported only when it is used; each has main(argv)
-    "report": ("grpo.runs.report", "a run directory → report.html and curves.png"),
-    "xray": ("grpo.evaluation.xray", "a run's completions, or a file of them, scored reward by reward"),
-    "compare": ("grpo.evaluation.compare", "what several runs learned, side by side"),
-    "ask": ("grpo.evaluation.ask", "a question to a saved run"),
-    "merge": ("grpo.policy.merge", "a LoRA adapter, merged into its model"),
+    "report": ("grpo.runs.report", "write report.html and curves.png of a run"),
+    "xray": ("grpo.evaluation.xray", "score a run's completions, or a file of them, reward by reward"),
+    "compare": ("grpo.evaluation.compare", "show what several runs learned, side by side"),
+    "ask": ("grpo.evaluation.ask", "ask a saved run a question"),
+    "merge": ("grpo.policy.merge", "merge a LoRA adapter into its model"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a tool; its exit status."""
+    """Run a tool and return its exit status."""
     words = sys.argv[1:] if argv is None else argv
     return run_main(lambda: _run(words))
 

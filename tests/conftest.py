@@ -9,12 +9,23 @@ import pytest
 from helpers_runs import DEMO, LONG, ROWS, SECRETS, TINY, finish, flags
 from hypothesis import HealthCheck, settings
 
-from grpo.runs import charts
-
+# Whatever is set where the tests run, they and their subprocesses see none of it
+OTHERS = (
+    "WANDB_", "HF_", "HUGGING", "TRANSFORMERS_", "DATASETS_", "ACCELERATE_", "TOKENIZERS_", "OMP_", "GOMP_", "MKL_",
+    "TORCHELASTIC_", "FSDP_", "GRPO_",
+)  # fmt: skip
+TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+LAUNCHER = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
+for name in list(os.environ):
+    if name.startswith(OTHERS) or name in (*TERMINAL, *LAUNCHER, "MASTER_ADDR", "MASTER_PORT"):
+        del os.environ[name]
 # One thread: models this small gain nothing from more, and pytest-xdist has given each core a process (pyproject.toml)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may wait for a hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["COLUMNS"] = "100"  # of a terminal that is none
+
+collect_ignore = ["helpers", "programs"]  # which --doctest-modules would import
 
 # By default the same examples every time; see README.md here for `long`
 settings.register_profile("default", deadline=None, derandomize=True, database=None)
@@ -47,14 +58,21 @@ def _without_collecting_what_was_imported():
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path, monkeypatch):
-    """Whatever a test writes by a relative path is seen, and gone afterwards."""
+    """Whatever a test writes by a relative path is seen, and gone afterwards; so are variables that a run sets."""
     monkeypatch.chdir(tmp_path)
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)
 def _without_charts(request, monkeypatch):
     """Drawing is half of a toy run's time; tests of what is drawn, and the runs made once, draw."""
-    if request.node.path.stem not in ("test_report", "test_security", "test_docs"):
+    from grpo.runs import charts
+
+    if request.node.path.stem not in ("test_report", "test_security"):
         monkeypatch.setattr(charts, "image", lambda *_, **__: "")
         monkeypatch.setattr(charts, "draw_curves", lambda *_: None)
 

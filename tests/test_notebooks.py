@@ -29,7 +29,7 @@ def displayed(tmp_path, monkeypatch):
 
 
 def execute(cells):
-    """Run cells as a notebook does, quick; the names they define, and the values that it would show."""
+    """Run cells as a notebook does, quick; the values that it would show."""
     names, shown = {}, []
     for cell in cells:
         tags, text = cell["metadata"].get("tags", []), "".join(cell["source"])
@@ -47,7 +47,7 @@ def execute(cells):
             names["QUICK"] = QUICK
         if last:
             shown.append(eval(compile(ast.Expression(last.value), "a cell", "eval"), names))
-    return names, shown
+    return shown
 
 
 def test_no_output_is_stored():
@@ -56,11 +56,10 @@ def test_no_output_is_stored():
 
 @pytest.mark.slow
 def test_every_cell_runs_on_a_cpu(displayed, capsys):
-    names, shown = execute(CODE)
+    shown = execute(CODE)
     statuses = [value for value in shown if isinstance(value, int)]
-    assert statuses == [0, 0, 0], capsys.readouterr().err  # a run, a question, a run on other data
-    assert names["my_reward"].concise(["short"], limit=4) == [0.0] and [0.5, 0.0] in shown
-    records = [json.loads(Path(f"outputs/{name}/run.json").read_text()) for name in ("notebook", "notebook-own")]
-    assert [record["status"] for record in records] == ["finished", "finished"]
-    assert records[1]["settings"]["reward_funcs"][-1] == "my_reward.concise"
-    assert len(displayed) == 2 and all("srcdoc=" in page and "GRPO run report" in page for page in displayed)
+    assert statuses == [0, 0], capsys.readouterr().err  # a run and a question
+    assert [0.5, 0.0, 0.0, 0.0] in shown  # the reward pays a short right answer, and no long, wrong or empty one
+    record = json.loads(Path("outputs/notebook/run.json").read_text())
+    assert record["status"] == "finished" and record["settings"]["reward_funcs"][-1] == "my_reward.concise"
+    assert len(displayed) == 1 and "srcdoc=" in displayed[0] and "GRPO run report" in displayed[0]

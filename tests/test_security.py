@@ -1,17 +1,19 @@
-"""What SECURITY.md promises: whose code is run, where secrets end, and that text stays text."""
+"""What SECURITY.md promises: whose code is run, where secrets end, and that text stays text.
 
-import ast
+That no line of ours evaluates or unpickles is ruff's to see (S in pyproject.toml).
+"""
+
 import json
 import pickle
 import re
 import shutil
-import time
+import uuid
 from pathlib import Path
 
 import pytest
 import torch
 from helpers_report import Page, write_run
-from helpers_runs import DEMO, ROOT
+from helpers_runs import DEMO
 
 import rewards
 import train_grpo
@@ -91,7 +93,7 @@ def test_pickles_beside_a_model_are_not_opened(copy_model, tiny_run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "raw"), [("optimizer.pt", False), ("optimizer.pt", True), ("rng_state.pth", False)])
+@pytest.mark.parametrize(("name", "raw"), [("optimizer.pt", True), ("rng_state.pth", False)])
 def test_a_checkpoint_runs_no_code_at_a_resume(name, raw, tiny_run, learned, capfd):
     run = learned.copy()
     shutil.rmtree(run / "checkpoint-2")
@@ -109,32 +111,6 @@ def test_an_adapter_that_holds_code_is_refused(learned_adapter, tiny_run):
     assert tool(["merge", "adapter"]) == 2 and tool(["ask", "adapter", "What is 2 + 2?"]) == 2
     assert train_grpo.main(tiny_run(model_name_or_path="adapter")) == 2
     assert not RAN.exists()
-
-
-# --- What the source calls
-
-SOURCES = [ROOT / "train_grpo.py", ROOT / "rewards.py"]
-SOURCES += [path for name in ("grpo", "benchmarks", "assets") for path in (ROOT / name).rglob("*.py")]
-FORBIDDEN = {
-    "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "joblib.load", "os.system", "os.popen",
-    "yaml.load", "yaml.unsafe_load", "pandas.read_pickle", "pd.read_pickle", "torch.hub.load",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_no_source_unpickles_evaluates_or_trusts(path):
-    """transformers asks at a terminal whether to trust a model's code, unless the caller decides."""
-    text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call):
-            name, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
-            place = f"line {node.lineno}: {name}"
-            assert name not in FORBIDDEN, place
-            assert name != "torch.load" or keywords.get("weights_only") == "True", place
-            assert not name.startswith("subprocess.") or "shell" not in keywords, place
-            assert "True" not in (keywords.get("allow_pickle"), keywords.get("trust_remote_code")), place
-            if re.fullmatch(r"Auto\w+\.from_pretrained", name) and path.is_relative_to(ROOT / "grpo"):
-                assert "trust_remote_code" in keywords or (None in keywords and "trust_remote_code" in text), place
 
 
 # --- A model's own code
@@ -156,7 +132,7 @@ def model_with_code(copy_model):
 
     config = AutoConfig.from_pretrained(DEMO / "model")
     # a name of its own: transformers keeps the modules that it has imported
-    model = copy_model(f"theirs{time.time_ns()}")
+    model = copy_model(f"theirs{uuid.uuid4().hex}")
     (architecture,) = config.architectures
     names = {"config": type(config).__name__, "model": architecture}
     (model / "code.py").write_text(CODE.format(ran=str(RAN.absolute()), **names))
@@ -201,15 +177,6 @@ def test_data_are_read_without_the_code_beside_them(tiny_run):
     plant("rows.pkl", raw=True)
     assert train_grpo.main(tiny_run(dataset_name="rows.pkl", dry_run="true")) == 2
     assert not RAN.exists()
-
-
-def test_a_models_configuration_asks_for_no_kernel(tiny_run, copy_model, capfd):
-    """Compiled code from the Hub: settings alone may name one."""
-    model = copy_model()
-    written = json.loads((model / "config.json").read_text()) | {"_attn_implementation": "someone/attention"}
-    (model / "config.json").write_text(json.dumps(written))
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model))) == 2
-    assert "'someone/attention'" in one_error(capfd)
 
 
 # --- Secrets: settings hold none (tests/config/test_configure.py), and the environment's reach no file

@@ -87,7 +87,7 @@ class Parser(TrlParser):
             if key not in self.settings:
                 raise UserError(f"{key}: no such setting (in {where}){self.meant(str(key))}")
             if value is None and key in self.needed:
-                raise UserError(f"{key}: a value is needed (in {where})")
+                raise UserError(f"{key}: it needs a value (in {where})")
         self.set_defaults_with_config(**{key: self._default(key, value) for key, value in values.items()})
 
     def _default(self, key: str, value: Any) -> Any:
@@ -96,16 +96,16 @@ class Parser(TrlParser):
         if action.nargs == "+" and value is not None:
             items = value if isinstance(value, list) else [value]
             if key not in MAPPINGS and any(isinstance(item, dict) for item in items):
-                raise UserError(f"{key}: names are needed, not the mapping {value}")
+                raise UserError(f"{key}: use names, not the mapping {value}")
             kind: Any = action.type
             try:
                 return [item if isinstance(item, dict) else kind(str(item)) for item in items]
             except ValueError as error:
                 raise UserError(f"{key}: {error}") from None
         if isinstance(value, list):
-            raise UserError(f"{key}: one value is needed, not the list {value}")
+            raise UserError(f"{key}: use one value, not the list {value}")
         if isinstance(value, dict) and key not in MAPPINGS:
-            raise UserError(f"{key}: one value is needed, not the mapping {value}")
+            raise UserError(f"{key}: use one value, not the mapping {value}")
         if value is False and action.choices:  # YAML reads a bare `no` as false
             return "no"
         return str(value) if isinstance(value, int | float) else value
@@ -145,7 +145,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
         settings |= {key: own.get(key) for key in OF_THE_DATA if key not in typed}
     dropped = below["eval_dataset_name"] or inline["eval_dataset_name"]
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
-        finding = f"{dropped} is ignored, since your data replaces its own: held-out questions come from yours"
+        finding = f"{dropped} is ignored: your data replaces the training data, and held-out questions come from yours"
         notes.append(Check("ok", "eval_dataset_name", finding))
     return Read(settings, inline, set(recipe), typed, notes, functions, recipe_data)
 
@@ -158,7 +158,7 @@ def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"{flag}: no such flag{parser.meant(key)}")
     if unknown:
         recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
-        raise UserError(f"{unknown[0]!r} follows no flag that takes it; write settings as --flag value{recipe}")
+        raise UserError(f"{unknown[0]!r} follows no flag; write settings as --flag value{recipe}")
     settings = {key: getattr(namespace, key) for key in parser.settings}
     for key in DATA_SETS:
         if settings[key] and len(settings[key]) == 1:  # one is a text
@@ -185,7 +185,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not isinstance(recipe, dict):
         raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
     if recipe.get("stages") and "reward_funcs" in recipe:
-        raise UserError(f"reward_funcs: {name} contains stages, too, which have their own; drop one of them")
+        raise UserError(f"reward_funcs: {name} also has stages, which name their own rewards; drop one of them")
     if path.parent == RECIPES:  # its files are found from any directory
         for key in ("model_name_or_path", *DATA_SETS):
             given = recipe.get(key)
@@ -195,7 +195,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Config:
-    """The configuration of this run on this machine; writes nothing.
+    """Resolve the configuration of this run on this machine; write nothing.
 
     Args:
         dataset: rows in memory, which replace `dataset_name`.
@@ -206,7 +206,7 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
     settings, inline, recipe, typed, notes, functions, recipe_data = read(hyperparameters, argv)
     if dataset is not None:
         if "dataset_name" in typed:
-            raise UserError("dataset_name: `dataset`, the rows in memory, replaces it; drop one of them")
+            raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
     stages = weighting.read_stages(settings["stages"] or [])
     if stages:

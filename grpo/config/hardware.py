@@ -51,17 +51,16 @@ def choose_gpu(settings: dict[str, Any], argv: Sequence[str]) -> None:
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         launch = f"torchrun --nproc_per_node={count} {command_line(list(argv))}"  # to copy: no table may break it
-        print(f"note: {count} GPUs are visible, one is used; for all: {launch}")
+        print(f"note: {count} GPUs are visible, one is used; to use all: {launch}")
 
 
 def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[Check]:
-    """Hold the settings against this machine, adjust them in place, and return one line for each adjustment.
+    """Adjust the settings to this machine, in place, and return one line for each adjustment.
 
     Args:
         settings: every setting by name.
-        typed: the names of those that the command line itself gives; what contradicts use_cpu is refused there, not
-            adjusted.
-        chosen: the names of those that the command line or the recipe gives.
+        typed: settings that the command line names; one that contradicts use_cpu is refused, not adjusted.
+        chosen: settings that the command line or the recipe names.
     """
     if settings["use_unsloth"]:
         _check_unsloth(settings)
@@ -125,7 +124,7 @@ def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[Check]:
 
 
 def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[Check]:
-    """Let vLLM sample where `use_vllm` is unset, it is installed and nothing is against it; one line says so."""
+    """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out; one line says so."""
     if settings["eval_only"]:
         return []
     found, notes = is_vllm_available(), list[Check]()
@@ -136,7 +135,7 @@ def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[Check]:
         against += [key for key in SHARDED if os.environ.get(key) == "true"]
         settings["use_vllm"] = not against
         share = f"{settings['vllm_gpu_memory_utilization']:.0%} of the GPU's memory"
-        back = ", which training gets back in between" if settings["vllm_enable_sleep_mode"] else ""
+        back = ", which training gets back between rollouts" if settings["vllm_enable_sleep_mode"] else ""
         finding = f"vLLM samples, in {share}{back}"
         if against:
             finding = f"vLLM is installed, but does not sample, because {against[0]} is set"
@@ -163,6 +162,6 @@ def _about_rounding(settings: dict[str, Any]) -> list[Check]:
     kept = settings["dtype"] != "bfloat16" or (settings["use_peft"] and not quantized)
     if kept or not settings["optim"].startswith("adamw") or settings["eval_only"]:
         return []
-    finding = f"{settings['optim']} loses most of its updates to rounding on bfloat16 weights: 94 to 99 % at 5e-6, by "
-    finding += "the size of the weights (dtype float32 keeps them)"
+    finding = f"{settings['optim']} loses 94 to 99 % of its updates to rounding on bfloat16 weights (at 5e-6); "
+    finding += "dtype float32 keeps them all"
     return [Check("ok", "optim", finding)]

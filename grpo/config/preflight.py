@@ -1,4 +1,4 @@
-"""Everything that can be known to be wrong before the first step, as a table of checks; loads no weights."""
+"""Preflight: check data, rewards, model and machine before the first step, and print a table; loads no weights."""
 
 import math
 import re
@@ -102,7 +102,7 @@ def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
     yield warn_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
     opened = re.search(r"<\w+>\s*$", prompt)
     if opened and not data.prompt_format.prefill:
-        finding = f"prompts end in {opened[0]!r}, which is no part of this format's completions"
+        finding = f"prompts end in {opened[0]!r}, which is not part of this format's completions"
         remedy = "no completion can have the format: use --prompt_format think, or a completion_template with that tag"
         yield Check("warning", "prefilled", finding, remedy)
 
@@ -169,7 +169,7 @@ def about_model(
     if not config.script.eval_only:
         yield from about_rate(config, shape)
     if largest_id >= shape.vocabulary > 0:
-        finding = f"the tokenizer gives token {largest_id}, the model knows {shape.vocabulary}"
+        finding = f"the tokenizer has token {largest_id}, but the model knows only {shape.vocabulary} tokens"
         yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
     longest = max(data.lengths)
     if not config.script.eval_only:
@@ -211,13 +211,13 @@ def about_memory(config: Config, data: Data, shape: memory.Shape, longest: int, 
     """Check that a training step, a rollout and an evaluation fit in memory."""
     training = config.training
     if not shape.layers:
-        finding = "this kind of model does not say its layers' sizes"
+        finding = "the model's config.json does not give the sizes of its layers"
         return Check("warning", "memory", finding, "watch the first step")
     free, total, where = _free_memory(training.device)
     per_device = config.geometry.rollout // config.geometry.world_size
     answers = min(training.per_device_eval_batch_size, len(data.held_out))
     parts = memory.memory(shape, training, config.model, per_device, longest, pack_tokens, total, answers)
-    finding = f"at least about {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
+    finding = f"at least {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
     finding += ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
     return warn_if(sum(parts.values()) > free, "memory", finding, remedy)
@@ -257,9 +257,7 @@ def about_load() -> Iterator[Check]:
     """A note where other work leaves less than one core to a run on the CPU."""
     load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     if load > max(cores - 1, 1):
-        finding = (
-            f"load {load:.1f} in the last minute on {counted(cores, 'core')}: beside other work steps take longer"
-        )
+        finding = f"load {load:.1f} in the last minute on {counted(cores, 'core')}: other programs make steps slower"
         yield Check("ok", "load", finding)
 
 

@@ -1,6 +1,6 @@
-"""Refuse, before anything is loaded, values that fail late or silently, and batches that hold no whole groups.
+"""Refuse values that would fail late or silently, and batches without whole groups, before anything is loaded.
 
-What TRL, transformers and PEFT themselves refuse at once, in a readable line, is left to them.
+TRL, transformers and PEFT refuse other values themselves, at once and in a readable line.
 """
 
 import math
@@ -40,10 +40,10 @@ REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant"
 
 
 def check(settings: Mapping[str, Any], typed: set[str]) -> None:
-    """UserError for the first setting that no run can have.
+    """Raise UserError for the first setting that cannot work.
 
     Args:
-        typed: the settings that the command line itself gives, which must have an effect.
+        typed: settings that the command line names, which must have an effect.
     """
     for label, in_range, keys in RANGES:
         for key in keys.split():

@@ -1,4 +1,4 @@
-"""Preflight's table: one check a line, and what an error among them does."""
+"""The checks of preflight's table, and the error that stops a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def warn_if(bad: Any, name: str, finding: str, remedy: str, status: str = "warni
 
 
 def stop_at_errors(checks: Sequence[Check]) -> None:
-    """UserError for the first check that failed, with how many more there are."""
+    """Raise UserError for the first check that failed, with the number of others."""
     errors = [check for check in checks if check.status == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more, see the table)" if len(errors) > 1 else ""

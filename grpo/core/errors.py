@@ -23,9 +23,9 @@ HEAD_START = 10  # seconds for the first process to name a mistake: torchrun end
 
 
 class UserError(Exception):
-    """A mistake of the user's, in one readable line that names the value and the remedy (exit status 2).
+    """A user's mistake: one readable line that names the value and the fix (exit status 2).
 
-    It may quote what a user, a file or a library has said: what steers a terminal is escaped.
+    It may quote a user, a file or a library; characters that steer a terminal are escaped.
     """
 
     def __init__(self, message: str) -> None:
@@ -57,7 +57,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def run_main(run: Callable[[], int]) -> int:
-    """Run it and return its status; the user's mistakes become one line and status 2, Ctrl-C one and 130."""
+    """Run a command and return its status: a user's mistake is one line and status 2, Ctrl-C one line and 130."""
     try:
         status = run()
         end_process_group()
@@ -107,7 +107,7 @@ LIBRARIES = (Path(__file__).resolve().parents[1], *map(sysconfig.get_path, ("std
 
 @contextlib.contextmanager
 def one_line(before: str = "", after: str = "", kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
-    """Exceptions of these kinds are UserErrors: what the library says, between two texts.
+    """Turn exceptions of these kinds into UserErrors: the library's message, between two texts.
 
     Out of memory passes through: `Run` explains it.
     """

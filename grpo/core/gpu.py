@@ -1,4 +1,4 @@
-"""Switches of torch that hold for all that this process computes on a GPU."""
+"""torch's switches for everything that this process computes on a GPU."""
 
 import torch
 

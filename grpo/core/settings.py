@@ -56,34 +56,34 @@ class ScriptArguments:
     eval_split: str = _setting("Split of held-out questions; cut from training rows if there is none.")
     question_column: str = _setting("The column of questions, as text or lists of messages.")
     answer_column: str = _setting(
-        "The column of gold answers: marked in all rows alike, as `... #### 72`, \\boxed{72}, `Answer: 72` or "
+        "The column of gold answers, marked the same way in all rows: `... #### 72`, \\boxed{72}, `Answer: 72` or "
         "<answer>72</answer>, or 72 alone, as text or a number."
     )
-    num_shots: int = _setting("Worked examples before each question (0 ... 3, or of `exemplars`).")
+    num_shots: int = _setting("Worked examples before each question: 0 to 3, or to the number of `exemplars`.")
     prompt_format: str = _setting("How questions are asked and answered: xml or think.")
     reward_funcs: list[str] = _setting(
         "Names from rewards.REWARD_FUNCS, functions in HYPERPARAMETERS, or my_file.my_function."
     )
-    packed: bool = _setting("The training step without padding: the same gradient in less time; false: TRL's own.")
+    packed: bool = _setting("Train without padding: the same gradient in less time; false: TRL's own step.")
     dataset_config: str | None = _setting("Configuration of a Hub dataset; or write openai/gsm8k:main.", None)
     eval_dataset_name: list[str] | str | None = _setting(
         "Where the held-out questions come from; unset: from dataset_name.", None
     )
-    max_samples: int | None = _setting("Training rows, at most.", None)
+    max_samples: int | None = _setting("Use at most so many rows of the training split.", None)
     eval_samples: int | None = _setting("Held-out questions, at most; 0: no evaluation.", None)
     eval_num_samples: int = _setting(
-        "Above 1: also sample each held-out question this often, for maj@k and pass@k.", 1
+        "Above 1: also sample so many answers to each held-out question, for maj@k and pass@k.", 1
     )
-    eval_every: int | None = _setting("Also evaluate every so many optimizer steps.", None)
-    max_prompt_length: int | None = _setting("Tokens; longer training prompts are dropped, never cut.", None)
+    eval_every: int | None = _setting("Also evaluate after every so many optimizer steps.", None)
+    max_prompt_length: int | None = _setting("In tokens; longer training prompts are dropped, never cut.", None)
     # Prompt
     exemplars: list[dict[str, Any]] | None = _setting(
-        "Replace EXEMPLARS: for each a mapping (JSON) of question, reasoning, answer.", None
+        "Replace EXEMPLARS: one mapping (JSON) for each, with question, reasoning, answer.", None
     )
     system_prompt: str | None = _setting("Replaces the prompt format's system prompt.", None)
     question_template: str | None = _setting("Replaces the prompt format's question; contains {question}.", None)
     completion_template: str | None = _setting(
-        "Replaces its perfect completion; contains {reasoning} and {answer}.", None
+        "Replaces the prompt format's perfect completion; contains {reasoning} and {answer}.", None
     )
     answer_pattern: str = _setting(
         "Where a completion has its answer: xml (<answer>), boxed (\\boxed{...}), hash (####), final (Answer: ...), "
@@ -98,14 +98,14 @@ class ScriptArguments:
         'Parameters of rewards: {"length_reward_func": {"low": 50}}.', None
     )
     judge: str | None = _setting(
-        "What is right: my_file.my_function(text, row) -> bool; unset: rewards.is_right.", None
+        "Decides what is right: my_file.my_function(text, row) -> bool; unset: rewards.is_right.", None
     )
     allow_custom_rewards: bool = _setting("Let reward_funcs and judge run functions in your own files.", False)
     max_faulty_rewards: float = _setting(
         "Share of a rollout's completions on which rewards may fail; above it the run ends (status 3).", 0.1
     )
     stages: list[dict[str, Any]] | None = _setting(
-        "Stages of training: for each a mapping (JSON) of name, reward_funcs, reward_weights, max_steps.", None
+        "Stages of training: one mapping (JSON) for each, with name, reward_funcs, reward_weights, max_steps.", None
     )
     adaptive_rewards: list[str] | None = _setting(
         "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
@@ -115,7 +115,7 @@ class ScriptArguments:
     adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)
     # The training step
     pack_tokens: int | None = _setting(
-        "Tokens a training step computes at once, at most; unset: 8192 with FlashAttention 2, else 2048.", None
+        "Most tokens that a training step computes at once; unset: 8192 with FlashAttention 2, else 2048.", None
     )
     # The run
     stop_on_alarm: bool = _setting("End at the first alarm, with a checkpoint (status 3).", False)
@@ -193,7 +193,7 @@ class Stage:
 
 @dataclass
 class Config:
-    """The one resolved configuration that trainer, names, tracker and report are fed from."""
+    """The resolved configuration: trainer, names, tracker and report all read this one."""
 
     script: ScriptArguments
     training: "GRPOConfig"
@@ -223,7 +223,7 @@ class Config:
 
     @property
     def completion_limit(self) -> int:
-        """Tokens of a completion at most."""
+        """The longest completion, in tokens."""
         return self.training.max_completion_length or 0
 
     @property
@@ -239,6 +239,6 @@ class Config:
         return {**own, "attn_implementation": self.model.attn_implementation}
 
     def settings(self) -> dict[str, Any]:
-        """All of them, flat; TRL masks its tokens."""
+        """Every setting by its name; TRL masks its tokens."""
         ours = {**dataclasses.asdict(self.script), **dataclasses.asdict(self.model)}
         return {**ours, **self.training.to_dict()}

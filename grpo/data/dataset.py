@@ -102,7 +102,7 @@ def load_data(
     """
     script, seed = config.script, config.training.seed
     if script.num_shots > len(exemplars):
-        raise UserError(f"num_shots: {script.num_shots} is more than there are exemplars; use 0 to {len(exemplars)}")
+        raise UserError(f"num_shots: {script.num_shots} is more than the exemplars; use 0 to {len(exemplars)}")
     shots = exemplars[: script.num_shots]
 
     # Read
@@ -157,8 +157,8 @@ def load_data(
 def read(config: Config, rows: pd.DataFrame | Dataset | None) -> tuple[dict[str, Dataset], dict[str, Dataset]]:
     """The tables to train on and to evaluate with, by the names of their data sets.
 
-    There are none to evaluate with where held-out questions are to be cut out of the training rows, and none to train
-    on in an evaluation alone that has others.
+    The second is empty if held-out questions are to be cut off the training rows. The first is empty if the run only
+    evaluates, with questions of another data set.
     """
     script = config.script
     names, eval_names = as_list(script.dataset_name), as_list(script.eval_dataset_name)
@@ -347,7 +347,7 @@ def _asked(prompt: Prompt) -> str:
 
 
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
-    """Training rows that ask nothing that is held out, and how many were dropped; conversations count as a whole."""
+    """The training rows whose question is not held out, and how many were dropped; a conversation is one question."""
     taken = set(map(_asked, held_out["prompt"]))
     kept = [index for index, prompt in enumerate(rows["prompt"]) if _asked(prompt) not in taken]
     if not kept:

@@ -1,6 +1,6 @@
 """Prompt formats: how a question is asked, and how a perfect completion of it is written.
 
-A chat model gets messages, a model without a chat template the same as one text. Gold reasoning never is in a prompt.
+A chat model gets messages, a model without a chat template the same as one text. A prompt never holds gold reasoning.
 """
 
 import dataclasses

@@ -250,7 +250,7 @@ def main(argv: list[str]) -> int:
         "--allow_custom_rewards",
         choices=("true", "false"),
         default="false",
-        help="true runs the files of your own that reward_funcs and judge name, there and in the run's record",
+        help="true runs code in your own files, which reward_funcs or the run's record name",
     )
     given = parser.parse_args(argv)
     file = file_of(given.path)

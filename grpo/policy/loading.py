@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is depreca
 
 
 def loads(name: str, where: str = "model_name_or_path") -> contextlib.AbstractContextManager[None]:
-    """Read a model's files in this context: whatever is wrong with them is one line."""
+    """A context in which a model's files are read: any fault of theirs becomes one line."""
     remedy = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
     return one_line(f"{where}: {name!r} does not load (", f"); {remedy}")
 
@@ -65,7 +65,7 @@ def read_model_config(name: str, **source: Any) -> PretrainedConfig:
     if "/" in kernel:  # transformers would look for it, whatever attn_implementation the settings ask for
         raise UserError(
             f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {kernel!r}, a binary to "
-            "be downloaded; take _attn_implementation out of it"
+            "be downloaded; remove _attn_implementation from it"
         )
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
         raise UserError(f"model_name_or_path: {name!r} is a masked LM ({config.model_type}); GRPO needs a causal LM")

@@ -1,7 +1,7 @@
 """Sample completions in one batch that shrinks: equal prompts are read once, rows that end leave.
 
 `model.generate` computes every row until the longest completion ends. Here greedy completions are the same and samples
-have the same distribution (tests/policy/test_sampling.py), for a part of the work (benchmarks/bench_generation.py).
+have the same distribution (tests/policy/test_sampling.py), for a part of the work (benchmarks/speed.py).
 Rollouts, evaluations and questions to a saved run are all sampled here, on every device; vLLM, which is faster on a
 GPU, is TRL's own switch `use_vllm`.
 """
@@ -184,7 +184,7 @@ def complete_by_generate(
     max_new_tokens: int,
     sampling: Sampling | None = None,
 ) -> list[list[int]]:
-    """The same by `model.generate`, where there is a `reason_against` `complete`."""
+    """Complete by `model.generate`, if there is a `reason_against` sampling here."""
     drawn = sampling or Sampling(top_k=50)  # the defaults of what greedy decoding ignores
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,

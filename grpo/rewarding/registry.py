@@ -100,7 +100,7 @@ def choose(
     chosen: Rewards = {}
     unused = dict(args)
     if not names:
-        raise UserError(f"reward_funcs: there is none; use some of {', '.join(known)}")
+        raise UserError(f"reward_funcs: the list is empty; use some of {', '.join(known)}")
     for name in names:
         if name in TRLS:
             reward = _of_trl(name, unused.pop(name, {}), follow)

@@ -70,7 +70,7 @@ class Run:
 
     @property
     def exit_status(self) -> int:
-        """The first process' tells all of them: torchrun ends the others where one fails."""
+        """The first process' exit status, for all of them: torchrun ends the others if one fails."""
         return self.status if is_first_process() else 0
 
     def begin(self, **facts: Any) -> None:

@@ -182,7 +182,7 @@ class Watch(TrainerCallback):
             return
         append_line(self.path, {"step": state.global_step, "name": name, "message": message, "remedy": remedy})
         title = f"[bold red]alarm at step {state.global_step}: {name}[/bold red]"
-        text = f"{escape(message[0].upper() + message[1:])}.\n[bold]Remedy[/bold]: {escape(remedy)}."
+        text = f"{escape(message[0].upper() + message[1:])}.\n[bold]Fix[/bold]: {escape(remedy)}."
         show(Panel(text, title=title, title_align="left", border_style="red"))
 
 

@@ -15,7 +15,7 @@ LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient,
 SMALL = 2**20  # numbers of a weight whose gradient is compared
 # The mean difference of log-probabilities that packs may make, as a share of what other prompts make; and that of the
 # gradient, as a share of its norm: in float32, and with rounding. In float32 rounding makes 1e-7 to 1e-5 of it, and
-# learned positions that are off by one 5e-3 (benchmarks/bench_exactness.py)
+# learned positions that are off by one 5e-3 (benchmarks/exactness.py)
 LIMIT, LIMIT_ROUNDED = 1e-4, 0.1
 LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
 ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new that prompts change little
@@ -30,9 +30,9 @@ def reason_against_packing(trainer: Any) -> str | None:
     if base.config._attn_implementation != "sdpa":
         return f"the model's attention is {base.config._attn_implementation}, and packs need sdpa"
     if "position_ids" not in inspect.signature(type(base).forward).parameters or not has_plain_cache(base):
-        return f"{type(base).__name__} has layers that do not know where a completion begins"
+        return f"{type(base).__name__} has layers that cannot tell where a completion begins in a pack"
     if isinstance(trainer.processing_class, ProcessorMixin) or trainer.tools or trainer.rollout_func is not None:
-        return "the model takes images, or tools or a rollout_func are used"
+        return "images, tools or a rollout_func are used"
     if any(
         each.is_prompt_learning or getattr(each, "alora_invocation_tokens", None) or each.peft_type == "LILY"
         for each in adapters

@@ -16,7 +16,7 @@ from grpo.training.trainer import LeanGRPOTrainer
 class StopAtRolloutEnd(TrainerCallback):
     """Ends training at a rollout's end, on all processes at the same step, once the run is asked to end.
 
-    To be the last of a trainer's callbacks, so that it sees what the others have asked for.
+    Add it as the last callback, so that it sees the requests of the others.
     """
 
     def __init__(self, trainer: LeanGRPOTrainer, run: Run) -> None:

@@ -1,8 +1,7 @@
-"""A user's mistakes: one line with the value and the fix, status 2, nothing written.
+"""A user's mistake is one line with the value, status 2, and nothing is written.
 
-A case each of what a module finds; the module's own tests have the others.
-`MISTAKES` run through `main` in process and must be found before weights are loaded, save where a case says so, so that
-`--dry_run` finds them too. `ODD` is input that only looks wrong, and must be read rightly.
+`MISTAKES` are those that people make, run through `main` in process. They are found before weights are loaded, so that
+`--dry_run` finds them, too, save where a case says otherwise.
 """
 
 # ruff: noqa: E501 - a case is a line
@@ -15,15 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
 from helpers_commands import command
-from helpers_runs import DEMO, ROOT, ROWS
+from helpers_runs import ROOT, ROWS
 from safetensors.torch import load_file, save_file
 
 import train_grpo
-from grpo.config import preflight
-
-Content = str | bytes | Callable[[Path], Any] | None  # None: a directory
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,7 @@ class Case:
     says: str = ""  # in the line: the key or the file (and its line)
     flags: dict[str, str | None] = field(default_factory=dict)
     words: tuple[str, ...] = ()  # flags that `flags` cannot say
-    files: dict[str, Content] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     model: Callable[[Path], Any] | None = None  # spoils the copy of the model that is given
 
     loads: bool = False  # only the weights themselves show it
@@ -58,11 +53,6 @@ def own_reward(module, code, says):
     return Case(says, words=words, files={f"{module}.py": code})
 
 
-def put(name, content):
-    """A change of a directory: this file with this content."""
-    return lambda place: (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
 def cut(name):
     return lambda place: (place / name).write_bytes((place / name).read_bytes()[:9000])
 
@@ -75,114 +65,63 @@ def config(**changed):
     return change
 
 
-def weights(change):
-    """A change of the model's tensors."""
-
-    def rewrite(place):
-        tensors = change(load_file(place / "model.safetensors"))
-        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
-
-    return rewrite
+def not_finite(place):
+    tensors = {name: tensor * float("nan") for name, tensor in load_file(place / "model.safetensors").items()}
+    save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
 
 
-def adapter(weights=None, **changed):
+def adapter_of_nothing(place):
     """The model's directory as that of an adapter."""
-
-    def change(place):
-        (place / "model.safetensors").unlink()
-        record = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj"]}
-        record |= {"base_model_name_or_path": str(DEMO / "model"), **changed}
-        (place / "adapter_config.json").write_text(json.dumps(record))
-        if weights is not None:
-            (place / "adapter_model.safetensors").write_bytes(weights)
-
-    return change
-
-
-def sharded(place):
-    names = list(load_file(place / "model.safetensors"))
-    (place / "model.safetensors").rename(place / "model-00001-of-00002.safetensors")
-    where = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(names)}
-    (place / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
-
-
-def saved(*spoils):
-    """A directory that save_to_disk wrote, and what is then done to it."""
-
-    def write(place):
-        DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:5])).save_to_disk(place)
-        for spoil in spoils:
-            spoil(place)
-
-    return write
+    (place / "model.safetensors").rename(place / "adapter_model.safetensors")
+    record = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "/no/model"}
+    (place / "adapter_config.json").write_text(json.dumps(record))
 
 
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
 
 FILES = {
-    "missing evaluation file": Case("eval_dataset_name: 'gone.csv'", {"eval_dataset_name": "gone.csv"}),
     "wrong columns": data(lines([{"text": "a", "label": 1}]), "question_column:"),
     "wrong answer column": Case("answer_column:", {"answer_column": "gold"}),
-    "CSV without a header": data("What is 1?,1\nWhat is 2?,2\n", "question_column:", name="given.csv"),
-    "one row": data(ROW, "dataset: 1 row"),
+    "one row": data(ROW, "dataset:"),
     "prompts all too long": Case("max_prompt_length:", {"max_prompt_length": "5"}),
-    "broken line": data(ROW + '{"question', "'given.jsonl' cannot be read: line 2"),
-    "no rows": data("", "'given.jsonl' holds no rows"),
-    "no gold answers": data(lines([{"question": row["question"]} for row in ROWS]), "answer_column: training data 'given.jsonl' has no column 'answer'"),
+    "broken line": data(ROW + '{"question', "line 2"),
+    "no rows": data("", "'given.jsonl'"),
+    "no gold answers": data(lines([{"question": row["question"]} for row in ROWS]), "answer_column:"),
     "split missing": Case("dataset_split:", {"dataset_split": "validation"}),
 }  # fmt: skip
 
 RECIPES = {
     "missing": Case("config:", {"config": "gone.yaml"}),
-    "tabs": recipe("beta: 0.1\n\tseed: 3\n", "config:"),
     "Python object": recipe("beta: !!python/object/apply:os.system ['touch written']\n", "config:"),
     "unknown key": recipe("lerning_rate: 1", "lerning_rate:"),
-    "value missing": recipe("learning_rate:", "learning_rate:"),
-    "word for a switch": recipe("bf16: perhaps", "bf16:"),
-}  # fmt: skip
-
-OUT_OF_RANGE = {
-    f"{key} {value}": given(f"--{key}", value, says=f"{key}:")
-    for key, value in [
-        ("learning_rate", "abc"), ("num_generations", "1"), ("bf16", "maybe"), ("loss_type", "grop"),
-    ]
 }  # fmt: skip
 
 SETTINGS = {
-    "more shots than exemplars": given("--num_shots", "4", says="num_shots: 4 is more"),
+    "no number": given("--learning_rate", "abc", says="learning_rate:"),
+    "a group of one": given("--num_generations", "1", says="num_generations:"),
+    "more shots than exemplars": given("--num_shots", "4", says="num_shots:"),
     "unknown flag": given("--lerning_rate", "1", says="--lerning_rate:"),
-    "word without a flag": given("--report_to", "tensorboard", "wandb", says="'wandb' follows no flag"),
-    "flag without a value": given("--seed", says="seed:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),
-    "optimizer not installed": given("--optim", "galore_adamw", says="GaLore"),
-    "evaluation of broken groups": given("--eval_strategy", "steps", "--num_generations_eval", "3", says="global eval batch size"),
-    "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="model: the adapter"),
+    "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="model:"),
     "checkpoint missing": given("--resume_from_checkpoint", "gone", says="resume_from_checkpoint:"),
 }  # fmt: skip
 
 REWARDS = {
-    "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "do without correctness_reward_func"),
-    "own, without **kwargs": own_reward("bad_ask", "def f(completions): return []\n", "add **kwargs to its parameters"),
-    "own, asking for no column": own_reward("bad_ask", "def f(completions, solution, **kwargs): return []\n", "argument: 'solution'"),
-    "weights of others": given("--reward_weights", "1", says="reward_weights: 1 weights for 5 reward_funcs"),
-    "weights of nothing": given("--reward_weights", "0", "0", "0", "0", "0", says="reward_weights"),
-    "weights without end": given("--reward_weights", "1", "1", "1", "1", "nan", says="reward_weights: "),
-    "a number as reward_args": given("--reward_args", "5", says="reward_args: 5 is not a dictionary"),
-    "no rewards": recipe("reward_funcs: []\n", "reward_funcs: there is none"),
-    "a mapping of rewards": recipe("reward_funcs: {a: 1}\n", "reward_funcs: names are needed"),
+    "none": recipe("reward_funcs: []\n", "reward_funcs:"),
+    "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "correctness_reward_func"),
+    "own, without **kwargs": own_reward("bad_ask", "def f(completions): return []\n", "**kwargs"),
+    "weights of others": given("--reward_weights", "1", says="reward_weights:"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
 }  # fmt: skip
 
 MODELS = {
     "neither here nor on the Hub": Case("model_name_or_path:", {"model_name_or_path": "nobody/nothing"}),
-    "T5": Case("model:", model=put("config.json", '{"model_type": "t5", "num_layers": 1}')),
     "weights cut off": Case("model_name_or_path:", model=cut("model.safetensors"), loads=True),
-    "shard missing": Case("model_name_or_path:", model=sharded, loads=True),
-    "weights not finite": Case("model_name_or_path:", model=weights(lambda given: {key: value * float("nan") for key, value in given.items()}), loads=True),
+    "weights not finite": Case("model_name_or_path:", model=not_finite, loads=True),
     "no tokenizer": Case("model_name_or_path:", model=lambda place: [(place / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")]),
     "another model's tokenizer": Case("vocabulary:", model=config(vocab_size=300)),
-    "adapter without its model": Case("/no/model", model=adapter(b"", base_model_name_or_path="/no/model")),
+    "adapter without its model": Case("/no/model", model=adapter_of_nothing),
 }  # fmt: skip
 
 
@@ -191,7 +130,7 @@ DIRECTORIES = {
     "checkpoint that is none": Case("resume_from_checkpoint:", {"resume_from_checkpoint": "auto"}, files={"run/checkpoint-5/x": "precious"}),
 }  # fmt: skip
 
-TABLES = {"file": FILES, "recipe": RECIPES, "setting": OUT_OF_RANGE | SETTINGS, "reward": REWARDS}
+TABLES = {"file": FILES, "recipe": RECIPES, "setting": SETTINGS, "reward": REWARDS}
 TABLES |= {"model": MODELS, "directory": DIRECTORIES}
 MISTAKES = {f"{kind}: {name}": case for kind, table in TABLES.items() for name, case in table.items()}
 
@@ -212,12 +151,7 @@ def prepare(tiny_model, tiny_run):
         for name, content in (earlier | case.files).items():
             path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            if content is None:
-                path.mkdir()
-            elif callable(content):
-                content(path)
-            else:
-                path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            path.write_text(content)
         changed = dict(case.flags)
         if case.model:
             changed.setdefault("model_name_or_path", shutil.copytree(tiny_model, Path.cwd() / "model"))
@@ -241,9 +175,7 @@ def the_error(err):
 def test_a_mistake_is_one_line_and_changes_nothing(case, prepare, monkeypatch, capfd):
     argv = prepare(case)
     if not case.loads:
-        monkeypatch.setattr(
-            train_grpo, "load_model", lambda config: pytest.fail("nothing was found before the weights")
-        )
+        monkeypatch.setattr(train_grpo, "load_model", lambda config: pytest.fail("weights are loaded"))
     before = tree()
     assert train_grpo.main(argv) == 2
     assert case.says in (line := the_error(capfd.readouterr().err)), line
@@ -255,53 +187,12 @@ def test_a_mistake_of_a_command(prepare):
     case = MISTAKES["setting: unknown flag"]
     argv = prepare(case)
     before = tree()
-    done = command(ROOT / "train_grpo.py", argv, real=True)
+    done = command(ROOT / "train_grpo.py", argv)
     assert done.returncode == 2 and case.says in the_error(done.stderr)
     assert tree() == before
 
 
-# --- Odd, but fine
-
-
-@dataclass(frozen=True)
-class Read:
-    case: Case
-    rows: int  # that are trained on or held out
-    answers: dict[str, str] = field(default_factory=dict)  # by question
-    unusable: int = 0
-    shown: str = ""
-
-
-def fine(content, rows=40, name="given.jsonl", **expected):
-    return Read(data(content, "", name=name), rows, **expected)
-
-
-DROPPED = "dropped 9 rows without a question or a gold answer"
-ODD = {
-    "null answers": fine(lines([*ROWS, *[{"question": "a", "answer": None}] * 9]), unusable=9, shown=DROPPED),
-    "CSV with a byte-order mark, quotes and newlines": fine(b'\xef\xbb\xbfquestion,answer\r\n"What, ""then""\nis 1?","1,000"\r\n' + b"".join(b"q%d,%d\r\n" % (n, n) for n in range(39)), name="given.csv", answers={'What, "then"\nis 1?': "1000", "q7": "7"}),
-    "data with a test split": Read(Case(flags={"dataset_name": "given", "eval_samples": "3"}, files={"given": saved()}), 40, shown="dropped 3 training rows with a held-out question"),
-    "no chat template": Read(Case(model=lambda place: (place / "chat_template.jinja").unlink()), 40, shown="as plain text, 0 worked examples"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("read", ODD.values(), ids=ODD)
-def test_odd_input_is_read_and_drops_are_reported(read, prepare, monkeypatch, capfd):
-    argv, seen = prepare(read.case), []
-    check = preflight.check
-    monkeypatch.setattr(preflight, "check", lambda *given: seen.append(given) or check(*given))
-    before = tree()
+def test_a_model_without_a_chat_template_is_no_mistake(prepare, capfd):
+    argv = prepare(Case(model=lambda place: (place / "chat_template.jinja").unlink()))
     assert train_grpo.main([*argv, "--dry_run", "true"]) == 0
-    assert tree() == before
-    ((_, tokenizer, _, _, data, *_),) = seen
-    pairs = {
-        question: answer
-        for rows in (data.train, data.held_out)
-        for question, answer in zip(rows["question"], rows["answer"], strict=True)
-    }
-    assert len(data.train) + len(data.held_out) == len(pairs) == read.rows  # no question in both
-    assert data.unusable == read.unusable
-    assert {question: pairs[question] for question in read.answers} == read.answers
-    assert tokenizer.pad_token is not None and tokenizer.eos_token is not None
-    # a table's finding is broken into lines that its other columns are in between of
-    assert read.shown in " ".join(capfd.readouterr().out.split())
+    assert "as plain text" in " ".join(capfd.readouterr().out.split())

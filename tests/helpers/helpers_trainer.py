@@ -1,28 +1,25 @@
-"""Train stock GRPOTrainer and LeanGRPOTrainer on the same completions, and compare gradients and logs."""
+"""Small trainers on completions that follow from their prompts: stock's and ours, their gradients, their logs."""
 
 import random
+from collections import Counter
+from pathlib import Path
 
 import pytest
+import torch
 from datasets import Dataset
 from helpers_runs import ROWS
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from grpo.training.callbacks import SkipNonFiniteSteps, Watch
 from grpo.training.trainer import LeanGRPOTrainer
 
 LENGTH = 24
 TIMES = ("time/", "step_time", "train_", "total_flos")
+PROMPTS = [row["question"] + " x" * (n % 4) for n, row in enumerate(ROWS)]  # so that some are padded on the left
 
 
-class Gradients(TrainerCallback):
-    """Of all parameters, as they are when the optimizer takes them."""
-
-    def __init__(self):
-        self.steps = []
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        named = ((name, parameter.grad) for name, parameter in model.named_parameters())
-        self.steps.append({name: gradient.clone() for name, gradient in named if gradient is not None})
+# --- Rewards
 
 
 def some_groups_live(completion_ids, prompts, **kwargs):
@@ -41,41 +38,54 @@ def no_group_lives(completion_ids, **kwargs):
     return [0.0] * len(completion_ids)
 
 
-def rollouts(seed, lengths=None):
-    """Replaces sampling: completions of many lengths, some cut, the same ones for the same seed."""
-    chance = random.Random(seed)
+# --- Trainers
+
+
+def completions(lengths=None, log_probs=False):
+    """Replaces sampling: completions that follow from their prompt and how often it was asked, in any process.
+
+    Args:
+        lengths: of all of them; None: many lengths, some cut.
+        log_probs: whether an engine's are part of it, near those of a new model.
+    """
+    asked = Counter()
 
     def sample(prompt_ids, *args, **kwargs):
-        completions = []
-        for _ in prompt_ids:
-            length = min(LENGTH, max(1, int(chance.lognormvariate(1.8, 0.9)))) if lengths is None else lengths
-            completions.append([chance.randrange(5, 500) for _ in range(length)])
+        found = []
+        for prompt in map(tuple, prompt_ids):
+            asked[prompt] += 1
+            chance = random.Random(f"{prompt} {asked[prompt]}")
+            length = lengths or min(LENGTH, max(1, int(chance.lognormvariate(1.8, 0.9))))
+            found.append([chance.randrange(5, 500) for _ in range(length)])
             if 1 < length < LENGTH:
-                completions[-1][-1] = 2
-        return completions, None
+                found[-1][-1] = 2
+        chance = random.Random(0)
+        return found, [[chance.gauss(-6.2, 0.5) for _ in ids] for ids in found] if log_probs else None
 
     return sample
 
 
-def trained(
+def make_trainer(
     trainer_class,
     model,
-    tmp_path,
+    output,
     reward=some_groups_live,
     peft=None,
     lengths=None,
     own=None,
-    prompts=None,
+    prompts=PROMPTS,
     columns=None,
+    callbacks=(),
     **settings,
 ):
-    """A run of one rollout: (gradients of each optimizer step, log of each, trainer).
+    """A trainer of this class, of one step.
 
     Args:
-        lengths: of the completions; None: many; "sampled": TRL samples; a function replaces TRL's sampling.
+        model: a model, or its directory.
+        lengths: of the completions; None: many; "sampled": the trainer samples; a function replaces sampling.
         own: LeanGRPOTrainer's keyword arguments.
-        prompts: of the training data; None: 40 sums as plain text.
         columns: of the training data, besides the prompts.
+        settings: GRPOConfig's.
     """
     defaults = {
         "per_device_train_batch_size": 8,
@@ -95,44 +105,116 @@ def trained(
         "logging_steps": 1,
         "disable_tqdm": True,
     }
-    if isinstance(model, str):
+    if isinstance(model, str | Path):
         model = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
-    if settings.get("num_iterations", 1) > 1 or "steps_per_generation" in settings:
-        settings = {"max_steps": 4, **settings}
-    prompts = prompts or [row["question"] + " x" * (n % 4) for n, row in enumerate(ROWS)]
-    gradients = Gradients()
-    tokenizer_of = getattr(model, "tokenizer_of", model.name_or_path)
     trainer = trainer_class(
         model=model,
         reward_funcs=reward,
-        args=GRPOConfig(output_dir=str(tmp_path), **{**defaults, **settings}),
+        args=GRPOConfig(output_dir=str(output), **{**defaults, **settings}),
         train_dataset=Dataset.from_dict({"prompt": prompts, **(columns or {})}),
-        processing_class=AutoTokenizer.from_pretrained(tokenizer_of),
+        processing_class=AutoTokenizer.from_pretrained(getattr(model, "tokenizer_of", model.name_or_path)),
         peft_config=peft,
-        callbacks=[gradients],
+        callbacks=list(callbacks),
         **(own or {}),
     )
     if lengths != "sampled":
-        trainer._generate_single_turn = lengths if callable(lengths) else rollouts(3, lengths)
+        trainer._generate_single_turn = lengths if callable(lengths) else completions(lengths)
+    return trainer
+
+
+def watched(model, output, **settings):
+    """(trainer, its callback Watch): our trainer with the callbacks that raise alarms, on rows with gold answers.
+
+    `watch.asked` lists the steps at which skipped steps ask for the run's end.
+    """
+    settings = {"lengths": "sampled", "own": {"packed": False}, "max_completion_length": 6, **settings}
+    prompts = [[{"role": "user", "content": row["question"]}] for row in ROWS]
+    answers = {"answer": [row["answer"].split()[-1] for row in ROWS]}
+    trainer = make_trainer(LeanGRPOTrainer, model, output, prompts=prompts, columns=answers, **settings)
+    asked = []
+    skip = SkipNonFiniteSteps(trainer, lambda reason: asked.append(trainer.state.global_step + 1))
+    watch = Watch(trainer, Path(output), skip, lambda reason: None)
+    watch.asked = asked
+    trainer.add_callback(skip)
+    trainer.add_callback(watch)
+    return trainer, watch
+
+
+class Spoil(TrainerCallback):
+    """Makes the gradient of one micro-batch of these steps NaN, and lists the steps that changed nothing."""
+
+    def __init__(self, trainer, steps):
+        self.trainer, self.steps, self.before, self.unchanged = trainer, steps, None, []
+        self.plain, trainer.compute_loss = trainer.compute_loss, self.compute_loss
+        trainer.add_callback(self)
+
+    def compute_loss(self, *args, **kwargs):
+        loss = self.plain(*args, **kwargs)
+        if self.trainer.state.global_step + 1 not in self.steps or self.trainer.accelerator.sync_gradients:
+            return loss
+        return loss * float("nan")
+
+    def numbers(self):
+        """The weights, and what the optimizer keeps of them."""
+        kept = self.trainer.optimizer.state_dict()["state"].values()
+        tensors = [*self.trainer.model.state_dict().values(), *(value for each in kept for value in each.values())]
+        tensors = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]  # this process' part of FSDP's
+        return torch.cat([tensor.detach().flatten().float() for tensor in tensors])
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.before = self.numbers()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if torch.equal(self.before, self.numbers()):
+            self.unchanged.append(state.global_step)
+
+
+# --- Gradients
+
+
+class Gradients(TrainerCallback):
+    """Of all parameters, as they are when the optimizer takes them."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        self.steps.append({
+            name: gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient.clone()  # FSDP's
+            for name, gradient in found.items()
+        })  # fmt: skip
+
+
+def trained(trainer_class, model, output, **options):
+    """(gradients of each optimizer step, log of each, trainer) of a run with `make_trainer`'s arguments."""
+    if options.get("num_iterations", 1) > 1 or "steps_per_generation" in options:
+        options = {"max_steps": 4, **options}  # so that old log-probabilities matter
+    gradients = Gradients()
+    trainer = make_trainer(trainer_class, model, output, callbacks=[gradients], **options)
     trainer.train()
     return gradients.steps, trainer.state.log_history, trainer
 
 
 def largest_difference(stock, lean):
-    """Of all parameters and steps, relative to stock's norm."""
-    assert len(stock) == len(lean) > 0 and all(
-        one.keys() == other.keys() for one, other in zip(stock, lean, strict=True)
-    )
-    pairs = [(one[name], other[name]) for one, other in zip(stock, lean, strict=True) for name in one]
-    return max(((other - one).norm() / one.norm().clamp(min=1e-20)).item() for one, other in pairs)
+    """Of all parameters and steps, relative to stock's norm, at least to a thousandth of the whole gradient's.
+
+    A smaller one is made of rounding.
+    """
+    assert len(stock) == len(lean) > 0
+    found = []
+    for one, other in zip(stock, lean, strict=True):
+        assert one.keys() == other.keys()
+        floor = 1e-3 * torch.stack([gradient.norm() for gradient in one.values()]).norm().clamp(min=1e-20)
+        found += [((other[name] - one[name]).norm() / max(one[name].norm(), floor)).item() for name in one]
+    return max(found)
 
 
-def compare(model, tmp_path, differing=("entropy",), **settings):
+def compare(model, output, differing=("entropy",), **options):
     """Train both: gradients equal to 1e-5, every logged value too, but for the named ones; the lean trainer."""
-    stock, stock_log, _ = trained(GRPOTrainer, model, tmp_path, **settings)
-    lean, lean_log, trainer = trained(LeanGRPOTrainer, model, tmp_path, own={"pack_tokens": 30}, **settings)
-    assert trainer.kernel is not None and stock[0]
-    assert any(gradient.any() for gradient in stock[0].values())
+    stock, stock_log, _ = trained(GRPOTrainer, model, output, **options)
+    lean, lean_log, trainer = trained(LeanGRPOTrainer, model, output, own={"pack_tokens": 30}, **options)
+    assert trainer.kernel is not None and any(gradient.any() for step in stock for gradient in step.values())
     assert largest_difference(stock, lean) < 1e-5
     for one, other in zip(stock_log, lean_log, strict=True):
         assert {key for key in other if not key.startswith("time/")} == set(one)

@@ -1,4 +1,4 @@
-"""grpo/policy/loading.py: what is wrong with a model's files is one line, before weights are read."""
+"""grpo/policy/loading.py: a model, an adapter and a tokenizer load, or one line names what is wrong."""
 
 import json
 import shutil
@@ -32,15 +32,12 @@ def adapter(tmp_path):
     return tmp_path / "adapter"
 
 
-def test_configuration_is_read_without_weights(monkeypatch):
+def test_configurations_are_read_without_weights(adapter, monkeypatch):
+    """An adapter has that of its base, too."""
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    model_config, peft_config = loading.read_configs(configured(DEMO / "model"))
-    assert model_config.vocab_size == 512 and peft_config is None
-
-
-def test_adapter_has_the_configuration_of_its_base(adapter):
-    model_config, peft_config = loading.read_configs(configured(adapter))
-    assert model_config.vocab_size == 512 and peft_config.r == 3
+    for model, rank in ((DEMO / "model", None), (adapter, 3)):
+        model_config, peft_config = loading.read_configs(configured(model))
+        assert model_config.vocab_size == 512 and (peft_config and peft_config.r) == rank
 
 
 def test_weights_in_a_harmless_pickle_are_read(tmp_path):
@@ -134,19 +131,16 @@ def test_chat_template_that_cannot_be_used_is_named(template, argv, message, loa
         load_tokenizer(template, *argv)
 
 
-# --- Quantized weights
-
-
-def quantized(model=DEMO / "model", *argv):
-    """A configuration with 4-bit weights, which no CPU can have."""
-    config = configured(model, *argv)
-    config.model.load_in_4bit = True
-    return config
-
-
 def test_quantized_weights_need_an_adapter_to_be_trained(adapter):
+    """4-bit weights, which no CPU can have."""
+
+    def peft_config(model, *argv):
+        config = configured(model, *argv)
+        config.model.load_in_4bit = True
+        return loading.read_configs(config)[1]
+
     with pytest.raises(UserError, match=r"use_peft: quantized weights .* --use_peft true"):
-        loading.read_configs(quantized())
-    assert loading.read_configs(quantized(DEMO / "model", "--use_peft", "true"))[1].r == 16
-    assert loading.read_configs(quantized(DEMO / "model", "--eval_only", "true"))[1] is None  # nothing is trained
-    assert loading.read_configs(quantized(adapter))[1].r == 3  # a saved adapter
+        peft_config(DEMO / "model")
+    assert peft_config(DEMO / "model", "--use_peft", "true").r == 16
+    assert peft_config(DEMO / "model", "--eval_only", "true") is None  # nothing is trained
+    assert peft_config(adapter).r == 3

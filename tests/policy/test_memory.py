@@ -1,19 +1,31 @@
-"""grpo/policy/memory.py: sizes without weights, held against real ones."""
+"""grpo/policy/memory.py: sizes without weights are those of real models, steps and checkpoints."""
 
 import pytest
-from helpers_models import QWEN_15B
 from helpers_runs import DEMO
 from peft import LoraConfig
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
 import train_grpo
 from grpo.config.configure import configure
 from grpo.policy import memory
 
+QWEN_15B = Qwen2Config(
+    vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
+    num_key_value_heads=2, tie_word_embeddings=True, max_position_embeddings=32768,
+)  # fmt: skip
+LORA = LoraConfig(r=16, target_modules=train_grpo.HYPERPARAMETERS["lora_target_modules"])
+
 
 def settings(*flags):
     config = configure(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
     return config.training, config.model
+
+
+def on_a_gpu(dtype="bfloat16", checkpointing=False):
+    training, model = settings("--gradient_checkpointing", str(checkpointing).lower())
+    training.use_cpu, training.bf16 = False, True
+    model.dtype, model.attn_implementation = dtype, "flash_attention_2"
+    return training, model
 
 
 def test_the_shape_is_the_models_own():
@@ -25,8 +37,7 @@ def test_the_shape_is_the_models_own():
 
 def test_qwens_published_number_of_parameters():
     assert memory.shape(QWEN_15B).parameters == 1_543_714_304  # 1.54B
-    targets = train_grpo.HYPERPARAMETERS["lora_target_modules"]
-    adapted = memory.shape(QWEN_15B, LoraConfig(r=16, target_modules=targets))
+    adapted = memory.shape(QWEN_15B, LORA)
     assert adapted.parameters == 1_543_714_304 and adapted.trained == 18_464_768
 
 
@@ -35,70 +46,33 @@ def test_an_adapter_that_fits_nothing_is_an_error():
         memory.shape(QWEN_15B, LoraConfig(target_modules=["no_such"]))
 
 
-def test_weights_optimizer_and_checkpoint_of_the_default_run():
-    training, model = settings()
-    training.bf16, model.dtype = True, "bfloat16"
-    shape = memory.shape(QWEN_15B)
-    training.use_cpu = False
-    parts = memory.memory(shape, training, model, rollout_per_device=64, prompt_length=256, pack_tokens=8192)
-    assert parts["weights"] == parts["gradients"] == 2 * shape.parameters and parts["reference model"] == 0
-    assert parts["optimizer"] == 4 * shape.parameters  # two moments in bfloat16
-    checkpoint, final = memory.disk(shape, training, model)
-    assert checkpoint == pytest.approx(9.3e9, rel=0.01) and final == pytest.approx(3.1e9, rel=0.01)
-    training.beta = 0.04
-    assert memory.memory(shape, training, model, 64, 256)["reference model"] == 2 * shape.parameters
-
-
-def on_a_gpu(*flags):
-    training, model = settings(*flags)
-    training.use_cpu, training.bf16, model.dtype, model.attn_implementation = (
-        False,
-        True,
-        "bfloat16",
-        "flash_attention_2",
-    )
-    return training, model
-
-
-def test_a_training_step_is_its_layers_ends_and_head():
-    training, model = on_a_gpu("--gradient_checkpointing", "false")
-    layers = 28 * 8192 * (16 * 1536 + 4 * (1536 + 256) + 8 * 8960)
-    ends, tiles = 8192 * 1536 * 10, 4096 * 32768 * 2
-    head = 151936 * 1536 * (4 + 2)  # its gradients
-    assert memory.training_step(memory.shape(QWEN_15B), training, model, 8192) == layers + ends + tiles + head
-
-
 @pytest.mark.parametrize(
     ("tokens", "dtype", "checkpointing", "adapter", "counted"),
     [
-        (8192, "bfloat16", True, False, 2.55),
-        (16384, "bfloat16", True, False, 4.22),
-        (2048, "bfloat16", False, False, 7.51),
-        (8192, "bfloat16", False, False, 25.59),
-        (8192, "float32", True, False, 4.57),
-        (2048, "float32", False, False, 10.76),
-        (8192, "bfloat16", True, True, 2.62),
-        (2048, "bfloat16", False, True, 7.57),
+        (8192, "bfloat16", True, None, 2.55),
+        (16384, "bfloat16", True, None, 4.22),
+        (8192, "bfloat16", False, None, 25.59),
+        (8192, "float32", True, None, 4.57),
+        (2048, "float32", False, None, 10.76),
+        (2048, "bfloat16", False, LORA, 7.57),
     ],
 )
 def test_a_training_step_is_what_tensors_were_counted(tokens, dtype, checkpointing, adapter, counted):
     """GB of live tensors of Qwen2.5-1.5B's shape (benchmarks/RESULTS.md), to a fifth."""
-    training, model = on_a_gpu("--gradient_checkpointing", str(checkpointing).lower())
-    model.dtype = dtype
-    lora = LoraConfig(r=16, target_modules=train_grpo.HYPERPARAMETERS["lora_target_modules"]) if adapter else None
-    found = memory.training_step(memory.shape(QWEN_15B, lora), training, model, tokens)
+    found = memory.training_step(memory.shape(QWEN_15B, adapter), *on_a_gpu(dtype, checkpointing), tokens)
     assert found / 1e9 == pytest.approx(counted, rel=0.21)
 
 
-def test_packs_bound_what_a_step_computes_at_once():
-    training, model = on_a_gpu("--gradient_checkpointing", "false", "--max_completion_length", "1000")
+def test_the_parts_of_the_default_run():
+    """Weights, gradients and two moments in bfloat16; a pack of 8,192 tokens bounds the step; KL needs a reference."""
+    training, model = on_a_gpu()
     shape = memory.shape(QWEN_15B)
-
-    def step(tokens):
-        return memory.memory(shape, training, model, 1, 250, pack_tokens=tokens)["training step"]
-
-    for given, computed in ((5000, 5000), (100, 1250), (10**6, training.per_device_train_batch_size * 1250)):
-        assert step(given) == memory.training_step(shape, training, model, computed)
+    parts = memory.memory(shape, training, model, rollout_per_device=64, prompt_length=256, pack_tokens=8192)
+    assert parts["weights"] == parts["gradients"] == 2 * shape.parameters
+    assert parts["optimizer"] == 4 * shape.parameters and parts["reference model"] == 0
+    assert parts["training step"] == memory.training_step(shape, training, model, 8192)
+    training.beta = 0.04
+    assert memory.memory(shape, training, model, 64, 256)["reference model"] == 2 * shape.parameters
 
 
 def test_a_run_writes_what_was_estimated(learned):

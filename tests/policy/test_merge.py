@@ -1,4 +1,4 @@
-"""grpo/policy/merge.py: an adapter is added to its model's weights."""
+"""grpo/policy/merge.py: a merged adapter answers as the adapter does, and nothing half-written looks like a model."""
 
 from pathlib import Path
 

@@ -5,16 +5,10 @@ import os
 import pytest
 
 
-def keep_weights(layer, remove_weight=False):
-    """Compute with plain products: vLLM packs a CPU's weights and drops the originals, which could not be renewed."""
-    import torch
-
-    layer.cpu_linear = lambda x, weight, bias: torch.nn.functional.linear(x, weight, bias)
-
-
 @pytest.fixture(autouse=True)
 def engines(monkeypatch):
     """The engines that TRL starts in a test; each is ended with it, before its process groups are."""
+    from train_with_vllm import keep_weights
     from trl.generation.vllm_generation import VLLMGeneration
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
     from vllm.model_executor.layers import utils

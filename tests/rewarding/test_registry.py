@@ -1,10 +1,12 @@
-"""grpo/rewarding/registry.py: names and parameters become functions, or one sentence that says what is wrong."""
+"""Names and parameters become reward functions, TRL's and one's own too; a mistake names what is wrong."""
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers_runs import ROOT
 from trl.trainer.utils import get_callable_name
 
 from grpo.core.errors import UserError
@@ -13,36 +15,12 @@ from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import UserFiles, by_name, choose, needing_gold
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
 
-OWN = """
-import functools
-import my_helper
-
-class Longer:
-    def __call__(self, completions, *, than: int = 3, **kwargs):
-        return [float(len(text) > than) for text in completions]
-
-def my_reward(completions, *, scale: float = 1.0, **kwargs):
-    return [scale * len(text) for text in completions]
-
-def with_gold(completions, answer, **kwargs): return [1.0] * len(completions)
-def gold_at_will(completions, answer=None, **kwargs): return [1.0] * len(completions)
-async def later(completions, **kwargs): return [1.0] * len(completions)
-
-calls = []
-def counted(completions, **kwargs):
-    calls.append(1)
-    return [float(len(calls))] * len(completions)
-
-longer, other_name = Longer(), my_reward
-part = functools.partial(my_reward, scale=2.0)
-"""
-
 
 @pytest.fixture(autouse=True)
 def own(monkeypatch):
     """The user's files in the working directory, with names of libraries among them."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    Path("my_rewards.py").write_text(OWN)
+    shutil.copy(ROOT / "tests/programs/my_rewards.py", ".")
     Path("my_helper.py").touch()
     Path("a_package").mkdir()
     Path("a_package/inner.py").write_text("def deep(completions, **kwargs): return [1.0] * len(completions)")
@@ -62,16 +40,11 @@ def test_the_five_are_themselves_in_order():
 def test_parameters_come_from_recipe_then_run_then_signature():
     follow = {"template": THINK_FORMAT, "max_completion_length": 100}
     names = ["strict_format_reward_func", "get_soft_overlong_punishment", "length_reward_func", "int_reward_func"]
-    names.append("get_repetition_penalty_reward")
     args = {"get_soft_overlong_punishment": {"soft_punish_cache": 50}, "length_reward_func": {"low": 0, "high": 10}}
-    args |= {"get_repetition_penalty_reward": {"max_penalty": -2.0}}
     rewards = chosen(*names, args=args, follow=follow)
     given = {"completions": [THINK_FORMAT], "completion_ids": [[1] * 75], "answer": ["7"]}
-    values = [reward(**given) for reward in rewards.values()]
-    assert values == [[0.5], [-0.5], [0.35], [0.0], [pytest.approx(-2 * 72 / 73)]]
+    assert [reward(**given) for reward in rewards.values()] == [[0.5], [-0.5], [0.35], [0.0]]
     assert list(rewards)[1] == "soft_overlong_punishment_reward"  # as TRL logs it
-    args["get_soft_overlong_punishment"]["max_completion_len"] = 75
-    assert chosen(*names, args=args, follow=follow)["soft_overlong_punishment_reward"](**given) == [-1.0]
     usual = chosen("get_soft_overlong_punishment", follow=follow)["soft_overlong_punishment_reward"]
     assert usual(completion_ids=[[1] * 80, [1] * 90, [1] * 100]) == [0.0, -0.5, -1.0]  # over a fifth of the limit
 
@@ -109,42 +82,33 @@ def test_a_file_is_run_once_for_each_run():
     assert [each(completions=["a"]) for each in (first, again, second)] == [[1.0], [2.0], [1.0]]
 
 
-MISTAKES = {
-    "near": (dict(names=["corectness_reward_func"]), "did you mean correctness_reward_func?"),
-    "short": (dict(names=["style"]), "did you mean style_reward_func?"),
-    "untrusted": (dict(allow=False), "'my_rewards.my_reward' runs the code of my_rewards.py; if you trust it, use "),
-    "no file": (dict(names=["nowhere.reward"]), "nowhere.py does not exist"),
-    "no function": (dict(names=["my_rewards.my_rewrd"]), "has no function 'my_rewrd'; did you mean my_reward?"),
-    "raises": (dict(names=["broken.f"]), "broken.py raises ZeroDivisionError: division by zero; fix it"),
-    "same name": (
-        dict(names=["my_rewards.my_reward", "my_rewards.other_name"]),
-        "two rewards are called 'my_reward'; drop or rename one",
-    ),
-    "parameter": (
-        dict(names=["length_reward_func"], args={"length_reward_func": {"lo": 3}}),
-        "length_reward_func has no parameter 'lo'; it has low, high, margin",
-    ),
-    "no parameters": (
-        dict(names=["length_reward_func"], args={"length_reward_func": 3}),
-        "reward_args: length_reward_func: 3 is not a dictionary; write {parameter: value}",
-    ),
-    "args of another": (dict(args={"length_reward_func": {}}), "'length_reward_func' is not among reward_funcs"),
-    "parameter of TRL's": (
-        dict(names=["get_repetition_penalty_reward"], args={"get_repetition_penalty_reward": {"max_penalty": 1.0}}),
-        "reward_args: get_repetition_penalty_reward: max_penalty 1.0 should not be positive",
-    ),
-    "TRL's twice": (dict(names=["get_repetition_penalty_reward"] * 2), "two rewards are called 'repetition_pen"),
-}
+TWICE = ["my_rewards.my_reward", "my_rewards.other_name"]
+LENGTH = ["length_reward_func"]
+REPETITION = "get_repetition_penalty_reward"
+MISTAKES = [  # the rewards, their parameters, and what the error names
+    (["corectness_reward_func"], {}, "correctness_reward_func"),
+    (["nowhere.reward"], {}, "nowhere.py"),
+    (["my_rewards.my_rewrd"], {}, "my_reward"),
+    (["broken.f"], {}, "ZeroDivisionError"),
+    (TWICE, {}, "'my_reward'"),
+    (LENGTH, {"length_reward_func": {"lo": 3}}, "'lo'"),
+    (LENGTH, {"length_reward_func": 3}, "reward_args: length_reward_func"),
+    (["int_reward_func"], {"length_reward_func": {}}, "'length_reward_func'"),
+    ([REPETITION], {REPETITION: {"max_penalty": 1.0}}, "max_penalty"),
+]
 
 
-@pytest.mark.parametrize("kind", MISTAKES)
-def test_mistakes_are_one_sentence(kind):
+@pytest.mark.parametrize(("names", "args", "named"), MISTAKES)
+def test_a_mistake_names_what_is_wrong(names, args, named):
     Path("broken.py").write_text("1 / 0")
-    call, message = MISTAKES[kind]
-    given = {"names": ["my_rewards.my_reward"], **call}
-    with pytest.raises(UserError) as error:
-        chosen(*given.pop("names"), **given)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(UserError, match=named):
+        chosen(*names, args=args)
+
+
+def test_code_of_ones_own_is_not_run_unless_allowed():
+    Path("my_rewards.py").write_text("1 / 0")
+    with pytest.raises(UserError, match="allow_custom_rewards"):
+        chosen("my_rewards.my_reward", allow=False)
 
 
 def test_what_needs_gold_answers_is_found_by_signature():

@@ -1,4 +1,4 @@
-"""grpo/rewarding/weighting.py: what each reward weighs, by stage and by success, also after a resume."""
+"""Each reward has the weight of its stage times its success's factor, also after a resume."""
 
 import json
 import math
@@ -7,11 +7,10 @@ from collections import defaultdict, deque
 from pathlib import Path
 from types import SimpleNamespace
 
-import helpers_runs
 import pytest
 import torch
 from helpers_resume import without_clock
-from helpers_runs import ROOT
+from helpers_runs import LEARNS
 from transformers import TrainerState
 
 import train_grpo
@@ -113,29 +112,12 @@ def test_a_reward_with_a_weight_of_0_or_below_is_not_scaled():
     assert trainer.rollouts == [[0.0, -1.0]] * 3 and state.stateful_callbacks["reward_weights"] == {}
 
 
-STAGES = [Stage("one", 1, 2, ["first"], [2.0]), Stage("two", 3, 6, ["second", "first"], [1.0, 0.5])]
-
-
-def test_a_stage_sets_its_weights_before_its_first_rollout(capsys):
+def test_a_stage_sets_its_weights_before_its_first_rollout():
+    stages = [Stage("one", 1, 2, ["first"], [2.0]), Stage("two", 3, 6, ["second", "first"], [1.0, 0.5])]
     trainer = Trainer()
-    trainer.train(RewardWeights(trainer, script(), STAGES), started(), 6, wrong)
+    trainer.train(RewardWeights(trainer, script(), stages), started(), 6, wrong)
     assert trainer.rollouts == [[2.0, 0.0]] * 2 + [[0.5, 1.0]] * 4
     assert trainer._metrics["train"]["stage"] == [2]
-    shown = capsys.readouterr().out
-    assert "Stage 1 of 2, one: steps 1-2, first × 2" in shown
-    assert "Stage 2 of 2, two: steps 3-6, second, first × 0.5" in shown and shown.count("Stage") == 2
-
-
-@pytest.mark.parametrize("stop", [2, 3])
-def test_a_saved_state_goes_on_with_the_same_weights(tmp_path, stop):
-    whole, settings = Trainer(), script(adaptive=["all"])
-    whole.train(RewardWeights(whole, settings, STAGES), started(), 6, wrong)
-    first, state = Trainer(), started()
-    first.train(RewardWeights(first, settings, STAGES), state, stop, wrong)
-    state.save_to_json(str(tmp_path / "trainer_state.json"))
-    second, state = Trainer(), TrainerState.load_from_json(str(tmp_path / "trainer_state.json"))
-    second.train(RewardWeights(second, settings, STAGES), state, 6 - stop, wrong)
-    assert first.rollouts + second.rollouts == whole.rollouts
 
 
 # --- Settings
@@ -155,19 +137,10 @@ def test_stages_follow_each_other_with_their_own_weights():
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [
-        {"steps": 4},
-        {"max_steps": None},
-        {"max_steps": 0},
-        {"reward_funcs": []},
-        {"reward_funcs": "int_reward_func"},
-        {"reward_weights": [1.0]},
-        {"reward_weights": ["x", 1]},
-    ],
+    "changed", [{"steps": 4}, {"max_steps": 0}, {"reward_funcs": "int_reward_func"}, {"reward_weights": ["x", 1]}]
 )
 def test_a_stage_that_is_not_complete_is_named(changed):
-    with pytest.raises(UserError, match=r"stages: stage 2 is .*; write a mapping of name, reward_funcs"):
+    with pytest.raises(UserError, match="stages: stage 2 "):
         read_stages([FIRST, {**FIRST, **changed}])
     with pytest.raises(UserError, match="stages: stage 1 is 'format'"):
         read_stages(["format"])
@@ -189,33 +162,19 @@ def test_a_recipe_the_script_and_the_command_line_list_stages_alike(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
+    "flags",
     [
-        (["--stages", "{format"], "stages: invalid JSON value: '{format'"),
-        (
-            ["--stages", json.dumps(FIRST), "--reward_weights", "1"],
-            "reward_weights: it cannot be combined with stages",
-        ),
-        (["--adaptive_rewards", "int"], "adaptive_rewards: 'int' is not among the run's rewards"),
+        ["--stages", "{format"],
+        ["--reward_weights", "1", "--stages", json.dumps(FIRST)],
+        ["--adaptive_rewards", "int"],
     ],
 )
-def test_mistakes_on_the_command_line(flags, expected):
-    with pytest.raises(UserError) as error:
+def test_a_mistake_names_its_setting(flags):
+    with pytest.raises(UserError, match=flags[0].removeprefix("--")):
         configure(train_grpo.HYPERPARAMETERS, [*flags, *CPU])
-    assert expected in str(error.value)
 
 
-def test_the_shipped_recipe_teaches_the_format_alone_first():
-    argv = ["--config", str(ROOT / "recipes/two_stage.yaml"), *CPU]
-    config = configure(train_grpo.HYPERPARAMETERS, argv)
-    assert [(stage.name, stage.last_step) for stage in config.stages] == [("format", 100), ("correctness", 400)]
-    assert "correctness_reward_func" not in config.stages[0].reward_funcs
-    assert config.stages[1].weights["correctness_reward_func"] == 1.0 and config.training.max_steps == 400
-    short = configure(train_grpo.HYPERPARAMETERS, [*argv, "--max_steps", "4"])
-    assert short.stages == config.stages and short.training.max_steps == 4
-
-
-# --- Real runs
+# --- A real run
 
 FORMAT = {"name": "format", "reward_funcs": ["xmlcount_reward_func", "soft_format_reward_func"], "max_steps": 1}
 ANSWERS = {
@@ -224,19 +183,12 @@ ANSWERS = {
     "reward_weights": [1.0, 0.5],
     "max_steps": 2,
 }
-LEARNS = {
-    **helpers_runs.LEARNS,
-    "learning_rate": "2e-4",
-    "eval_samples": "2",
-    "log_completions": "false",
-    "max_steps": None,
-    "adaptive_rewards": "all",
-    "adaptive_threshold": "0.5",  # more than the format earns, so that its weight rises with each rollout
-}
+RISING = {**LEARNS, "learning_rate": "2e-4", "eval_samples": "2", "log_completions": "false", "max_steps": None}
+RISING |= {"adaptive_rewards": "all", "adaptive_threshold": "0.5"}  # the format earns less: its weight rises
 
 
 def in_stages(tiny_run, *stages, **overrides):
-    return [*tiny_run(**{**LEARNS, **overrides}), "--stages", *map(json.dumps, stages)]
+    return [*tiny_run(**{**RISING, **overrides}), "--stages", *map(json.dumps, stages)]
 
 
 def logged(run):
@@ -263,10 +215,7 @@ def test_two_stages_and_a_resume_between_them(tiny_run):
         total = sum(weight * line[f"rewards/{name}/mean"] for name, weight in weights(line).items())
         assert line["reward"] == pytest.approx(total, abs=1e-5)
     stages = json.loads(Path("run/run.json").read_text())["stages"]
-    assert [(stage["name"], stage["last_step"], stage["reward_weights"]) for stage in stages] == [
-        ("format", 1, [1.0, 1.0]),
-        ("answers", 3, [1.0, 0.5]),
-    ]
+    assert [(stage["name"], stage["last_step"]) for stage in stages] == [("format", 1), ("answers", 3)]
     for step in (2, 3):
         shutil.rmtree(f"run/checkpoint-{step}")
     Path("run/metrics.jsonl").unlink()

@@ -1,4 +1,4 @@
-"""grpo/runs/checkpoints.py: a checkpoint counts only when it is complete."""
+"""A checkpoint counts only when all of it was on the disk before its seal, and a half-written one replaces none."""
 
 import json
 import shutil
@@ -34,34 +34,22 @@ def test_the_seal_is_written_last_and_flushed(monkeypatch):
     assert [path for path, sealed in flushed if sealed] == [directory, directory.parent]
 
 
-def test_without_a_seal_it_is_half_written_or_foreign():
-    assert "has no complete.json" in checkpoints.problem_with(make_checkpoint("run", 7, sealed=False))
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("optimizer.pt", "no optimizer state"),
-        ("rng_state_2.pth", "rng_state_2.pth is missing"),
-        ("trainer_state.json", "trainer_state.json is missing"),
-    ],
-)
-def test_a_missing_part_of_the_state_is_named(name, told):
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state_2.pth", "trainer_state.json", "complete.json"])
+def test_a_missing_part_of_the_state_is_named(name):
     """transformers would resume without it in silence. Every process has its own random state."""
     directory = make_checkpoint("run", 7, world_size=3)
     assert checkpoints.problem_with(directory) is None
     (directory / name).unlink()
-    assert told in checkpoints.problem_with(directory)
+    assert name.partition(".")[0] in checkpoints.problem_with(directory)
 
 
 def test_other_names_and_broken_seals_are_refused():
-    assert checkpoints.problem_with(Path("nowhere")) == "there is no such directory"
     Path("model").mkdir()
-    assert "not the name of a checkpoint" in checkpoints.problem_with(Path("model"))
+    assert checkpoints.problem_with(Path("nowhere")) and checkpoints.problem_with(Path("model"))
     directory = make_checkpoint("run", 7)
     for text in ("", "[]", "{"):
         (directory / "complete.json").write_text(text)
-        assert checkpoints.problem_with(directory) == "complete.json cannot be read"
+        assert "complete.json" in checkpoints.problem_with(directory)
 
 
 @pytest.mark.parametrize("shards", ["optimizer_0", "global_step7"])
@@ -70,7 +58,7 @@ def test_sharded_checkpoints_need_no_optimizer_file(shards):
     directory = make_checkpoint("run", 7)
     for name in ("optimizer.pt", "scheduler.pt", "model.safetensors"):
         (directory / name).unlink()
-    assert "no optimizer state" in checkpoints.problem_with(directory)
+    assert checkpoints.problem_with(directory)
     (directory / shards).mkdir()
     assert checkpoints.problem_with(directory) is None
 
@@ -83,8 +71,8 @@ def test_the_newest_complete_one_is_chosen_by_number():
     Path("run/checkpoint-100/optimizer.pt").unlink()
     Path("run/checkpoint-10/complete.json").unlink()
     found, skipped = checkpoints.newest(Path("run"))
-    assert found == Path("run/checkpoint-9") and len(skipped) == 2
-    assert skipped[0].startswith("run/checkpoint-100: it has no optimizer") and "no complete.json" in skipped[1]
+    assert found == Path("run/checkpoint-9")
+    assert [line.partition(":")[0] for line in skipped] == ["run/checkpoint-100", "run/checkpoint-10"]
     assert checkpoints.newest(Path("elsewhere")) == (None, [])
 
 

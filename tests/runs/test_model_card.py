@@ -1,4 +1,4 @@
-"""grpo/runs/model_card.py completes the card that TRL writes, for the Hub and for a local model."""
+"""The model card is TRL's with the verdict, the results, the rewards and no path of this machine."""
 
 import json
 from pathlib import Path
@@ -17,11 +17,11 @@ BASE = "Qwen/Qwen2.5-0.5B-Instruct"
 def complete(tmp_path):
     """Complete the card of a run with these settings, as TRL writes it, and read it."""
 
-    def complete(base=BASE, **settings):
+    def complete(base=BASE, stages=(), **settings):
         run = write_run(tmp_path / "run")
         record = json.loads((run / "run.json").read_text())
         record["settings"] |= {"reward_funcs": ["int_reward_func", "own.brevity"], **settings}
-        (run / "run.json").write_text(json.dumps(record))
+        (run / "run.json").write_text(json.dumps(record | {"stages": stages}))
         nowhere = dict.fromkeys(("hub_model_id", "dataset_name", "wandb_url", "trackio_url"))
         stock = generate_model_card(base_model=base, model_name="run", tags=["trl"], trainer_name="GRPO", **nowhere)
         stock.save(run / "README.md")
@@ -35,13 +35,11 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
     card = complete(reward_weights=[1.0, 0.25])
     assert card.data.base_model == BASE and card.data.datasets == ["openai/gsm8k"] and "trl" in card.data.tags
     text = card.text
-    cause = "- Likely cause: it hardly moved plain; raise learning_rate."
-    assert f"**Too small to tell: plain.**\n\n{cause}\n\n8 held-out" in text
+    assert "Too small to tell: plain." in text and "it hardly moved plain; raise learning_rate." in text
     assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in text
-    assert "- Rewards: `int` × 1, `own.brevity` × 0.25" in text and "- Optimizer steps: 24 (finished)" in text
+    assert "`int` × 1, `own.brevity` × 0.25" in text
     assert "    Respond so:\n    ```\n    plain" in text  # indented: its fence opens none
     assert text.index("## Results") < text.index("## Quick start") < text.index("## Citations")
-    assert 'model="your-name/run"' in text
 
 
 def test_local_files_are_no_hub_ids_and_their_paths_stay_here(complete, tmp_path):
@@ -60,11 +58,5 @@ def test_an_adapter_is_loaded_by_peft(complete):
 
 
 def test_each_stage_has_its_rewards(complete):
-    Path("run").mkdir()
-    stages = [{"name": "format", "reward_funcs": ["int_reward_func"], "reward_weights": [2.0]}]
-    card = complete()
-    record = json.loads(Path("run/run.json").read_text()) | {"stages": stages}
-    Path("run/run.json").write_text(json.dumps(record))
-    card.save("run/README.md")
-    model_card.complete(Path("run"))
-    assert "- format: `int` × 2" in Path("run/README.md").read_text()
+    card = complete(stages=[{"name": "format", "reward_funcs": ["int_reward_func"], "reward_weights": [2.0]}])
+    assert "- format: `int` × 2" in card.text

@@ -1,11 +1,16 @@
-"""grpo/runs/record.py: a run's record, without half a line."""
+"""A run's record: its settings and how it ended, its lines without half a one, and the command that resumes it."""
 
 import json
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from helpers_checkpoints import make_checkpoint
+from helpers_runs import examples
+from helpers_texts import JSON
+from hypothesis import given
+from hypothesis import strategies as st
 
 import train_grpo
 from grpo.config.configure import configure
@@ -35,9 +40,22 @@ def test_run_json_has_settings_versions_hardware_and_the_end():
     assert read() == record | {"status": "finished", "seconds": 12.3, "sessions": [session]}
 
 
-def test_without_nan_keeps_everything_else():
-    value = {"a": [1.5, float("nan"), {"b": float("-inf")}], "c": "x", "d": None, "e": (1, True)}
-    assert records.without_nan(value) == {"a": [1.5, None, {"b": None}], "c": "x", "d": None, "e": [1, True]}
+@examples(50)
+@given(st.lists(st.dictionaries(st.text(max_size=6), JSON, max_size=3), max_size=5), st.binary(max_size=20))
+def test_lines_come_back_whatever_is_half_written_between(written, torn):
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "lines.jsonl"
+        for record in written:
+            records.append_line(path, record)
+            with path.open("ab") as file:  # the process was killed in the middle of the next line
+                file.write(torn.replace(b"\n", b""))
+        records.append_line(path, {"last": 1})
+        lines = path.read_bytes().decode().split("\n")
+    assert lines.pop() == "" and len(lines) == len(written) + 1
+    for line, record in zip(lines, written, strict=False):
+        expected = json.dumps(records.without_nan(record), ensure_ascii=False)
+        assert line.encode() == expected.encode("utf-8", errors="replace")
+        assert json.loads(line, parse_constant=pytest.fail) is not None
 
 
 def test_resuming_keeps_lines_up_to_its_checkpoint():

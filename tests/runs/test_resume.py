@@ -1,4 +1,4 @@
-"""grpo/runs/resume.py: what may change when a run is resumed, and what may not."""
+"""A resumed run lists the settings that changed, and refuses those that its checkpoint or its data do not allow."""
 
 import json
 import shutil
@@ -31,38 +31,31 @@ def test_the_same_settings_need_no_note():
     assert resume.changes(directory, {**THEN, "output_dir": "b"}) == {}
 
 
-def test_a_changed_setting_is_listed():
-    changed = {**THEN, "learning_rate": 2e-5, "top_p": 0.9}
-    (note,) = resume.compare(sealed(), changed, 1)
-    assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note.finding and "will differ" in note.remedy
-
-
-@pytest.mark.parametrize(
-    ("key", "then", "now", "told"),
-    [("seed", 42, 4, "use --seed 42"), ("lora_r", 16, 8, "use --lora_r 16")],
-)
-def test_a_change_that_invalidates_it_is_refused(key, then, now, told):
-    directory = sealed(settings={**THEN, key: then})
-    with pytest.raises(UserError, match=rf"{key}: .* instead of the {then} .*{told}, or start a new run"):
-        resume.compare(directory, {**THEN, key: now}, 1)
-
-
-def test_a_moving_reference_model_begins_again_with_a_note():
-    then = {**THEN, "sync_ref_model": True}
-    (note,) = resume.compare(sealed(settings=then), then, 1)
-    assert "no checkpoint contains it" in note.finding
-
-
-def test_another_number_of_processes_is_refused():
-    with pytest.raises(
-        UserError, match=r"was written by 2 processes, and this run has 1.*--nproc_per_node=2, or start a new run"
-    ):
-        resume.compare(sealed(world_size=2), THEN, 1)
+def test_a_change_is_listed():
+    (note,) = resume.compare(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, 1)
+    assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note.finding
 
 
 def test_other_versions_are_listed():
     (note,) = resume.compare(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1)
     assert "torch 2.0.0 → " in note.finding
+
+
+def test_a_moving_reference_model_begins_again_with_a_note():
+    then = {**THEN, "sync_ref_model": True}
+    assert len(resume.compare(sealed(settings=then), then, 1)) == 1
+
+
+@pytest.mark.parametrize(("key", "then", "now"), [("seed", 42, 4), ("lora_r", 16, 8)])
+def test_a_change_that_invalidates_it_is_refused(key, then, now):
+    directory = sealed(settings={**THEN, key: then})
+    with pytest.raises(UserError, match=f"use --{key} {then}"):
+        resume.compare(directory, {**THEN, key: now}, 1)
+
+
+def test_another_number_of_processes_is_refused():
+    with pytest.raises(UserError, match="--nproc_per_node=2"):
+        resume.compare(sealed(world_size=2), THEN, 1)
 
 
 def test_data_is_identified_by_prompts_and_answers_in_order():
@@ -82,27 +75,19 @@ def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, wr
     lines = Path(LEARNS["dataset_name"]).read_text().splitlines()
     other = write_jsonl([json.loads(line) for line in lines[1:]])
     for change, told in {
-        ("--dataset_name", other): "the training prompts are not those of run/checkpoint-2",
-        ("--seed", "1"): "seed: 1 instead of the 42",
+        ("--dataset_name", other): "run/checkpoint-2",
+        ("--seed", "1"): "seed: ",
     }.items():
         assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change]) == 2
         err = capfd.readouterr().err
-        assert told in err and "(--model_name_or_path run/checkpoint-2)" in err and "Traceback" not in err
+        assert told in err and err.count("\n") == 1
         assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
     # the same rows from another place, and more steps: reported, and done
     copy = write_jsonl([json.loads(line) for line in lines], "copy.jsonl")
     change = ("--dataset_name", copy, "--max_steps", "3")
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change]) == 0
     out = " ".join(capfd.readouterr().out.split())
-    assert (
-        "changed since the checkpoint: max_steps 2 → 3" in out
-        and "dataset_name" not in out.partition("since the checkpoint")[2][:40]
-    )
-    assert (run / "checkpoint-3").exists()
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "changed since the checkpoint: max_steps 2 → 3" in out and (run / "checkpoint-3").exists()
 
 
 @pytest.mark.slow
@@ -110,7 +95,8 @@ def cut(path):
 def test_a_damaged_file_is_one_line(name, tiny_run, learned, capfd):
     run = learned.copy()
     shutil.rmtree(run / "checkpoint-2")  # which has no step to go
-    cut(run / "checkpoint-1" / name)
+    damaged = run / "checkpoint-1" / name
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
     flags = tiny_run(**LEARNS, save_steps="1", resume_from_checkpoint="auto")
     assert train_grpo.main(flags) == 2
     err = capfd.readouterr().err

@@ -1,6 +1,5 @@
-"""grpo/runs/trackers.py: what cannot work is found before training; without a key it is logged offline, unasked."""
+"""A tracker that cannot work is found before training; without a key W&B logs offline, unasked."""
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 import wandb
 from helpers_commands import command
 from helpers_runs import ROOT, SECRETS
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -32,67 +30,39 @@ def settings(report_to):
     return {"report_to": report_to}
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (settings("wandb,notebook"), "'notebook' is not a tracker"),
-        (settings("comet"), "'comet' is not a tracker; did you mean comet_ml"),
-    ],
-)
-def test_what_cannot_be_logged_to_is_named(given, told):
-    with pytest.raises(UserError, match=f"report_to: .*{told}"):
-        trackers.check(given)
+@pytest.mark.parametrize("given", ["wandb,notebook", "comet"])
+def test_names_that_are_no_trackers_are_refused(given):
+    with pytest.raises(UserError, match="report_to: "):
+        trackers.check(settings(given))
 
 
-def test_no_tracker_is_no_trouble():
-    values = settings(None)
-    assert trackers.check(values) == [] and values["report_to"] == ["none"]
-
-
-def test_every_tracker_of_transformers_is_known(monkeypatch):
-    """As if all of them were installed."""
-    for name in INTEGRATION_TO_CALLBACK:
-        monkeypatch.setitem(INTEGRATION_TO_CALLBACK, name, object)
-        values = settings(name)
-        monkeypatch.setenv("WANDB_MODE", "offline")
-        assert trackers.check(values) == [] and values["report_to"] == [name]
-
-
-def test_all_are_those_that_are_installed(monkeypatch):
+def test_known_trackers_are_listed(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    values = settings("all")
-    assert trackers.check(values) == [] and {"tensorboard", "wandb"} <= set(values["report_to"])
+    for given, listed in ((None, {"none"}), ("all", {"tensorboard", "wandb"}), ("wandb", {"wandb"})):
+        values = settings(given)
+        assert trackers.check(values) == [] and listed <= set(values["report_to"])
 
 
 def test_a_missing_tracker_is_named_with_its_package():
     """A default or a recipe's is dropped instead."""
-    with pytest.raises(UserError, match="requires dvclive to be installed"):
+    with pytest.raises(UserError, match=r"report_to: .*dvclive"):
         trackers.check(settings("dvclive,tensorboard"))
     values = settings("dvclive,tensorboard")
     (note,) = trackers.check(values, asked=False)
-    assert "nothing is logged to dvclive" in note.finding and values["report_to"] == ["tensorboard"]
-
-
-def test_a_missing_mlflow_is_no_more_than_its_line(capfd):
-    with pytest.raises(UserError, match="requires mlflow to be installed"):
-        trackers.check(settings("mlflow"))
-    gc.collect()
-    assert capfd.readouterr().err == ""
+    assert "dvclive" in note.finding and values["report_to"] == ["tensorboard"]
 
 
 def test_without_a_key_it_logs_offline_and_never_asks(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))  # a terminal that cannot be read
     (note,) = trackers.check(settings("wandb"))
-    assert (
-        "logs offline" in note.finding and "--report_to none" in note.remedy and os.environ["WANDB_MODE"] == "offline"
-    )
+    assert note.name == "report_to" and os.environ["WANDB_MODE"] == "offline"
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert trackers.check(settings("wandb")) == [] and os.environ["WANDB_MODE"] == "disabled"  # the user has decided
 
 
 def test_a_key_in_the_environment_is_a_login(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "abc")
-    with pytest.raises(UserError, match="W&B refuses its key"):
+    with pytest.raises(UserError, match="report_to: "):
         trackers.check(settings("wandb"))
     monkeypatch.setattr(wandb, "login", lambda **_: True)  # with a key like its own it would ask a server
     assert trackers.check(settings("wandb")) == [] and "WANDB_MODE" not in os.environ
@@ -107,7 +77,7 @@ def test_a_server_that_refuses_is_one_line(tiny_run, monkeypatch, capfd):
     monkeypatch.setattr(wandb, "init", refuse)
     assert train_grpo.main(tiny_run(report_to="wandb")) == 2
     err = capfd.readouterr().err
-    assert "error: report_to: the tracker failed (timed out); " in err and "Traceback" not in err
+    assert "error: report_to: " in err and "timed out" in err and "Traceback" not in err
 
 
 ACCURACY = "train/eval/accuracy_lenient"
@@ -121,7 +91,7 @@ def test_a_run_logs_to_both_without_a_key(tiny_run):
     secrets = {name: value for name, value in SECRETS.items() if name != "WANDB_API_KEY"}
     argv = tiny_run(report_to="wandb,tensorboard", run_name="a-name-of-its-own", eval_every="1", eval_samples="2")
     done = command(
-        ROOT / "train_grpo.py", argv, real=True, HOME=str(Path("home").absolute()), **secrets
+        ROOT / "train_grpo.py", argv, HOME=str(Path("home").absolute()), **secrets
     )  # trackers write at the exit
     assert done.returncode == 0, done.stderr[-3000:]
     (offline,) = Path("wandb").glob("offline-run-*")

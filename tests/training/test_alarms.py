@@ -1,4 +1,4 @@
-"""grpo/training/alarms.py: each alarm is a pure function of what was seen."""
+"""grpo/training/alarms.py: each alarm is raised by its cause, not by one rollout that chance made."""
 
 import math
 

@@ -1,46 +1,176 @@
-"""LeanGRPOTrainer's gradients are stock TRL's: a sample of benchmarks/bench_exactness.py, and architectures."""
+"""LeanGRPOTrainer's gradients are stock TRL's to 1e-5 in float32, and so is all that it logs.
 
-import sys
+On the same completions: prompts of groups, some padded on the left, completions padded on the right, a quarter of them
+without an advantage. On two processes: test_two_processes.py; on vLLM's own completions: tests/real_vllm.
+"""
 
 import pytest
 import torch
-from helpers_runs import ROOT
+from helpers_runs import examples
+from helpers_trainer import (
+    LENGTH,
+    PROMPTS,
+    compare,
+    completions,
+    largest_difference,
+    some_groups_live,
+    trained,
+)
+from hypothesis import example, given
+from hypothesis import strategies as st
+from peft import IA3Config, LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM
+from trl import GRPOTrainer
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import bench_exactness
+from grpo.training.trainer import LeanGRPOTrainer
 
+LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-ARCHITECTURES = {  # a model type: its sizes, and how its training step is computed
-    "gpt2": ({"n_embd": 32, "n_layer": 2, "n_head": 4}, "packed"),  # learned positions
-    "bloom": ({"hidden_size": 32, "n_layer": 2, "n_head": 4}, "fell back"),  # ALiBi, which counts from the mask
-    "gemma3_text": (  # sliding windows
-        {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "sliding_window": 8, **HEADS},
-        "fell back",
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, **HEADS}
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_every_loss_type_has_stock_gradients(tiny_model, tmp_path, loss_type):
+    compare(tiny_model, tmp_path, loss_type=loss_type)
+
+
+def every_group_lives(completion_ids, **kwargs):
+    return [sum(ids) % 97 / 14 for ids in completion_ids]
+
+
+@st.composite
+def settings(draw):
+    """Of those that change the loss, without top_entropy_quantile: rounding moves tokens across its threshold."""
+    choices = {
+        "loss_type": LOSSES,
+        "beta": [0.0, 0.0, 0.1],
+        "use_bias_correction_kl": [False, True],
+        "num_iterations": [1, 1, 2],
+        "steps_per_generation": [None, 1, 2, 4],
+        "gradient_accumulation_steps": [1, 2, 4],
+        "per_device_train_batch_size": [4, 8],
+        "num_generations": [2, 4],
+        "importance_sampling_level": ["token", "token", "sequence"],
+        "epsilon": [0.2, 0.01],
+        "epsilon_high": [None, 0.3],
+        "delta": [None, 1.5],
+        "scale_rewards": ["group", "batch", "none"],
+        "mask_truncated_completions": [False, True],
+        "off_policy_mask_threshold": [None, None, 0.01],
+        "entropy_coef": [0.0, 0.0, 0.0, 0.01],
+        "temperature": [1.0, 0.7],
+        "gradient_checkpointing": [False, True],
+    }
+    found = {name: draw(st.sampled_from(values), label=name) for name, values in choices.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@examples(8)
+@given(settings())
+@example({"num_iterations": 2, "loss_type": "grpo", "importance_sampling_level": "sequence", "delta": 1.5})
+@example({"num_iterations": 2, "loss_type": "dr_grpo", "steps_per_generation": 4, "beta": 0.1})
+@example({"num_iterations": 2, "off_policy_mask_threshold": 0.01})
+def test_random_settings_have_stock_gradients(tiny_model, tmp_path_factory, settings):
+    # a step of a KL term alone is made of small differences, whose digits are rounding
+    reward = every_group_lives if settings.get("beta") else some_groups_live
+    compare(tiny_model, tmp_path_factory.mktemp("run"), reward=reward, max_steps=3, **settings)
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+def test_an_engines_log_probabilities_correct_both_alike(tiny_model, tmp_path, mode):
+    """As vLLM's, which only a constructor would start."""
+
+    def with_engine(trainer_class):
+        def construct(*args, **kwargs):
+            trainer = trainer_class(*args, **kwargs)
+            trainer.use_vllm = True
+            return trainer
+
+        return construct
+
+    found = [
+        trained(
+            with_engine(trainer_class), tiny_model, tmp_path, lengths=completions(log_probs=True),
+            vllm_importance_sampling_mode=mode,
+        )
+        for trainer_class in (GRPOTrainer, LeanGRPOTrainer)
+    ]  # fmt: skip
+    (stock, stock_log, _), (lean, log, trainer) = found
+    assert largest_difference(stock, lean) < 1e-5 and trainer.kernel is not None
+    for key in ("loss", "sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/max"):
+        assert log[0][key] == pytest.approx(stock_log[0][key], rel=1e-4)
+    plain, _, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path)
+    assert largest_difference(plain, lean) > 1e-2  # the correction takes part
+
+
+@pytest.mark.parametrize("option", [{"top_entropy_quantile": 0.4}, {"entropy_coef": 0.01}], ids=str)
+def test_losses_of_a_whole_micro_batch_keep_it_whole(tiny_model, tmp_path, option):
+    compare(tiny_model, tmp_path, differing=(), **option)
+
+
+def test_with_a_reference_model_all_metrics_are_stocks(tiny_model, tmp_path):
+    compare(tiny_model, tmp_path, differing=(), beta=0.1, loss_type="dr_grpo")
+
+
+@pytest.mark.parametrize("lengths", [1, LENGTH])
+def test_completions_of_one_token_and_of_the_limit(tiny_model, tmp_path, lengths):
+    compare(tiny_model, tmp_path, lengths=lengths)
+
+
+# --- Adapters
+
+
+def lora(**options):
+    options = {"target_modules": ["q_proj", "down_proj"], "init_lora_weights": False, **options}
+    return LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, **options)
+
+
+ADAPTERS = {
+    "lora": lora(),
+    "dora": lora(use_dora=True),
+    "modules_to_save": lora(modules_to_save=["lm_head"]),
+    "ia3": IA3Config(
+        target_modules=["q_proj", "down_proj"], feedforward_modules=["down_proj"], init_ia3_weights=False
     ),
 }
 
 
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_adapters_have_stock_gradients(tiny_model, tmp_path, name, beta):
+    """With beta the reference is the model without its adapter."""
+    torch.manual_seed(0)
+    compare(tiny_model, tmp_path, peft=ADAPTERS[name], beta=beta, seed=7)
+
+
+# --- Architectures
+
+
+ARCHITECTURES = {  # a model type: its sizes, and whether it is computed in packs
+    "gpt2": ({"n_embd": 32, "n_layer": 2, "n_head": 4}, True),  # learned positions
+    "qwen3": (SIZES, True),
+    "bloom": ({"hidden_size": 32, "n_layer": 2, "n_head": 4}, False),  # ALiBi, which counts from the mask
+    "gemma3_text": ({**SIZES, "sliding_window": 8}, False),
+}
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_architectures_have_stock_gradients(name):
-    sizes, outcome = ARCHITECTURES[name]
+def test_architectures_have_stock_gradients(tiny_model, tmp_path, name):
+    """Without padding on the left: where positions are learned, stock counts it (test_packable.py)."""
+    sizes, packed = ARCHITECTURES[name]
 
     def build():
         config = AutoConfig.for_model(name, vocab_size=512, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes)
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        bench_exactness.noise(model)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.05 * torch.randn_like(weight))
+        model.tokenizer_of = tiny_model
         return model
 
-    found = bench_exactness.compared(build, disable_dropout=True)
-    assert found["outcome"] == outcome and found["difference"] < 1e-3, found
-
-
-@pytest.mark.parametrize("number", ["0", "1"])
-def test_random_settings_have_stock_gradients(number):
-    assert bench_exactness.setting(number)["outcome"] == "packed", bench_exactness.drawn(int(number))
-
-
-@pytest.mark.parametrize("name", ["LORA dora", "LORA modules_to_save", "IA3"])
-def test_adapters_have_stock_gradients(name):
-    assert bench_exactness.adapter(name)["outcome"] == "packed"
+    options = {"prompts": PROMPTS[::4], "disable_dropout": True}
+    stock, _, _ = trained(GRPOTrainer, build(), tmp_path, **options)
+    lean, _, trainer = trained(LeanGRPOTrainer, build(), tmp_path, **options)
+    assert (trainer.kernel is not None) is packed
+    assert largest_difference(stock, lean) < 1e-5

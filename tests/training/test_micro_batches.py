@@ -1,6 +1,8 @@
-"""A plan computes every completion that can move the policy once, with its share of TRL's sum."""
+"""grpo/training/micro_batches.py: processes have as many packs as each other, and one in the last micro-step.
 
-import pytest
+A plan's sum is TRL's sum: test_fuzz_packs.py.
+"""
+
 import torch
 
 from grpo.training import micro_batches
@@ -25,22 +27,6 @@ BATCHES = [micro_batch([4, 2, 4], [1.0, 0.0, -1.0]), micro_batch([4, 3, 1], [0.5
 
 def planned(batches=BATCHES, loss_type="dapo", drops=True, budget=8, most=lambda count: max(count, 1)):
     return micro_batches.plan(batches, loss_type, drops, budget, most)
-
-
-@pytest.mark.parametrize(
-    ("loss_type", "share"),
-    [("dapo", lambda pack: 1.0), ("grpo", lambda pack: len(pack) / 3), ("dr_grpo", lambda pack: len(pack) / 3)],
-)
-def test_a_packs_loss_counts_as_its_rows_in_their_micro_batch(loss_type, share):
-    plan = planned(loss_type=loss_type)
-    packs = [pair for turn in plan.packs_of_micro_batch for pair in turn]
-    assert sorted(row for pack, _ in packs for row in pack) == [0, 2, 3, 4]  # those with an advantage
-    assert len(packs) > 1 and all(factor == pytest.approx(share(pack)) for pack, factor in packs)
-
-
-def test_where_tokens_are_averaged_a_pack_counts_by_its_tokens():
-    plan = planned(BATCHES[:1], "bnpo")
-    assert {tuple(pack): factor for pack, factor in plan.packs_of_micro_batch[0]} == {(0,): 0.4, (2,): 0.4}
 
 
 def test_the_last_micro_step_always_has_a_pack():

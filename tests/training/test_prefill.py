@@ -15,16 +15,11 @@ from grpo.data.prompts import THINK
 from rewards import has_soft_format, has_strict_format
 
 MESSAGES = "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}<|im_end|>\n{% endfor %}"
-# As R1's distills, Qwen3 (which closes an empty thought where it is not to think) and Qwen3's thinking models end
+# As R1's distills end, and Qwen3, which closes an empty thought where it is not to think
 R1 = MESSAGES + "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
 QWEN3 = (
     MESSAGES + "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
-QWEN3_THINKING = (
-    MESSAGES + "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
-    "{% else %}<think>\n{% endif %}{% endif %}"
 )
 
 
@@ -47,7 +42,6 @@ def model(tmp_path):
         (R1, {}, "<think>\n"),
         (QWEN3, {}, ""),
         (QWEN3, {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
-        (QWEN3_THINKING, {}, "<think>\n"),
     ],
 )
 def test_what_a_rendered_prompt_begins_is_found(model, template, kwargs, prefill):

@@ -1,15 +1,13 @@
-"""Completions as TRL's own path samples them, in another order of work (grpo/policy/sampling.py)."""
+"""Rollouts are what TRL's own path samples, in another order of work (grpo/policy/sampling.py)."""
 
 from collections import Counter
 
 import pytest
 import torch
-from datasets import Dataset
 from helpers_runs import DEMO
-from helpers_trainer import trained
+from helpers_trainer import make_trainer
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from grpo.policy import sampling
 from grpo.training.trainer import LeanGRPOTrainer
@@ -24,24 +22,14 @@ def ids(tokenizer):
     return 4 * [tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
 
 
-@pytest.fixture(scope="module")
-def make(tmp_path_factory, tokenizer):
-    """A trainer of the demo's model with TRL's training step."""
+@pytest.fixture
+def make(tmp_path):
+    """A trainer of the demo's model that samples."""
 
-    def trainer(peft_config=None, **settings):
-        config = GRPOConfig(
-            output_dir=str(tmp_path_factory.mktemp("run")), use_cpu=True, report_to="none",
-            per_device_train_batch_size=4, num_generations=4,
-            **{"max_completion_length": 24, "bf16": False, **settings},
-        )  # fmt: skip
-        rows = Dataset.from_list([{"prompt": question} for question in QUESTIONS])
-        model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
-        return LeanGRPOTrainer(
-            model, lambda completions, **_: [float(len(text)) for text in completions], config, rows,
-            processing_class=tokenizer, peft_config=peft_config, packed=False,
-        )  # fmt: skip
+    def make(**settings):
+        return make_trainer(LeanGRPOTrainer, DEMO / "model", tmp_path, lengths="sampled", **settings)
 
-    return trainer
+    return make
 
 
 def sample(trainer, ids):
@@ -62,17 +50,13 @@ def test_a_cold_policy_completes_as_trl_does(limit, make, tokenizer, ids):
     assert all(ended) if limit == 60 else not all(ended)
 
 
-@pytest.mark.parametrize("end", [True, False])
-def test_completions_of_the_end_token_alone_and_without_one(end, make, tokenizer, ids):
-    trainer = make(max_completion_length=5)
-    eos = tokenizer.eos_token_id
+def test_a_completion_may_be_the_end_token_alone(make, tokenizer, ids):
+    trainer, end = make(max_completion_length=5), tokenizer.eos_token_id
+    trainer.model.get_output_embeddings().register_forward_hook(
+        lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([end]), 1e9)
+    )
     with torch.no_grad():
-        trainer.model.get_output_embeddings().register_forward_hook(
-            lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([eos]), 1e9 if end else -1e9)
-        )
-    found = sample(trainer, ids)
-    assert found == 12 * [[eos]] if end else all(len(tokens) == 5 and eos not in tokens for tokens in found)
-    assert [len(tokens) for tokens in found] == [len(tokens) for tokens in stock(trainer, ids)]
+        assert sample(trainer, ids) == stock(trainer, ids) == 12 * [[end]]
 
 
 SETTINGS = [
@@ -110,7 +94,7 @@ def test_the_global_random_state_decides(make, ids):
 def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
     torch.manual_seed(0)
     adapter = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, lora_dropout=0.5)
-    trainer = make(peft_config=adapter, temperature=1e-4)
+    trainer = make(peft=adapter, temperature=1e-4)
     trainer.model.train()
     found = sample(trainer, ids)
     assert found == sample(trainer, ids) and trainer.model.training
@@ -121,62 +105,50 @@ def test_an_adapter_takes_part_and_dropout_does_not(make, ids):
         assert sample(trainer, ids) != found
 
 
-def test_checkpointing_is_off_while_decoding_and_on_afterwards(make, ids, monkeypatch):
-    trainer, seen = make(temperature=1e-4), []
-    real = sampling.complete
-    monkeypatch.setattr(
-        sampling,
-        "complete",
-        lambda model, *rest: (seen.append(model.is_gradient_checkpointing), real(model, *rest))[1],
-    )
-    trainer.model.gradient_checkpointing_enable()
-    trainer.model.train()
-    assert sample(trainer, ids) == stock(trainer, ids)
-    assert seen == [False] and trainer.model.is_gradient_checkpointing and trainer.model.training
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "generation_kwargs is set"),
         ({"repetition_penalty": 1.1}, "repetition_penalty is set"),
-        ({"cache_implementation": "static"}, "cache_implementation is set"),
     ],
-    ids=["ngrams", "penalty", "cache"],
 )
-def test_what_only_generate_can_do_is_left_to_it_in_one_line(settings, reason, make, ids, monkeypatch, capsys):
+def test_settings_of_generate_alone_are_left_to_it(settings, reason, make, ids, monkeypatch, capsys):
     trainer = make(temperature=1e-4, **settings)
-    assert capsys.readouterr().out == f"note: model.generate samples the rollouts, because {reason}\n"
+    assert f"note: model.generate samples the rollouts, because {reason}\n" in capsys.readouterr().out
     monkeypatch.setattr(sampling, "complete", None)
     assert sample(trainer, ids[:2]) == stock(trainer, ids[:2])
 
 
-# --- In training
-
-
 @pytest.mark.parametrize("adapter", [None, LoraConfig(target_modules=["q_proj", "up_proj"])], ids=["all", "adapter"])
-def test_rollouts_follow_each_optimizer_step(adapter, tmp_path, tokenizer, monkeypatch):
-    """A cold policy's completions at each step are `generate`'s with the weights of that step."""
-    compared, real = [], LeanGRPOTrainer._generate_single_turn
+def test_rollouts_follow_each_optimizer_step(adapter, make, monkeypatch):
+    """A cold policy's completions are `generate`'s with the weights of that step, and nothing is checkpointed then."""
+    compared, checkpointed, plain = [], [], sampling.complete
 
     def both(self, prompt_ids, *rest):
         found = real(self, prompt_ids, *rest)[0]
         compared.append((found, stock(self, prompt_ids)))
         return found, None
 
+    def complete(model, *rest):
+        checkpointed.append(model.is_gradient_checkpointing)
+        return plain(model, *rest)
+
+    real = LeanGRPOTrainer._generate_single_turn
     monkeypatch.setattr(LeanGRPOTrainer, "_generate_single_turn", both)
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.float32)
-    trained(
-        LeanGRPOTrainer, model, tmp_path, peft=adapter, lengths="sampled", max_steps=3, temperature=1e-4,
-        learning_rate=0.3, reward=lambda completions, **_: [float(place % 3) for place in range(len(completions))],
+    monkeypatch.setattr(sampling, "complete", complete)
+    trainer = make(
+        peft=adapter, max_steps=3, temperature=1e-4, learning_rate=0.3, gradient_checkpointing=True,
+        reward=lambda completions, **_: [float(place % 3) for place in range(len(completions))],
     )  # fmt: skip
+    trainer.train()
     assert len(compared) == 3 and all(ours == theirs for ours, theirs in compared)
     assert compared[0][0] != compared[2][0]
+    assert checkpointed == [False] * 3 and trainer.model.is_gradient_checkpointing
 
 
 def test_rollouts_compute_like_the_loss(make):
     """bfloat16 under autocast, also in an adapter's base model, which keeps its float32 weights."""
-    trainer = make(bf16=True, peft_config=LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    trainer = make(bf16=True, peft=LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     base, seen = trainer.model.get_base_model(), set()
     base.lm_head.register_forward_hook(lambda module, inputs, logits: seen.add(logits.dtype))
     sample(trainer, [[5, 6, 7], [8, 9]])

@@ -1,0 +1,369 @@
+"""Seconds against stock TRL at the same settings, side by side on one machine.
+
+    python benchmarks/speed.py step                    the training step on made-up rollouts
+    python benchmarks/speed.py sampling                a rollout by our sampler and by TRL's `generate`
+    python benchmarks/speed.py run --config demo       a whole run of train_grpo.py, with its start and evaluations
+
+On a CPU seconds are those of processor time, summed over threads, which other programs hardly change; on a GPU they
+are the clock's. Read the ratios.
+
+step       rollouts of completions in groups of 8: lengths lognormal around 200 tokens, 3 % of them cut at 786, prompts
+           of 20 to 120 words. A row for each side, seed and share of groups whose rewards differ ("live"). Seconds of
+           one optimizer step: the mean of all but the first. Efficiency: useful tokens / computed tokens; useful are
+           the completion tokens of live groups and, once for each of their prompts, its tokens but the last. Memory:
+           the peak above what was there before. Gradient: the first step's norm. Each side has a process of its own
+sampling   every token is the last one with the same chance, so that lengths are long-tailed whatever the model. The
+           sides draw other lengths: compare tokens a second
+run        three runs with the flags that you give: as they are, with TRL's step and `generate`, with TRL's `generate`
+           alone. Its phases are seconds of the clock, the whole run also processor time
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import platform
+import random
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from grpo.core.processes import let_idle_threads_sleep  # noqa: E402
+
+let_idle_threads_sleep()  # threads that spin take processor time; train_grpo.py sets it, too
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PrinterCallback,
+    Qwen2Config,
+    TrainerCallback,
+)
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+from grpo.core import gpu, versions  # noqa: E402
+from grpo.data import prompts, sources  # noqa: E402
+from grpo.policy.sampling import end_tokens  # noqa: E402
+from grpo.training.trainer import LeanGRPOTrainer  # noqa: E402
+from train_grpo import EXEMPLARS, PROMPT_FORMATS  # noqa: E402
+
+DEMO = ROOT / "assets" / "demo"
+# Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
+RANDOM = {"9M": (5, 384, 1024, 6, 512), "1.5B": (28, 1536, 8960, 12, 151936)}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GROUP, MICRO_BATCH = 8, 8
+TRAINERS: dict[str, type[GRPOTrainer]] = {"stock": GRPOTrainer, "ours": LeanGRPOTrainer}
+
+
+def clock() -> float:
+    """Seconds: processor time of this process on a CPU, of the wall once a GPU has done its work."""
+    if DEVICE == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def peak_bytes() -> int:
+    """The most that torch has held on the GPU, or that this process has had."""
+    if DEVICE == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """The command, the machine and the versions, then the table."""
+    print(f"\npython benchmarks/speed.py {shlex.join(sys.argv[1:])}")
+    print(f"{machine()}; {versions.line()}")
+    table = Table()
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=120).print(table)
+
+
+def machine() -> str:
+    if DEVICE == "cuda":
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    name = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+# --- Models and trainers
+
+
+def load_model(name: str, dtype: str) -> Any:
+    """The model of a directory or Hub id, or a random one with the same weights every time."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+    if name not in RANDOM:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
+        return loaded.to(DEVICE)
+    layers, hidden, intermediate, heads, vocabulary = RANDOM[name]
+    config = Qwen2Config(
+        num_hidden_layers=layers, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads,
+        num_key_value_heads=2, vocab_size=vocabulary, tie_word_embeddings=True, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    with torch.device(DEVICE):  # drawn there: 1.5B weights take minutes on a CPU
+        return AutoModelForCausalLM.from_config(config, **options)
+
+
+def load_tokenizer(name: str) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model" if name in RANDOM else name, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    return tokenizer
+
+
+def trainer_of(side: str, model: Any, tokenizer: Any, rows: list[dict], reward: Any, **settings: Any) -> Any:
+    """A trainer that saves nothing."""
+    if DEVICE == "cuda":
+        gpu.prepare(True)  # as a run does
+    config = GRPOConfig(
+        output_dir=tempfile.mkdtemp(), use_cpu=DEVICE == "cpu", report_to="none", save_strategy="no",
+        disable_tqdm=True, logging_steps=1, max_grad_norm=1e9, lr_scheduler_type="constant", learning_rate=1e-6,
+        num_generations=GROUP, gradient_checkpointing=False, shuffle_dataset=False, **settings,
+    )  # fmt: skip
+    data = Dataset.from_list(rows)
+    return TRAINERS[side](
+        model=model, reward_funcs=reward, args=config, train_dataset=data, processing_class=tokenizer
+    )
+
+
+# --- The training step
+
+
+class Seconds(TrainerCallback):
+    """Of each optimizer step: forward, backward and the optimizer."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.start = clock()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.found.append(clock() - self.start)
+
+
+def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -> dict[str, float]:
+    """Train on made-up rollouts, in a process of its own."""
+    before = peak_bytes()
+    model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
+    dice, asked = random.Random(seed), random.Random(-1 - seed)
+    groups = given.completions // GROUP
+    dead = GROUP * round((1 - live) * groups)  # the first completions of a rollout: their rewards are all the same
+    rows = [{"prompt": f"{n}:" + " pears" * asked.randint(20, 120)} for n in range(groups * given.steps)]
+    vocabulary = min(len(tokenizer), model.config.vocab_size)
+    computed: list[int] = []
+    useful: list[int] = []
+
+    def sample(prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+        completions = []
+        for _ in prompt_ids:
+            length = max(1, int(dice.lognormvariate(math.log(given.median_length), 0.728)))
+            ids = [dice.randrange(5, vocabulary) for _ in range(length - 1)] + [tokenizer.eos_token_id]
+            completions.append(ids[: given.max_completion_length])
+        useful.append(
+            sum(map(len, completions[dead:])) + sum(len(ids) - 1 for ids in set(map(tuple, prompt_ids[dead:])))
+        )
+        return completions, None
+
+    def reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+        return [0.0] * dead + [float(sum(ids) % 997) for ids in completion_ids[dead:]]
+
+    def count(module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            computed.append(kwargs["input_ids"].numel())
+
+    trainer = trainer_of(
+        side, model, tokenizer, rows, reward, per_device_train_batch_size=MICRO_BATCH, max_steps=given.steps,
+        gradient_accumulation_steps=given.completions // MICRO_BATCH, bf16=given.dtype == "bfloat16",
+        max_completion_length=given.max_completion_length,
+    )  # fmt: skip
+    trainer._generate_single_turn = sample
+    trainer.remove_callback(PrinterCallback)
+    seconds = Seconds()
+    trainer.add_callback(seconds)
+    model.register_forward_pre_hook(count, with_kwargs=True)
+    trainer.train()
+    return {
+        "seconds": fmean(seconds.found[1:]),
+        "efficiency": sum(useful) / sum(computed),
+        "memory": (peak_bytes() - before) / 2**20,
+        "gradient": trainer.state.log_history[0]["grad_norm"],
+    }
+
+
+def step(given: argparse.Namespace) -> None:
+    rows = []
+    for live in given.live:
+        for seed in given.seeds:
+            found = {}
+            for side in TRAINERS:
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    found[side] = pool.apply(measure_step, (side, live, seed, given))
+            for side, one in found.items():
+                seconds, ratio = one["seconds"], found["stock"]["seconds"] / one["seconds"]
+                cells = [f"{seconds:.2f}", f"{ratio:.2f}", f"{one['efficiency']:.3f}", f"{one['memory']:,.0f}"]
+                rows.append([f"{live:.0%} live, seed {seed}: {side}", *cells, f"{one['gradient']:.6g}"])
+    print_table([given.model, "seconds", "ratio", "efficiency", "memory, MB", "gradient"], rows)
+
+
+# --- Sampling
+
+
+def end_by_chance(model: Any, ends: list[int], mean_length: float) -> None:
+    """Make each token the first of `ends` with the chance 1 / `mean_length`: geometric lengths."""
+
+    def hook(module: Any, inputs: tuple, logits: torch.Tensor) -> torch.Tensor:
+        others = logits.clone()
+        for end in ends:  # one by one: a list would be copied to the device, which waits for it
+            others[..., end] = -math.inf
+        others[..., ends[0]] = (others.float().logsumexp(-1) - math.log(mean_length - 1)).to(logits.dtype)
+        return others
+
+    model.get_output_embeddings().register_forward_hook(hook)
+
+
+def sampling(given: argparse.Namespace) -> None:
+    model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
+    end_by_chance(model, end_tokens(model, tokenizer), given.mean_length)
+    asked = sources.load_source(given.questions)["train"].select(range(given.completions // GROUP))
+    chats = [PROMPT_FORMATS["xml"].prompt(row["question"], EXEMPLARS[:1]) for row in asked]
+    ids = [prompt for prompt in prompts.tokenize(chats, tokenizer) for _ in range(GROUP)]
+    trainers = {
+        side: trainer_of(
+            side, model, tokenizer, [{"prompt": "1 + 1"}] * GROUP, lambda completions, **_: [0.0] * len(completions),
+            per_device_train_batch_size=given.completions, max_completion_length=given.max_completion_length,
+            bf16=given.dtype == "bfloat16",
+        )
+        for side in TRAINERS
+    }  # fmt: skip
+    seconds: dict[str, list[float]] = {side: [] for side in trainers}
+    lengths: dict[str, list[int]] = {side: [] for side in trainers}
+    for seed in range(given.rounds + 1):  # the first round warms up; the sides take turns
+        for side, trainer in trainers.items():
+            torch.manual_seed(seed)
+            start = clock()
+            completions, *_ = trainer._generate_single_turn(ids, None, {}, GROUP)
+            if seed:
+                seconds[side].append(clock() - start)
+                lengths[side] += map(len, completions)
+    rates = {side: sum(lengths[side]) / sum(seconds[side]) for side in trainers}
+    rows = [
+        [
+            side,
+            f"{fmean(seconds[side]):.1f}",
+            f"{fmean(lengths[side]):.0f}",
+            f"{rate:.0f}",
+            f"{rate / rates['stock']:.2f}",
+        ]
+        for side, rate in rates.items()
+    ]
+    print_table([Path(given.model).name, "seconds a rollout", "mean length", "tokens a second", "ratio"], rows)
+
+
+# --- A whole run
+
+GENERATE = ["--cache_implementation", "dynamic"]  # its default, which our sampler does not take
+SIDES = {"stock": ["--packed", "false", *GENERATE], "only the step is ours": GENERATE, "ours": []}
+
+
+def processor_seconds() -> float:
+    """Of all processes that this one has started and that have ended by now."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
+def measure_run(flags: list[str]) -> dict[str, float]:
+    output = Path(tempfile.mkdtemp()) / "run"
+    start, used = time.perf_counter(), processor_seconds()
+    command = [
+        sys.executable,
+        str(ROOT / "train_grpo.py"),
+        *flags,
+        "--logging_steps",
+        "1",
+        "--output_dir",
+        str(output),
+    ]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    whole, used = time.perf_counter() - start, processor_seconds() - used
+    lines = map(json.loads, (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    steps = [line for line in lines if "step_time" in line and "loss" in line]
+    counts = [now["step"] - before["step"] for before, now in pairwise([{"step": 0}, *steps])]
+
+    def total(key: str) -> float:  # a log has the mean of the steps since the one before
+        return sum(count * line[key] for count, line in zip(counts, steps, strict=True))
+
+    sampled, rewarded = total("time/generation"), total("time/rewards")
+    return {
+        "training": total("step_time") - sampled - rewarded,
+        "sampling": sampled,
+        "rewards": rewarded,
+        "whole run": whole,
+        "whole run, processor time": used,
+        "tokens a completion": total("completions/mean_length") / sum(counts),
+    }
+
+
+def whole_run(flags: list[str]) -> None:
+    found = {side: measure_run([*flags, *own]) for side, own in SIDES.items()}
+    rows = []
+    for key, reference in found["stock"].items():
+        ratios = (f" ({reference / one[key]:.2f})" if one[key] else "" for one in found.values())
+        rows.append([key, *(f"{one[key]:.1f}{ratio}" for one, ratio in zip(found.values(), ratios, strict=True))])
+    print_table(["seconds (ratio)", *found], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    options = commands.add_parser("step")
+    options.add_argument("--model", default="9M", help="a directory, a Hub id, or random weights: 9M, 1.5B")
+    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    options.add_argument("--completions", type=int, default=32, help="of a rollout")
+    options.add_argument("--median_length", type=float, default=200, help="of the completions, in tokens")
+    options.add_argument("--max_completion_length", type=int, default=786)
+    options.add_argument("--steps", type=int, default=4, help="optimizer steps")
+    options.add_argument("--live", type=float, nargs="+", default=[1.0, 0.5], help="shares of live groups")
+    options.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the lengths")
+    options = commands.add_parser("sampling")
+    options.add_argument("--model", default=str(DEMO / "model"), help="as for step")
+    options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    options.add_argument("--questions", default=str(DEMO / "test.jsonl"), help="rows with `question`")
+    options.add_argument("--completions", type=int, default=64, help="of a rollout")
+    options.add_argument("--mean_length", type=float, default=120, help="of the completions, in tokens")
+    options.add_argument("--max_completion_length", type=int, default=400)
+    options.add_argument("--rounds", type=int, default=3, help="rollouts of each side that are timed")
+    commands.add_parser("run", help="followed by flags of train_grpo.py")
+    given, flags = parser.parse_known_args()
+    if given.what == "run":
+        return whole_run(flags)
+    if flags:
+        parser.error(f"unrecognized arguments: {' '.join(flags)}")
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+    (step if given.what == "step" else sampling)(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Train the same run with different flags and several seeds, and print one table of what each of them gained.
+
+    python benchmarks/sweep.py controls --seeds 42 1 2
+    python benchmarks/sweep.py controls --seeds 3 -- --config recipes/smollm2_sums.yaml --use_cpu true
+    python benchmarks/sweep.py rates --arms "all 1e-4" "LoRA 1e-3" --output DIRECTORY -- --config demo --max_steps 30
+
+The flags after `--` (the demo's, if you give none) come first, then the arm's, then the seed's; add an arm to SWEEPS
+for an experiment of your own. Runs are DIRECTORY/<arm>-seed<seed>: a finished one is reused and an interrupted one
+resumed, so that you can divide a long sweep.
+
+controls   the real rewards against three that teach no answers: chance, the real rewards with the training rows' gold
+           answers shuffled, and those that look at no gold answer. What these gain in lenient accuracy training
+           gives away by itself. The last two are made for the demo's sums
+rates      learning rates, of all weights and of an adapter
+weights    the same two rates on float32 and on bfloat16 weights, for a GPU
+options    settings that may help
+
+A gain is paired by question. Its interval is Student's over the seeds, or the questions' for a single seed; so is that
+of an arm's gain over the first arm's, paired by seed.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from grpo.core.errors import ArgumentParser, UserError  # noqa: E402
+from grpo.evaluation import compare, comparison  # noqa: E402
+from grpo.runs.directory import holds_run, read_record  # noqa: E402
+from grpo.runs.report import read_lines  # noqa: E402
+
+SUMS, HELD_OUT = (ROOT / "assets" / "demo" / f"{name}.jsonl" for name in ("train", "test"))
+SHUFFLED = "{output}/shuffled.jsonl"
+FORMAT = ["xmlcount_reward_func", "soft_format_reward_func", "strict_format_reward_func", "int_reward_func"]
+RATES = ("5e-6", "1e-5", "2e-5", "5e-5", "1e-4", "2e-4", "5e-4", "1e-3")
+ADAPTER = ["--use_peft", "true"]
+
+SWEEPS: dict[str, dict[str, list[str]]] = {
+    "controls": {
+        "real": [],
+        "chance": ["--reward_funcs", "benchmarks.chance.chance_reward", "--allow_custom_rewards", "true"],
+        "shuffled": ["--dataset_name", SHUFFLED, "--eval_dataset_name", str(HELD_OUT)],
+        "format": ["--reward_funcs", *FORMAT],
+    },
+    "rates": {
+        **{f"all {rate}": ["--learning_rate", rate] for rate in RATES},
+        **{f"LoRA {rate}": ["--learning_rate", rate, *ADAPTER] for rate in RATES},
+    },
+    "weights": {
+        f"{dtype} {rate}": ["--dtype", dtype, "--learning_rate", rate]
+        for dtype in ("float32", "bfloat16")
+        for rate in ("5e-6", "1e-6")
+    },
+    "options": {
+        "as given": [],
+        "stock": ["--packed", "false", "--cache_implementation", "dynamic"],
+        "adaptive rewards": ["--adaptive_rewards", "all"],
+        "KL penalty": ["--beta", "0.04"],
+        "dr_grpo": ["--loss_type", "dr_grpo", "--scale_rewards", "none"],
+    },
+}
+
+
+def write_shuffled(file: Path) -> None:
+    """The demo's training rows with their gold answers in an order of chance, always the same one."""
+    rows = [json.loads(line) for line in SUMS.read_text(encoding="utf-8").splitlines()]
+    answers = [row["answer"] for row in rows]
+    random.Random(0).shuffle(answers)
+    changed = ({**row, "answer": answer} for row, answer in zip(rows, answers, strict=True))
+    file.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
+
+
+def train(flags: list[str], run: Path, seed: int) -> None:
+    """Train one run to its end, unless it is finished; SystemExit with its status where it fails."""
+    if read_record(run, "status") == "finished":
+        return
+    own = ["--seed", str(seed), "--output_dir", str(run), "--run_name", run.name]
+    own += ["--resume_from_checkpoint", "auto"] if holds_run(run) else []
+    if status := subprocess.run([sys.executable, str(ROOT / "train_grpo.py"), *flags, *own]).returncode:
+        sys.exit(status)
+
+
+# --- The table
+
+
+def ends(runs: list[dict[str, Any]], measure: str) -> str:
+    before, after = (fmean(run["comparison"][measure][when] for run in runs) for when in ("before", "after"))
+    return f"{100 * before:.1f} → {100 * after:.1f}"
+
+
+def gain(runs: list[dict[str, Any]], measure: str) -> str:
+    if len(runs) == 1:
+        return in_points(runs[0]["comparison"][measure])
+    return with_interval(*comparison.mean_interval(compare.gains(runs, measure)))
+
+
+def advantage(ours: Mapping[int, Path], others: Mapping[int, Path]) -> str:
+    """Gain in lenient accuracy over the other arm's, on the seeds that both have."""
+    seeds = [seed for seed in ours if seed in others]
+    if not seeds or ours == others:
+        return ""
+    if len(seeds) == 1:  # both started from the same answers: the final ones are compared
+        theirs, mine = (read_lines(arm[seeds[0]] / "completions_after.jsonl") for arm in (others, ours))
+        return in_points(comparison.compare(theirs, mine)["lenient"])
+    both = (compare.gains([compare.read(arm[seed]) for seed in seeds], "lenient") for arm in (ours, others))
+    return with_interval(*comparison.mean_interval([mine - theirs for mine, theirs in zip(*both, strict=True)]))
+
+
+def in_points(measure: Mapping[str, float]) -> str:
+    return with_interval(*(100 * measure[key] for key in ("difference", "difference_low", "difference_high")))
+
+
+def with_interval(value: float, low: float | None, high: float | None) -> str:
+    return f"{value:+.1f}" if low is None else f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def print_table(arms: Mapping[str, Mapping[int, Path]]) -> None:
+    """A row for each arm that has finished runs."""
+    finished = {
+        arm: {seed: run for seed, run in runs.items() if read_record(run, "status") == "finished"}
+        for arm, runs in arms.items()
+    }
+    first = next(iter(finished))
+    table = Table(title="Held-out accuracy in per cent, gains in points (95 % interval)")
+    for heading in ("arm", "seeds", "lenient", "gain", f"less that of {first}", "strict", "gain"):
+        table.add_column(heading)
+    for arm, runs in finished.items():
+        facts = [compare.read(run) for run in runs.values()]
+        if facts:
+            lenient, strict = ((ends(facts, measure), gain(facts, measure)) for measure in ("lenient", "strict"))
+            table.add_row(arm, " ".join(map(str, runs)), *lenient, advantage(runs, finished[first]), *strict)
+    Console(width=140).print(table)
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    at = words.index("--") if "--" in words else len(words)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", choices=SWEEPS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
+    parser.add_argument("--arms", nargs="*", help="train only these, and print what is finished")
+    parser.add_argument("--output", type=Path, help="directory of the runs (default: a temporary one)")
+    try:
+        args, flags = parser.parse_args(words[:at]), words[at + 1 :] or ["--config", "demo"]
+        arms, output = SWEEPS[args.sweep], args.output or Path(tempfile.mkdtemp())
+        chosen = arms if args.arms is None else args.arms
+        if unknown := set(chosen) - arms.keys():
+            raise UserError(f"--arms: {', '.join(sorted(unknown))} is not an arm of {args.sweep}: {', '.join(arms)}")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    output.mkdir(parents=True, exist_ok=True)
+    write_shuffled(Path(SHUFFLED.format(output=output)))
+    runs = {arm: {seed: output / f"{arm.replace(' ', '-')}-seed{seed}" for seed in args.seeds} for arm in arms}
+    for arm in chosen:
+        for seed, run in runs[arm].items():
+            train([*flags, *(flag.format(output=output) for flag in arms[arm])], run, seed)
+    print_table(runs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

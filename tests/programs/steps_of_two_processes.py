@@ -1,0 +1,69 @@
+"""One optimizer step of both trainers, and steps that one process spoils: steps_of_two_processes.py MODEL DIRECTORY
+
+Started by a launcher. Each process saves its gradients, the first log and the steps in DIRECTORY/RANK.pt.
+"""
+
+import os
+import sys
+
+import torch
+from helpers_trainer import Spoil, no_group_lives, trained, watched
+from peft import LoraConfig
+from trl import GRPOTrainer
+
+from grpo.core import processes
+from grpo.training.trainer import LeanGRPOTrainer
+
+
+def one_process_lives(completion_ids, prompts, **kwargs):
+    """Only completions of some prompts, which one of the processes gets, have an advantage."""
+    lives = [prompt.startswith("What is 2 +") for prompt in prompts]
+    return [float(sum(ids) % 7) if one else 1.0 for ids, one in zip(completion_ids, lives, strict=True)]
+
+
+def rewards_by_length(completions, **kwargs):
+    return [0.001 * len(completion[0]["content"]) for completion in completions]
+
+
+CASES = {
+    "dapo": {},
+    "reference": {"loss_type": "grpo", "beta": 0.1, "gradient_checkpointing": True},
+    "adapter": {"peft": LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False)},
+    "mostly dead": {"reward": one_process_lives},
+    "all dead": {"reward": no_group_lives},
+    "bf16": {"bf16": True},
+    # their means are those of a micro-batch, so that one process has others
+    "bnpo": {"loss_type": "bnpo"},
+    "quantile": {"top_entropy_quantile": 0.5},
+}
+
+
+def step(trainer_class, name, model, output, batch=8):
+    """(gradients, log, trainer) of a case."""
+    torch.manual_seed(0)  # of the adapter
+    own = {"pack_tokens": 60} if trainer_class is LeanGRPOTrainer else {}  # so that processes have unequal numbers
+    gradients, log, trainer = trained(
+        trainer_class, model, output, own=own, per_device_train_batch_size=batch, **CASES[name]
+    )
+    return gradients, log[0], trainer
+
+
+def main(model, output):
+    rank, found = int(os.environ["RANK"]), {}
+    for name in CASES:
+        for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
+            gradients, log, trainer = step(trainer_class, name, model, output)
+            found[name, trainer_class.__name__] = gradients, log
+    found["distributed"] = trainer.accelerator.distributed_type.value
+    spoiled = {"max_steps": 5, "reward": rewards_by_length, "optim": "adamw_torch"}
+    trainer, watch = watched(model, f"{output}/watched", **spoiled)
+    spoil = Spoil(trainer, [2, 3, 4] if rank == 1 else [])
+    trainer.train()
+    found["unchanged"], found["asked"] = spoil.unchanged, watch.asked
+    torch.save(found, f"{output}/{rank}.pt")
+    del trainer, watch, spoil
+    processes.end_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

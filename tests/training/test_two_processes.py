@@ -1,0 +1,51 @@
+"""Two processes, with whole weights (DDP) and with sharded ones (FSDP2), have the gradient that one process has.
+
+They have unequal work: other lengths, other numbers of packs, or no completion that can move the policy.
+"""
+
+import pytest
+import torch
+from helpers_programs import PROGRAMS, run_on_two, run_sharded_on_two
+from helpers_runs import DEMO
+from helpers_trainer import largest_difference
+from steps_of_two_processes import step
+from trl import GRPOTrainer
+
+pytestmark = pytest.mark.slow
+MODEL = str(DEMO / "model")
+PROGRAM = PROGRAMS / "steps_of_two_processes.py"
+AS_ONE = ("dapo", "reference", "adapter", "mostly dead", "bf16")  # others average over a micro-batch
+
+
+@pytest.mark.parametrize("launch", [run_on_two, run_sharded_on_two], ids=["DDP", "FSDP2"])
+def test_two_processes_are_as_one(launch, tmp_path):
+    """One test: another worker would have to launch them again."""
+    launch(PROGRAM, MODEL, str(tmp_path))
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+    assert {one["distributed"] for one in found} == {"FSDP" if launch is run_sharded_on_two else "MULTI_CPU"}
+    check_against_one_process(found[0], tmp_path)
+    for one in found:
+        check_against_each_other(one)
+    without_advantage, _ = found[0]["all dead", "LeanGRPOTrainer"]
+    assert without_advantage[0] and not any(gradient.any() for gradient in without_advantage[0].values())
+    # a step that one process spoils both skip, and after three in a row both ask for the end
+    assert [(one["unchanged"], one["asked"]) for one in found] == [([2, 3, 4], [4])] * 2
+
+
+def check_against_one_process(found, tmp_path):
+    for name in AS_ONE:
+        expected, _, _ = step(GRPOTrainer, "dapo" if name == "bf16" else name, MODEL, tmp_path, batch=16)
+        for kind in ("GRPOTrainer", "LeanGRPOTrainer"):
+            wrong = largest_difference(expected, found[name, kind][0])
+            if name == "bf16":  # which rounds, in shapes of its own
+                assert 1e-4 < wrong < 0.05, kind
+            else:
+                assert wrong < 1e-5, (name, kind)
+
+
+def check_against_each_other(found):
+    for name in ("bnpo", "quantile", "dapo", "reference"):
+        (stock, stock_log), (lean, log) = (found[name, kind] for kind in ("GRPOTrainer", "LeanGRPOTrainer"))
+        assert largest_difference(stock, lean) < 1e-5, name
+        for key in {"loss", "reward", "clip_ratio/region_mean", "kl"} & stock_log.keys():
+            assert log[key] == pytest.approx(stock_log[key], abs=1e-5), (name, key)
