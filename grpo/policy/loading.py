@@ -45,7 +45,15 @@ def read_adapter(name: str, revision: str | None) -> PeftConfig | None:
     _check_path(name)
     with loads(name):
         found = find_adapter_config_file(name, revision=revision)
-        return PeftConfig.from_pretrained(name, revision=revision) if found else None
+        adapter = PeftConfig.from_pretrained(name, revision=revision) if found else None
+    if adapter is None:
+        return None
+    if not adapter.base_model_name_or_path:
+        raise UserError(
+            f"model_name_or_path: {name!r} is an adapter that names no model; set base_model_name_or_path in its "
+            "adapter_config.json"
+        )
+    return adapter
 
 
 def read_model_config(name: str, **source: Any) -> PretrainedConfig:
