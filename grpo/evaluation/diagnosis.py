@@ -68,8 +68,8 @@ RULES: tuple[tuple[str, float, str], ...] = (
     (
         "misled",
         95,
-        "completions earn {misled:.0f} % of what a perfect one does, and are not right; let reward_funcs pay for "
-        "right answers (correctness_reward_func, judge_reward_func)",
+        "completions earn at least {misled:.0f} % of what a perfect one does from each reward that pays for it, and "
+        "are not right; let reward_funcs pay for right answers (correctness_reward_func, judge_reward_func)",
     ),
     (
         "astray",
