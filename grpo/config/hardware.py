@@ -74,10 +74,15 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
     return notes + _about_rounding(settings) + trackers.check(settings, asked="report_to" in typed)
 
 
-def _with_its_flags(settings: dict[str, Any]) -> str:
+def _with_its_flags(settings: dict[str, Any], typed: set[str]) -> str:
     """The run's own command to resume it, with the recipe and the flags that were forgotten here."""
     checkpoint = settings["resume_from_checkpoint"]
-    run = settings["output_dir"] or directory.newest() if checkpoint == "auto" else Path(checkpoint).parent
+    if checkpoint == "auto":
+        model, data = settings["model_name_or_path"], settings["dataset_name"]
+        name, _ = directory.default_names(model, data, of_recipe="dataset_name" not in typed)
+        run = settings["output_dir"] or directory.last_of(name) or directory.newest()
+    else:
+        run = Path(checkpoint).parent
     command = run and directory.read_record(run, "resume")
     return f"; to resume a run, use its own recipe and flags: {command or 'the command that it printed'}"
 
@@ -102,7 +107,7 @@ def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> lis
 def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[Check]:
     if not torch.cuda.is_available():
         found = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
-        raise UserError(found + (_with_its_flags(settings) if settings["resume_from_checkpoint"] else ON_A_CPU))
+        raise UserError(found + (_with_its_flags(settings, typed) if settings["resume_from_checkpoint"] else ON_A_CPU))
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
     asked = settings["bf16"] and "bf16" in typed
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):

@@ -65,7 +65,8 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
         steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
         finding = f"{counted(rows, 'training row')}, {steps} per epoch; {finding}"
     remedy = "add rows, or use another eval_dataset_name"
-    if script.max_samples and data.cut_off:
+    limit = max(1, (script.max_samples or 0) // len(data.readings))  # of each data set
+    if script.max_samples and data.cut_off and any(reading.rows == limit for reading in data.readings):
         remedy = "raise max_samples"
     if count == script.eval_samples:
         remedy = "raise eval_samples"

@@ -68,8 +68,14 @@ RULES: tuple[tuple[str, float, str], ...] = (
     (
         "misled",
         95,
-        "completions earn {misled:.0f} % of what a perfect one does, and are not right; let reward_funcs pay for "
-        "right answers (correctness_reward_func, judge_reward_func)",
+        "completions earn at least {misled:.0f} % of what a perfect one does from each reward that pays for it, and "
+        "are not right; let reward_funcs pay for right answers (correctness_reward_func, judge_reward_func)",
+    ),
+    (
+        "astray",
+        2,
+        "the reward rose, from {first:.3g} in the first tenth of the run to {last:.3g} in the last, but right answers "
+        "became fewer; drop rewards that pay for wrong ones from reward_funcs, or raise the reward_weights of others",
     ),
     (
         "fall",
@@ -121,7 +127,11 @@ def _figures(
     seen |= {"dead": len(dead), "names": " and ".join(map(short_name, dead))}
     if judged and sum(map(bool, (new.get("lenient") for new in after))) < len(after) / 2:
         seen["misled"] = _earned(curves, perfect)
-    return seen | _change_of_reward(curves)
+    seen |= _change_of_reward(curves)
+    changes = [bool(new.get("lenient")) - bool(old.get("lenient")) for old, new in zip(before, after, strict=True)]
+    if -sum(changes) > 2 * sum(map(abs, changes)) ** 0.5:  # more became wrong than chance explains
+        seen["astray"] = -seen.get("fall", 0)
+    return seen
 
 
 def _earned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> float:

@@ -31,8 +31,12 @@ SHOWN = 600  # characters of a text in the console
 Values = list[float | None]
 
 
+class NotNumbers(ValueError):
+    """A reward returned something other than one number (or None) for each completion."""
+
+
 def _numbers_of(result: Any, count: int) -> Values:
-    """The list of `count` numbers (or None) that a reward returned; ValueError for anything else."""
+    """The list of `count` numbers (or None) that a reward returned; NotNumbers for anything else."""
     try:
         values = [value if value is None else float(value + 0) for value in result]  # + 0: "1" is not a number
     except (TypeError, ValueError):
@@ -40,7 +44,7 @@ def _numbers_of(result: Any, count: int) -> Values:
     if len(values) != count:
         expected = "return a list of numbers (or None), one for each completion"
         expected += " (is its return missing?)" if result is None else ""
-        raise ValueError(f"it returned {repr(result)[:80]}; {expected}")
+        raise NotNumbers(f"it returned {repr(result)[:80]}; {expected}")
     return values
 
 
@@ -66,21 +70,22 @@ class RewardGuard:
     def guarded(self, name: str, reward: Callable[..., Any]) -> Callable[..., Any]:
         """The reward as TRL calls it, async if it is; it returns FAILED for the rows on which it fails.
 
-        A reward that fails on a rollout is called for each row alone, and only those that fail again are lost. An
-        async one is called for all of them at once: a server that is down would be waited for row by row.
+        A reward that fails on a rollout is called for each row alone, and only those that fail again are lost; all of
+        them where it returned too few values and none fails alone, whose value nobody knows. An async one is called
+        for all of them at once: a server that is down would be waited for row by row.
         """
 
         def score(**columns: Any) -> Values:
             result = _call(reward, columns)
             failed = isinstance(result, BaseException)
-            results = [_call(reward, row) for row in _rows_alone(columns)] if failed else [result]
-            return self._noted(name, columns, results)
+            alone = [_call(reward, row) for row in _rows_alone(columns)] if failed else []
+            return self._noted(name, columns, _results(result, alone))
 
         async def score_async(**columns: Any) -> Values:
             result = await _call_async(reward, columns)
             failed = isinstance(result, BaseException)
             calls = [_call_async(reward, row) for row in _rows_alone(columns)] if failed else []
-            return self._noted(name, columns, await asyncio.gather(*calls) if failed else [result])
+            return self._noted(name, columns, _results(result, await asyncio.gather(*calls)))
 
         return score_async if is_async_callable(reward) else score
 
@@ -175,6 +180,15 @@ async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) ->
         if is_out_of_memory(error):
             raise
         return error
+
+
+def _results(
+    whole: Values | BaseException, alone: Sequence[Values | BaseException]
+) -> Sequence[Values | BaseException]:
+    """A rollout's result; where it failed, those of its rows alone, or for each its fault if none shows it alone."""
+    if isinstance(whole, NotNumbers) and not any(isinstance(one, BaseException) for one in alone):
+        return [whole] * len(alone)
+    return alone if isinstance(whole, BaseException) else [whole]
 
 
 def _rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -78,6 +78,13 @@ def is_free(directory: Path) -> bool:
     return not holds_run(directory) and not is_locked(directory)
 
 
+def last_of(default_dir: str) -> Path | None:
+    """The last run of this name, before the first that is free; None without one."""
+    free = next(filter(is_free, numbered(default_dir)))
+    earlier = list(itertools.takewhile(lambda place: place != free, numbered(default_dir)))
+    return next(filter(holds_run, reversed(earlier)), None)
+
+
 def newest(finished: bool = False) -> Path | None:
     """The run under outputs/ that wrote its record last, of all or of those that finished; None without one."""
     runs = [
@@ -117,8 +124,7 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim
             raise UserError(f"output_dir: {output_dir!r} is a file; use another name")
     else:  # the last that holds a run, and the first that neither holds one nor is about to
         free = next(filter(is_free, numbered(default_dir)))
-        earlier = list(itertools.takewhile(lambda place: place != free, numbered(default_dir)))
-        newest = next(filter(holds_run, reversed(earlier)), Path(default_dir))
+        newest = last_of(default_dir) or Path(default_dir)
     if resume == "auto":
         return _resume_newest(newest)
     if holds_run(free):

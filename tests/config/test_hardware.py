@@ -63,6 +63,16 @@ def test_without_a_gpu_a_resume_that_lacks_its_recipe_names_the_runs_own_command
             )
 
 
+def test_without_a_gpu_a_run_of_the_same_name_is_looked_at_first():
+    for name in ("mine-GRPO-units", "mine-GRPO-units-2", "other-GRPO"):  # the last is the newest
+        Path("outputs", name).mkdir(parents=True)
+        Path("outputs", name, "run.json").write_text(json.dumps({"resume": f"resume {name}"}))
+    flags = ["--model_name_or_path", "mine", "--dataset_name", "units.csv", "--resume_from_checkpoint", "auto"]
+    found = read(train_grpo.HYPERPARAMETERS, flags)
+    with pytest.raises(UserError, match=r"flags: resume mine-GRPO-units-2$"):
+        hardware.fit_to_machine(found.settings, found.typed, found.typed)
+
+
 def test_use_cpu_overrides_the_inline_block_and_recipes():
     values = settings(use_cpu=True, tf32=True, load_in_4bit=True, optim="adamw_8bit")
     (note,) = hardware.fit_to_machine(values, typed={"use_cpu"}, chosen=set())

@@ -53,6 +53,12 @@ CASES = [  # what the run shows, and of each cause, in their order, its figure a
     ({"unchanged": 27, "right": (9, 9)}, [("18 of 21", "learning_rate")]),
     ({"unchanged": 12, "right": (9, 9)}, []),  # right answers may stay as they are
     ({"right": (0, 0), "perfect": {"correctness_reward_func": 0.2}}, [("200 %", "judge_reward_func")]),
+    (  # what pays nothing for a perfect completion is not compared, so the sentence may not mean all rewards
+        {"right": (0, 0), "perfect": {"correctness_reward_func": 0.2, "style_reward_func": 0.0}},
+        [("from each reward that pays for it", "judge_reward_func")],
+    ),
+    ({"right": (20, 8)}, [("from 0.5", "reward_weights")]),  # and the reward rose
+    ({"right": (20, 19)}, []),
     # two at most, the important ones first
     (
         {"unchanged": 27, "groups__all_wrong": 0.8, "rewards": RISES[::-1]},

@@ -81,6 +81,19 @@ def test_rows_at_fault_are_found_the_others_scored_alone(guard):
     assert all(one[2] is whole and one[3] is state for one in seen)
 
 
+def test_one_value_for_many_completions_is_a_fault_of_all_of_them(guard):
+    """Alone, each row would have it, and a reward that forgets all completions but the first would never show."""
+
+    async def later(prompts, **kwargs):
+        return [1.0]
+
+    assert guard.guarded("first", lambda prompts, **kwargs: [1.0])(**columns(3)) == [FAILED] * 3
+    assert asyncio.run(guard.guarded("later", later)(**columns(3))) == [FAILED] * 3
+    assert "it returned [1.0]; return a list of numbers" in guard.faults[0]["fault"]
+    some = guard.guarded("some", lambda prompts, **kwargs: [1.0 for prompt in prompts if prompt != "question 1"])
+    assert some(**columns(3)) == [1.0, FAILED, 1.0]  # the row without a value is known
+
+
 def test_rows_of_an_async_reward_are_tried_again_all_at_once(guard):
     """Where its server is down, a rollout takes one more timeout and not one for each row."""
     waiting, most = 0, 0
