@@ -54,6 +54,12 @@ RULES: tuple[tuple[str, float, str], ...] = (
         "questions (dataset_name), num_shots 1 or a larger num_generations",
     ),
     (
+        "none_right",
+        1,
+        "none of {asked} held-out answers was right, before or after; use easier questions (dataset_name), and let "
+        "reward_funcs pay for right answers (correctness_reward_func, judge_reward_func)",
+    ),
+    (
         "alike",
         MOSTLY,
         "in {alike:.0f} % of the groups all completions earned the same, which teaches nothing; add a reward to "
@@ -119,6 +125,8 @@ def _figures(
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if not old.get("lenient")]
     if judged:
         seen["easy"] = 100 * (1 - len(pairs) / len(before))
+        if "all_wrong" not in seen and not any(record.get("lenient") for record in (*before, *after)):
+            seen |= {"none_right": 1, "asked": len(before)}
     seen |= {"n": len(pairs), "which": "that were wrong " if judged else ""}
     seen["same"] = sum(old["completion"] == new["completion"] for old, new in pairs)
     if pairs and seen.get("all_same", 0) < MOSTLY:  # otherwise there was no gradient, and the rate is not the cause

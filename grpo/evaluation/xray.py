@@ -183,7 +183,9 @@ def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict
         try:
             found: Any = reward(**columns)
             found = asyncio.run(found) if inspect.iscoroutine(found) else found
-            scores[name] = [float(value or 0.0) for _, value in zip(rows, found, strict=True)]
+            if len(found) != len(rows):
+                raise ValueError(f"it returned {counted(len(found), 'value')} for {counted(len(rows), 'completion')}")
+            scores[name] = [float(value or 0.0) for value in found]
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             notes.append(f"not scored: {name} raises {type(error).__name__}: {_shown(str(error))}")
     return scores, notes

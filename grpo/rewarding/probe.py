@@ -25,6 +25,7 @@ from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from rewards import PENALTIES, XML_COT_FORMAT, last_number, short_name, template_parts
 
+PATIENCE = 60.0  # seconds for an async reward
 EXTRA = "\nI hope that this helps!\n"
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
@@ -114,12 +115,26 @@ def try_rewards(
     ids = [encode(text) for text in texts.values()]
     columns = columns_of([row] * len(texts), list(texts.values()), ids, prompt_format.chat)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-        found, faults = guarded_values(rewards, columns)
+        found, faults = guarded_values({name: _with_patience(reward) for name, reward in rewards.items()}, columns)
     first = {fault["function"]: _told(fault["fault"]) for fault in reversed(faults)}
     return {
         name: {kind: first[name] if value == FAILED else value for kind, value in zip(texts, values, strict=True)}
         for name, values in found.items()
     }
+
+
+def _with_patience(reward: Callable[..., Any]) -> Callable[..., Any]:
+    """The reward; an async one, which may wait for a server that is down, fails after PATIENCE seconds."""
+    if not is_async_callable(reward):
+        return reward
+
+    async def ask(**columns: Any) -> Any:
+        try:
+            return await asyncio.wait_for(reward(**columns), PATIENCE)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {PATIENCE:g} seconds") from None
+
+    return ask
 
 
 def _told(fault: str) -> str:

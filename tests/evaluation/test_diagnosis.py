@@ -51,6 +51,7 @@ CASES = [  # what the run shows, and of each cause, in their order, its figure a
     ({"rewards": RISES[::-1], "reward_weights/strict_format_reward_func": 0.5}, []),  # stages: other sums
     ({"unchanged": 29, "right": (28, 28)}, [("93 %", "dataset_name")]),
     ({"unchanged": 27, "right": (9, 9)}, [("18 of 21", "learning_rate")]),
+    ({"right": (0, 0), "groups__all_wrong": 0.5}, []),
     ({"unchanged": 12, "right": (9, 9)}, []),  # right answers may stay as they are
     ({"right": (0, 0), "perfect": {"correctness_reward_func": 0.2}}, [("200 %", "judge_reward_func")]),
     (  # what pays nothing for a perfect completion is not compared, so the sentence may not mean all rewards
@@ -69,6 +70,13 @@ CASES = [  # what the run shows, and of each cause, in their order, its figure a
         [("100 %", "max_completion_length"), ("100 %", "num_generations")],
     ),
 ]
+
+
+def test_without_a_reward_that_knows_what_is_right_the_held_out_answers_tell():
+    wrong = [{"completion": "a", "lenient": False}] * 30
+    (cause,) = causes({}, wrong, [{"completion": "b", "lenient": False}] * 30, {})
+    assert "none of 30" in cause and "dataset_name" in cause
+    assert causes({}, wrong, [{"completion": "b", "lenient": True}] * 30, {}) == []
 
 
 @pytest.mark.parametrize(("shown", "causes"), CASES)

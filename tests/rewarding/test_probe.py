@@ -146,6 +146,15 @@ def test_a_reward_without_kwargs_is_an_error_with_the_remedy():
     assert found.status == "error" and "**kwargs" in found.remedy
 
 
+def test_an_async_reward_that_never_answers_is_a_fault(monkeypatch):
+    monkeypatch.setattr(probe, "PATIENCE", 0.05)
+
+    async def never(completions, **kwargs):
+        await asyncio.Event().wait()
+
+    assert all("TimeoutError: no answer" in fault for fault in try_out(never=never)["never"].values())
+
+
 def test_async_rewards_are_tried_also_inside_an_event_loop():
     class Later:
         async def __call__(self, completions, **kwargs):
