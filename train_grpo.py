@@ -53,7 +53,7 @@ from rewards import (
 # Edit here. Names are those of GRPOConfig, ModelConfig (TRL) and ScriptArguments (grpo/core/settings.py).
 
 HYPERPARAMETERS: dict[str, Any] = dict(
-    # The recipe's settings, in its order
+    # The settings of the 2025 demo, in its order
     model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # or "meta-llama/Llama-3.2-1B-Instruct", a directory, a saved run
     dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, or a list of these
     dataset_config="main",
@@ -91,12 +91,12 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     lora_target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
     lora_dropout=0.05,
     dtype="bfloat16",  # of the weights
-    attn_implementation="flash_attention_2",  # to train, the package's or torch's own; sampling uses sdpa
+    attn_implementation="flash_attention_2",  # for training, flash-attn's or else torch's own; sampling uses sdpa
     # On bf16 weights AdamW loses 94 to 99 % of its updates to rounding, and the recipe still learns. dtype="float32"
     # keeps them all, for twice the memory; the usual learning_rate is then 1e-6.
     optim="adamw_torch",
     num_shots=0,  # worked examples in each prompt; 1 helps a model that never writes the format by itself
-    # This project's
+    # Added since
     seed=42,
     beta=0.0,  # weight of the KL penalty; 0 needs no reference model (2025's default was 0.04)
     temperature=1.0,

@@ -66,7 +66,7 @@ class Data:
         return found
 
     def where_golds_are(self) -> str:
-        """Such as `after #### in 300 of 300 rows`."""
+        """Describe where the rows have their gold answers, such as `after #### in 300 of 300 rows`."""
         golds, rows = Counter[str](), Counter[str]()
         for reading in self.readings:
             golds[where_marked(reading.mark)] += reading.golds

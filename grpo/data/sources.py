@@ -57,7 +57,7 @@ def _from_memory(table: pd.DataFrame | Dataset) -> Dataset:
 
 
 def _as_arrow_takes_it(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with numbers as text where a column has texts, too."""
+    """Turn the numbers of a column that also has texts into text; Arrow refuses mixed columns."""
     table = table.copy()
     for column in [name for name in table.columns if table[name].dtype == object]:
         known = table[column].dropna()

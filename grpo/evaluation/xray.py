@@ -97,6 +97,8 @@ def read(file: Path) -> list[Row]:
 
 def file_of(path: Path) -> Path:
     """The file, or a run's completions after training, or before it while it has none after it."""
+    if not path.exists():
+        raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
         return path
     for when in ("after", "before", "only"):

@@ -1,4 +1,4 @@
-"""The model, its configuration and its tokenizer, from a directory or the Hub; files that cannot be used are one line.
+"""Load the model, its configuration and its tokenizer from a directory or the Hub; unusable files end in one line.
 
 Configurations are read for preflight, weights after it, and all of them before a run writes anything.
 """

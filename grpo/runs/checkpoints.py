@@ -75,8 +75,8 @@ def delete(directory: Path) -> None:
 def rotate(run: Path, keep: int | None, best: str | None = None) -> None:
     """Delete all but the newest `keep` complete checkpoints and the best one; None keeps all.
 
-    transformers' own rotation counts half-written checkpoints, too. A run that was killed while it wrote a later one
-    than it writes now would lose its only complete one.
+    transformers' own rotation also counts half-written checkpoints, and may keep one of a killed run instead of the
+    only complete one.
     """
     complete = [path for path in list_all(run) if is_sealed(path)]
     for path in complete[keep:] if keep else ():

@@ -127,8 +127,8 @@ class Run:
     def _signals(self) -> Iterator[None]:
         """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
 
-        A second one acts as if nobody had taken the first. What was ignored (nohup) stays so. Only a process' main
-        thread can take signals; elsewhere this does nothing.
+        A second one acts as if nobody had taken the first. Ignored signals (nohup) stay ignored. Only a process's
+        main thread can take signals; elsewhere this does nothing.
         """
         with contextlib.suppress(ValueError):  # not the main thread
             for number in SIGNALS:

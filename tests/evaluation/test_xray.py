@@ -142,6 +142,11 @@ def test_a_mistake_is_one_line_and_status_2(words, capsys):
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
 
 
+def test_a_path_that_does_not_exist_is_named(capsys):
+    assert tool(["xray", "nowhere"]) == 2
+    assert capsys.readouterr().err == "error: 'nowhere' does not exist; name a file of completions, or a run\n"
+
+
 # --- Suspicions
 
 R = "<reasoning>\nr\n</reasoning>\n"

@@ -39,6 +39,12 @@ def test_each_reward_is_tried_on_all_of_them():
     assert {check.status for check in checks(tried).values()} == {"ok"}
 
 
+def test_the_debug_reward_is_constant_by_design():
+    debug = REWARD_FUNCS["debug_reward_func"]
+    assert {check.status for check in checks(try_out(**FIVE, debug_reward_func=debug)).values()} == {"ok"}
+    assert checks(try_out(debug_reward_func=debug))["all rewards"].status == "warning"
+
+
 def test_the_matrix_has_every_reward_and_their_sum(capsys):
     def sometimes(completions, **kwargs):
         return [float(len(completion[0]["content"].split("<answer>")[1])) for completion in completions]
