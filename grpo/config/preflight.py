@@ -258,7 +258,7 @@ def about_load() -> Iterator[Check]:
     """A note where other work leaves less than one core to a run on the CPU."""
     load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     if load > max(cores - 1, 1):
-        finding = f"load {load:.1f} in the last minute on {counted(cores, 'core')}: other programs make steps slower"
+        finding = f"{load:.1f} in the last minute on {counted(cores, 'core')}: other programs make steps slower"
         yield Check("ok", "load", finding)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable
@@ -33,6 +34,7 @@ def answer(run: Path, question: str) -> str:
         newest, _ = checkpoints.newest(run)
         instead = f"; ask its newest checkpoint, {newest}" if newest else ""
         raise UserError(f"ask: {str(run)!r} holds no model ({record.get('status')}){instead}")
+    logging.disable_progress_bar()  # of weights that are loaded
     gpu = torch.cuda.is_available()
     dtype = settings["dtype"] if gpu else "float32"
     with loads(str(run), "ask"):
