@@ -83,6 +83,7 @@ FILES = {
     "wrong columns": data(lines([{"text": "a", "label": 1}]), "question_column:"),
     "wrong answer column": Case("answer_column:", {"answer_column": "gold"}),
     "one row": data(ROW, "dataset:"),
+    "fewer rows than a rollout": data(lines(ROWS[:2]), "dataset: 1 training row"),
     "prompts all too long": Case("max_prompt_length:", {"max_prompt_length": "5"}),
     "broken line": data(ROW + '{"question', "line 2"),
     "no rows": data("", "'given.jsonl'"),
