@@ -111,6 +111,7 @@ REWARDS = {
     "none": recipe("reward_funcs: []\n", "reward_funcs:"),
     "gold answers needed": data(lines([{"question": row["question"]} for row in ROWS]), "correctness_reward_func"),
     "own, without **kwargs": own_reward("bad_ask", "def f(completions): return []\n", "**kwargs"),
+    "weights all 0": given("--reward_weights", *["0"] * 5, says="all rewards:"),
     "weights of others": given("--reward_weights", "1", says="reward_weights:"),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
