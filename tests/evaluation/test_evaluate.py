@@ -119,6 +119,7 @@ def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
     found = measure(*demo, questions.select(range(4)), eval_num_samples=3)
     assert found.summary["k"] == 3 and 0 <= found.summary["maj_k"] <= found.summary["pass_k"] <= 1
     assert all(len(row["samples"]) == 3 for row in found.records)
+    assert any(len(set(row["samples"])) > 1 for row in found.records)  # as in training, not greedily
     assert found.records == measure(*demo, questions.select(range(4)), eval_num_samples=3).records
 
 
