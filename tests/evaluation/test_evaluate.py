@@ -63,7 +63,7 @@ def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     ("extracted", "strict", "lenient"),
     [("72", True, True), ("72.0", False, True), ("$72", False, True), ("71", False, False)],
 )
-def test_strict_takes_the_same_characters_and_lenient_the_same_number(extracted, strict, lenient):
+def test_strict_compares_characters_and_lenient_numbers(extracted, strict, lenient):
     record = {"completion": f"<answer>{extracted}</answer>", "extracted": extracted, "answer": "72"}
     assert not evaluate.add_verdicts([record], [{"answer": "72"}], Judge())
     assert (record["strict"], record["lenient"]) == (strict, lenient)

@@ -118,7 +118,7 @@ def test_the_models_own_sampling_defaults_are_ignored(by_generate, policy, token
         assert answer(policy, tokenizer, ids[:6], 32, 4, one) == reference[:6]
 
 
-def test_every_end_token_that_the_model_declares_ends_a_completion(policy, tokenizer, ids, reference, monkeypatch):
+def test_every_declared_end_token_ends_a_completion(policy, tokenizer, ids, reference, monkeypatch):
     end = reference[0][0][3]
     monkeypatch.setattr(policy.generation_config, "eos_token_id", [tokenizer.eos_token_id, end])
     first = reference[0][0].index(end)
