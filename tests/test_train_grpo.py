@@ -116,19 +116,23 @@ def test_a_reward_written_in_the_script_is_one_of_the_list(tiny_run, monkeypatch
     assert record["settings"]["reward_funcs"] == [function.__name__ for function in functions]
 
 
-def test_the_recipes_settings_come_first_and_in_its_order():
+def test_the_recipes_settings_come_first_with_its_values():
+    recipe = {
+        "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct", "dataset_name": "openai/gsm8k", "dataset_config": "main",
+        "reward_funcs": [rewards.REWARD_FUNCS[name] for name in rewards.GIST_REWARDS], "output_dir": None,
+        "run_name": None, "learning_rate": 5e-6, "adam_beta1": 0.9, "adam_beta2": 0.99, "weight_decay": 0.1,
+        "warmup_steps": 0.1, "lr_scheduler_type": "cosine", "logging_steps": 1, "bf16": True,
+        "per_device_train_batch_size": 16, "gradient_accumulation_steps": 4, "num_generations": 16,
+        "max_prompt_length": 256, "max_completion_length": 786, "num_train_epochs": 1, "save_steps": 100,
+        "max_grad_norm": 0.1, "report_to": "wandb", "log_on_each_node": False, "lora_r": 16, "lora_alpha": 64,
+        "lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"],
+        "lora_dropout": 0.05, "dtype": "bfloat16", "attn_implementation": "flash_attention_2",
+    }  # fmt: skip
+    assert [(name, value) for name, value in train_grpo.HYPERPARAMETERS.items() if name in recipe] == [*recipe.items()]
     names = list(train_grpo.HYPERPARAMETERS)
-    rewards_of_the_recipe = [rewards.REWARD_FUNCS[name] for name in rewards.GIST_REWARDS]
-    assert train_grpo.HYPERPARAMETERS["reward_funcs"] == rewards_of_the_recipe
-    recipe = [
-        "model_name_or_path", "output_dir", "run_name", "learning_rate", "adam_beta1", "adam_beta2", "weight_decay",
-        "warmup_steps", "lr_scheduler_type", "logging_steps", "bf16", "per_device_train_batch_size",
-        "gradient_accumulation_steps", "num_generations", "max_prompt_length", "max_completion_length",
-        "num_train_epochs", "save_steps", "max_grad_norm", "report_to", "log_on_each_node", "lora_r", "lora_alpha",
-        "lora_target_modules", "lora_dropout", "dtype", "attn_implementation",
-    ]  # fmt: skip
-    places = [names.index(name) for name in recipe]
-    assert places == sorted(places) and max(places) < names.index("temperature")
+    assert max(map(names.index, recipe)) < names.index("temperature")
+    five = ["xmlcount", "soft_format", "strict_format", "int", "correctness"]
+    assert [f"{name}_reward_func" for name in five] == rewards.GIST_REWARDS
     assert train_grpo.EXEMPLARS[0][1:] == ("9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.", "7")
 
 

@@ -9,7 +9,7 @@ from helpers_runs import COUNTDOWN, DEMO, ROOT
 from helpers_runs import flags as command_line
 
 import train_grpo
-from grpo.config.configure import configure
+from grpo.config.configure import configure, read
 
 RECIPES = sorted((ROOT / "recipes").iterdir())
 
@@ -32,6 +32,31 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     for key in recipe.keys() - ON_CPU:
         assert settings[key] == recipe[key], key
         assert train_grpo.HYPERPARAMETERS.get(key, "unset") != recipe[key], f"{key} repeats the inline value"
+
+
+OF_WRITE_UPS = {  # what docs/write-ups.md says of them
+    "notebook_gpt2": {
+        "beta": 0.02, "num_generations": 4, "per_device_train_batch_size": 64, "gradient_accumulation_steps": 4,
+        "num_train_epochs": 3, "max_completion_length": 128, "max_prompt_length": 256,
+    },
+    "low_memory_24gb": {
+        "optim": "adamw_8bit", "num_generations": 8, "per_device_train_batch_size": 8, "max_completion_length": 512,
+        "lora_r": 16, "lora_alpha": 32,
+    },
+    "fast_80gb": {"learning_rate": 1e-5, "max_prompt_length": 512, "max_completion_length": 1024},
+    "unsloth": {"use_unsloth": True, "load_in_4bit": True, "lora_r": 32, "use_vllm": True},
+    "a100_x2": {
+        "attn_implementation": "sdpa", "tf32": True, "optim": "adamw_torch_fused", "per_device_train_batch_size": 32,
+        "generation_batch_size": 64, "dataloader_num_workers": 8, "save_steps": 500, "report_to": "swanlab",
+    },
+    "smoke_20": {"max_samples": 20},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_WRITE_UPS)
+def test_recipes_of_the_write_ups_have_their_settings(name):
+    settings = read(train_grpo.HYPERPARAMETERS, ["--config", name]).settings
+    assert OF_WRITE_UPS[name].items() <= settings.items()
 
 
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]

@@ -52,20 +52,6 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl):
         assert "Reward, weighted sum" in text and "Accuracy, lenient" not in text
 
 
-def test_a_run_on_two_data_sets_keeps_where_each_row_is_from(tiny_run, write_jsonl):
-    sums = [{"question": f"What is {a} + 1?", "answer": a + 1} for a in range(30)]
-    Path("other.json").write_text(
-        json.dumps([{"prompt": f"What is {a} - 1?", "answer": f"#### {a - 1}"} for a in range(20)])
-    )
-    words = ["--dataset_name", write_jsonl(sums, "sums.jsonl"), "other.json"]
-    assert train_grpo.main([*tiny_run(dataset_name=None, max_steps="1"), *words]) == 0
-    held_out = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
-    assert {record["source"] for record in held_out} <= {"sums", "other"}
-    assert all(("+" in record["question"]) == (record["source"] == "sums") for record in held_out)
-    assert read("run.json")["data"]["train"] == 50 - len(held_out) == 38
-    assert read("run.json")["settings"]["run_name"] == "Tiny-60K-GRPO-sums+other"
-
-
 def test_a_judge_that_raises_gives_no_accuracy_but_the_reason(tiny_run, write_jsonl):
     """Which costs nobody the training; 0 % would be a result."""
     Path("my_judge.py").write_text("def reads_hint(text, row): return row['hint'] in text\n")

@@ -59,6 +59,16 @@ def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     assert [json.loads(line) for line in lines if line] == records
 
 
+@pytest.mark.parametrize(
+    ("extracted", "strict", "lenient"),
+    [("72", True, True), ("72.0", False, True), ("$72", False, True), ("71", False, False)],
+)
+def test_strict_compares_characters_and_lenient_numbers(extracted, strict, lenient):
+    record = {"completion": f"<answer>{extracted}</answer>", "extracted": extracted, "answer": "72"}
+    assert not evaluate.add_verdicts([record], [{"answer": "72"}], Judge())
+    assert (record["strict"], record["lenient"]) == (strict, lenient)
+
+
 def measure(model, tokenizer, questions, judge=None, bf16=False, **script):
     config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
     config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
@@ -109,6 +119,7 @@ def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
     found = measure(*demo, questions.select(range(4)), eval_num_samples=3)
     assert found.summary["k"] == 3 and 0 <= found.summary["maj_k"] <= found.summary["pass_k"] <= 1
     assert all(len(row["samples"]) == 3 for row in found.records)
+    assert any(len(set(row["samples"])) > 1 for row in found.records)  # as in training, not greedily
     assert found.records == measure(*demo, questions.select(range(4)), eval_num_samples=3).records
 
 

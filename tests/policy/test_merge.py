@@ -36,6 +36,7 @@ def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run, capfd):
     weights, start = load_file(merged / "model.safetensors"), load_file(DEMO / "model" / "model.safetensors")
     changed = {name for name in start if not torch.equal(weights[name], start[name])}
     assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}  # the base model's
 
 
 def test_nothing_is_written_over(adapter_run, capfd):

@@ -118,6 +118,13 @@ def test_the_models_own_sampling_defaults_are_ignored(by_generate, policy, token
         assert answer(policy, tokenizer, ids[:6], 32, 4, one) == reference[:6]
 
 
+def test_every_declared_end_token_ends_a_completion(policy, tokenizer, ids, reference, monkeypatch):
+    end = reference[0][0][3]
+    monkeypatch.setattr(policy.generation_config, "eos_token_id", [tokenizer.eos_token_id, end])
+    first = reference[0][0].index(end)
+    assert answer(policy, tokenizer, ids[:1], 32, 1) == [(reference[0][0][:first], False)]
+
+
 def test_a_repetition_penalty_is_left_to_generate(policy, tokenizer, ids, reference, capsys):
     drawn = answer(policy, tokenizer, ids[:2], 32, 2, Sampling(top_k=1, repetition_penalty=9.0))
     assert drawn != reference[:2]

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from helpers_commands import command
 from helpers_runs import ROOT
-from helpers_trainer import largest_difference, rewards_by_sum, trained
+from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
 from trl import GRPOTrainer
 from trl.trainer.utils import is_async_callable
 
@@ -168,6 +169,14 @@ def test_groups_of_a_reward_that_fails_everywhere_are_not_judged(tiny_model, tmp
     _, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=correctness_reward_func, own=MANY)
     assert log[0]["rewards/left_out"] == 1 and "groups/all_wrong" not in log[0]
     assert trainer.solved.shape == (4,) and trainer.solved.isnan().all()
+
+
+def test_faults_end_a_run_in_training_and_not_in_an_evaluation(tiny_model, tmp_path):
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path)
+    for training in (False, True):
+        trainer.model.train(training)
+        values = trainer.guard.exclude(trainer, torch.tensor([[FAILED], [1.0]]))
+        assert values.isnan().tolist() == [[True], [False]] and bool(trainer.guard.excess) is training
 
 
 def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):

@@ -124,7 +124,6 @@ DRY_RUN = ["--config", "demo", "--dry_run", "true", "--report_to", "none"]
     [
         ["--judge", "my_tasks.even"],  # whose code may not run
         ["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"],
-        ["--answer_pattern", "latex"],
     ],
 )
 def test_a_mistake_names_its_setting(flags, capsys):

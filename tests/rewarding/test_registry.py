@@ -28,8 +28,8 @@ def own(monkeypatch):
     sys.modules.pop("my_helper", None)
 
 
-def chosen(*names, args=None, follow=(), functions=None, allow=True):
-    return choose(list(names), args or {}, dict(follow), functions, UserFiles(allow))
+def chosen(*names, args=None, follow=(), functions=None):
+    return choose(list(names), args or {}, dict(follow), functions, UserFiles(allowed=True))
 
 
 def test_the_five_are_themselves_in_order():
@@ -103,12 +103,6 @@ def test_a_mistake_names_what_is_wrong(names, args, named):
     Path("broken.py").write_text("1 / 0")
     with pytest.raises(UserError, match=named):
         chosen(*names, args=args)
-
-
-def test_code_of_ones_own_is_not_run_unless_allowed():
-    Path("my_rewards.py").write_text("1 / 0")
-    with pytest.raises(UserError, match="allow_custom_rewards"):
-        chosen("my_rewards.my_reward", allow=False)
 
 
 def test_what_needs_gold_answers_is_found_by_signature():

@@ -59,6 +59,13 @@ def test_a_refusal_is_one_line_before_training(refuses, named, tiny_run, request
     assert sorted(Path.cwd().rglob("*")) == before
 
 
+@pytest.mark.parametrize(("role", "status"), [("read", "error"), ("write", "ok")])
+def test_a_token_that_may_only_read_is_an_error(role, status, monkeypatch):
+    user = {"name": "me", "auth": {"accessToken": {"role": role}}}
+    monkeypatch.setattr(HfApi, "whoami", lambda self, **_: user)
+    assert hub.check(SimpleNamespace(hub_model_id="me/x")).status == status
+
+
 def test_an_upload_that_fails_in_the_end_says_how_to_repeat_it():
     trainer = SimpleNamespace(args=SimpleNamespace(output_dir="run"), hub_model_id="me/x", push_to_hub=refused)
     with pytest.raises(UserError, match=r"403 Forbidden.*hf upload me/x run"):

@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers_report import write_run
 from helpers_runs import LEARNS, alarms
 from helpers_trainer import Spoil, rewards_by_sum, watched
 
 import train_grpo
 from grpo.runs import checkpoints
-from grpo.training.callbacks import MetricsFile
+from grpo.training.callbacks import LiveReport, MetricsFile
 
 
 def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
@@ -23,6 +24,20 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
+
+
+def test_the_report_is_rewritten_while_a_run_trains(tmp_path, capsys):
+    """Not at every log, and a report that cannot be written costs a line."""
+    run, state = write_run(tmp_path / "run"), SimpleNamespace(is_world_process_zero=True, max_steps=48)
+    (run / "run.json").write_text('{"status": "running"}')
+    page, live = run / "report.html", LiveReport(run)
+    live.on_log(None, state, None)
+    assert "http-equiv" in page.read_text()  # it reloads itself
+    page.unlink()
+    live.on_log(None, state, None)
+    (run / "run.json").write_text("{")
+    LiveReport(run).on_log(None, state, None)
+    assert not page.exists() and "no report while it trains" in capsys.readouterr().out
 
 
 # --- Steps that are not finite

@@ -90,7 +90,6 @@ def micro_batches(draw, most=3):
     return found
 
 
-@pytest.mark.slow
 @examples(200)
 @given(micro_batches(), st.sampled_from(["grpo", "dr_grpo", "sapo", "luspo", "dapo", "cispo", "vespo", "bnpo"]),
        st.booleans(), st.integers(1, 30), st.integers(0, 3))  # fmt: skip
@@ -121,6 +120,7 @@ def test_a_plan_adds_up_to_what_trl_adds_up(given_batches, loss_type, drops, bud
     packs = [pack for turn in plan.packs_of_micro_batch for pack in turn]
     assert sum(factor * loss(rows) for rows, factor in packs) == pytest.approx(expected, abs=1e-9)
     computed = sorted(row for rows, _ in packs for row in rows)
+    assert len(packs) == max(sum(1 for rows, _ in packs if rows), 1) + more  # as many as the process that has most
     assert computed == [row for row in range(len(mask)) if tokens[row] and (advantages[row] or not drops)]
     assert (
         len(plan.packs_of_micro_batch) == len(given_batches)

@@ -22,12 +22,6 @@ def test_a_completion_longer_than_a_pack_does_not_scatter_its_group():
     assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [2499, 1299]
 
 
-def test_without_rows_there_is_a_position_that_is_not_scored():
-    pack = packing.lay_out([((1, 2), ())], [], 4)
-    assert pack.labels.tolist() == [[packing.IGNORED]] and pack.sizes == [1] and not len(pack.cells)
-    assert packing.make_packs([((1, 2), ())], 10) == []
-
-
 def test_the_keys_of_a_segment_are_what_its_last_query_sees():
     pack = packing.lay_out([((1, 2, 3), (5, 6)), ((7,), (8,)), ((1, 2, 3), (9,))], [0, 1, 2], 4)
     keys, seen = packing.keys(pack), packing.visible(pack)

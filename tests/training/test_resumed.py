@@ -91,15 +91,17 @@ def test_a_checkpoint_that_fails_leaves_the_last_one_whole(tiny_run, monkeypatch
 @pytest.mark.slow
 def test_the_last_whole_one_outlives_the_writing_of_the_next(tiny_run, monkeypatch):
     """With save_total_limit 1, transformers would remove it before the next one is known to be whole."""
-    seen = []
+    seen, written = [], []
     whole = checkpoints.seal
 
     def look(directory, *args, **facts):
         seen.append(checkpoints.newest(directory.parent)[0])
+        written.append({path.name for path in directory.iterdir()})
         whole(directory, *args, **facts)
 
     monkeypatch.setattr(checkpoints, "seal", look)
     assert train_grpo.main(tiny_run(**{**LEARNS, "save_steps": "1", "max_steps": "3", "save_total_limit": "1"})) == 0
     assert [path and path.name for path in seen] == [None, "checkpoint-1", "checkpoint-2"]
     assert [path.name for path in checkpoints.list_all(Path("run"))] == ["checkpoint-3"]
+    assert {path.name for path in Path("run/checkpoint-3").iterdir()} - written[-1] == {checkpoints.SEAL}  # the last
     assert json.loads(Path("run/run.json").read_text())["settings"]["save_total_limit"] == 1

@@ -119,12 +119,6 @@ def test_a_signal_in_the_last_evaluation_keeps_the_weights(tiny_run, monkeypatch
     assert "interrupted by SIGTERM</span>" in page and "http-equiv" not in page
 
 
-def test_ctrl_c_before_a_run_has_begun_is_one_line(monkeypatch, capfd):
-    monkeypatch.setattr(train_grpo, "configure", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
-    assert train_grpo.main([]) == 130
-    assert capfd.readouterr().err == "Interrupted\n"
-
-
 # --- At a rollout's end
 
 

@@ -4,7 +4,7 @@ Its gradient is stock TRL's: test_exactness.py.
 """
 
 import pytest
-from helpers_trainer import completions, largest_difference, make_trainer, no_group_lives, trained
+from helpers_trainer import PROMPTS, completions, largest_difference, make_trainer, no_group_lives, trained
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
@@ -57,6 +57,21 @@ def test_the_entropy_is_stocks_where_all_completions_are_computed(tiny_model, tm
     options = {"reward": lambda completion_ids, **_: [float(place % 4) for place in range(len(completion_ids))]}
     stock, lean = (trained(kind, tiny_model, tmp_path, **options)[1][0] for kind in (GRPOTrainer, LeanGRPOTrainer))
     assert lean["entropy"] == pytest.approx(stock["entropy"], rel=1e-5)
+
+
+def test_every_epoch_has_stocks_order_of_prompts(tiny_model, tmp_path):
+    orders = []
+    for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
+        asked = []
+
+        def sample(prompt_ids, *others, asked=asked):
+            asked.append(list(dict.fromkeys(map(tuple, prompt_ids))))
+            return [[5, 2]] * len(prompt_ids), None
+
+        options = {"prompts": PROMPTS[:8], "lengths": sample, "max_steps": -1, "num_train_epochs": 2}
+        make_trainer(trainer_class, tiny_model, tmp_path, **options).train()
+        orders.append(asked)
+    assert orders[0] == orders[1] and len(orders[0]) == 4 and orders[0][:2] != orders[0][2:]  # two rollouts an epoch
 
 
 def test_evaluation_during_training_is_stocks(tiny_model, tmp_path):

@@ -30,6 +30,8 @@ def test_two_processes_are_as_one(launch, tmp_path):
     assert without_advantage[0] and not any(gradient.any() for gradient in without_advantage[0].values())
     # a step that one process spoils both skip, and after three in a row both ask for the end
     assert [(one["unchanged"], one["asked"]) for one in found] == [([2, 3, 4], [4])] * 2
+    written = (tmp_path / "watched/alarms.jsonl").read_text().splitlines()
+    assert sum("nonfinite_gradient" in line for line in written) == 1  # both have seen it
 
 
 def check_against_one_process(found, tmp_path):
