@@ -51,7 +51,9 @@ from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
+
+from helpers_settings import CHOICES  # noqa: E402
 
 from grpo.policy import sampling  # noqa: E402
 from grpo.training.trainer import LeanGRPOTrainer  # noqa: E402
@@ -65,7 +67,7 @@ Result = dict[str, Any]
 
 
 class Gradients(TrainerCallback):
-    """Of all parameters, as they are when the optimizer takes them."""
+    """Gradients of all parameters, as the optimizer takes them."""
 
     def __init__(self) -> None:
         self.found: dict[str, torch.Tensor] = {}
@@ -173,31 +175,6 @@ def small_qwen() -> Any:
     directory = tempfile.mkdtemp()
     model.save_pretrained(directory)
     return Qwen2ForCausalLM.from_pretrained(directory, dtype=torch.float32)
-
-
-CHOICES: dict[str, list[Any]] = {
-    "loss_type": ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
-    "beta": [0.0, 0.0, 0.1],
-    "use_bias_correction_kl": [False, True],
-    "num_iterations": [1, 1, 2],
-    "steps_per_generation": [None, 1, 2, 4],
-    "gradient_accumulation_steps": [1, 2, 4],
-    "per_device_train_batch_size": [4, 8],
-    "num_generations": [2, 4],
-    "importance_sampling_level": ["token", "token", "sequence"],
-    "epsilon": [0.2, 0.01],
-    "epsilon_high": [None, 0.3],
-    "delta": [None, 1.5],
-    "scale_rewards": ["group", "batch", "none"],
-    "multi_objective_aggregation": ["sum_then_normalize", "normalize_then_sum"],
-    "mask_truncated_completions": [False, True],
-    "off_policy_mask_threshold": [None, None, 0.01],
-    "top_entropy_quantile": [1.0, 1.0, 1.0, 0.5],
-    "entropy_coef": [0.0, 0.0, 0.0, 0.01],
-    "temperature": [1.0, 0.7],
-    "gradient_checkpointing": [False, True],
-    "disable_dropout": [False, True],
-}
 
 
 def drawn(number: int) -> dict[str, Any]:
@@ -411,7 +388,7 @@ def line(found: Result) -> str:
 
 
 def summary(results: list[Result]) -> str:
-    """How many cases ended in each way, with the median and the largest difference."""
+    """Count the cases by how they ended, with the median and the largest difference."""
     lines = []
     for outcome in sorted({found["outcome"] for found in results}):
         those = [found for found in results if found["outcome"] == outcome]

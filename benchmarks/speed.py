@@ -152,7 +152,7 @@ def trainer_of(side: str, model: Any, tokenizer: Any, rows: list[dict], reward: 
 
 
 class Seconds(TrainerCallback):
-    """Of each optimizer step: forward, backward and the optimizer."""
+    """Seconds of each optimizer step: forward, backward and the optimizer."""
 
     def __init__(self) -> None:
         self.found: list[float] = []
@@ -291,7 +291,7 @@ SIDES = {
 
 
 def processor_seconds() -> float:
-    """Of all processes that this one has started and that have ended by now."""
+    """Processor time of all processes that this one has started and that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
 

@@ -36,7 +36,7 @@ settings.load_profile("long" if LONG else "default")
 
 
 def pytest_configure(config):
-    """On the CPU, but for `python -m pytest tests/gpu`."""
+    """Hide the GPU, except from `python -m pytest tests/gpu`."""
     if not any("gpu" in word for word in config.args):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -58,7 +58,7 @@ def _without_collecting_what_was_imported():
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path, monkeypatch):
-    """Whatever a test writes by a relative path is seen, and gone afterwards; so are variables that a run sets."""
+    """Start each test in an empty directory, and restore the variables that a run sets."""
     monkeypatch.chdir(tmp_path)
     before = dict(os.environ)
     yield

@@ -58,7 +58,7 @@ def tables(heading):
 
 
 def code(text):
-    """What stands in backticks outside of blocks."""
+    """Texts in backticks outside of blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE))
 
 

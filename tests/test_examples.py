@@ -36,7 +36,7 @@ def load(dtype=torch.float32):
 
 
 def gradients_of_example(answers, ids, attention_mask, completion_mask):
-    """Of two updates on one rollout, as `main` makes them, but with SGD; and the last update's ratios."""
+    """Gradients of two updates on one rollout, as `main` makes them, but with SGD; and the last update's ratios."""
     model, tokenizer = load(torch.float64)
     length = completion_mask.shape[1]
     texts = tokenizer.batch_decode(ids[:, -length:], skip_special_tokens=True)
@@ -94,7 +94,7 @@ def test_example_has_the_trainers_gradients(rollout, tmp_path):
 
 @pytest.mark.slow
 def test_example_learns(tmp_path, monkeypatch):
-    """On the same four questions in each step, so that the reward does not depend on which were drawn."""
+    """Each step has the same four questions, so that the reward does not depend on the draw."""
     demo = tmp_path / "assets" / "demo"
     demo.mkdir(parents=True)
     (demo / "model").symlink_to(DEMO / "model")

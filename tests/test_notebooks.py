@@ -16,7 +16,7 @@ QUICK = flags(max_steps=1, eval_samples=4, per_device_train_batch_size=16, max_c
 
 @pytest.fixture
 def displayed(tmp_path, monkeypatch):
-    """What was displayed; IPython is replaced, and the reader's folder has what runs need of the repository."""
+    """The texts that were displayed; IPython is replaced, and the folder has the files that runs need."""
     for name in ("assets", "recipes"):
         (tmp_path / name).symlink_to(ROOT / name)
     pages, display = [], ModuleType("IPython.display")

@@ -1,4 +1,4 @@
-"""What SECURITY.md promises: whose code is run, where secrets end, and that text stays text.
+"""SECURITY.md's promises: whose code is run, where secrets end, and that text stays text.
 
 That no line of ours evaluates or unpickles is ruff's to see (S in pyproject.toml).
 """
@@ -222,7 +222,7 @@ def test_the_report_has_the_same_elements_whatever_it_says(kind, harmless, tmp_p
 
 
 def shown_raw(text):
-    """What of a text would steer a terminal."""
+    """The characters of a text that would steer a terminal."""
     return re.findall(
         r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text
     )

@@ -11,7 +11,7 @@ def python(*words):
 
 
 def test_a_missing_package_is_one_line():
-    """As in a shell whose virtual environment is not active."""
+    """Run the script like a shell whose virtual environment is not active."""
     done = python("-S", "train_grpo.py", "--config", "demo")
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()

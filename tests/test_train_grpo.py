@@ -19,7 +19,7 @@ from grpo.runs import directory
 
 
 def shown(text):
-    """What was printed, whatever the width of the tables."""
+    """The printed text, whatever the width of its tables."""
     return " ".join(text.split())
 
 

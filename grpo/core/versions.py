@@ -9,7 +9,7 @@ PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "v
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the libraries that are installed."""
+    """Versions of Python and of the installed libraries."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

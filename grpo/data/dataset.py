@@ -58,7 +58,7 @@ class Data:
         return sum(reading.dropped for reading in self.readings)
 
     def unmarked(self) -> dict[str, int]:
-        """Those of them whose answer lacks the mark that the others have, by that mark."""
+        """Dropped rows whose answer lacks the mark that the others have, counted by that mark."""
         found = Counter[str]()
         for reading in self.readings:
             if reading.mark and reading.unmarked:
@@ -79,7 +79,7 @@ class Data:
         return None not in self.held_out["answer"][:]
 
     def facts(self) -> dict[str, Any]:
-        """For run.json: how prompts are made, and rows by what became of them."""
+        """Facts for run.json: the prompt format, and rows by what became of them."""
         dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped}
         return {"prompt": dataclasses.asdict(self.prompt_format), "shots": list(self.shots), "data": rows}

@@ -137,7 +137,7 @@ def _changes(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
 
 
 def _change_of_means(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]:
-    """Of the answers whose rewards worked before and after; only `n`, 0, if there are none."""
+    """Means of the answers whose rewards worked before and after; only `n`, 0, if there are none."""
     known = [(old, new) for old, new in pairs if old is not None and new is not None]
     if not known:
         return {"n": 0}
@@ -167,7 +167,7 @@ def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
 
 
 def _verdict_by_reward(reward: dict[str, Any]) -> tuple[str, str]:
-    """Without gold answers: whether the weighted sum of the rewards rose."""
+    """The verdict without gold answers: whether the weighted sum of the rewards rose."""
     n = reward["n"]
     if not n:
         return "too_small_to_tell", "Nothing could be compared: a reward failed on every answer."

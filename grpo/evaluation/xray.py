@@ -156,7 +156,7 @@ def choose_rewards(
 
 
 def _why_not(name: str, with_golds: bool, own_judge: str | None, own_code: bool) -> str:
-    """Why a reward cannot be scored by a file of completions; empty where it can, or where it is unknown."""
+    """The reason why a file of completions cannot score a reward; empty where it can, or for an unknown reward."""
     reward = rewards.REWARD_FUNCS.get(name)
     asked = inspect.signature(reward).parameters.keys() if reward else ()
     if not own_code and ("." in name or (own_judge and "judge" in asked)):

@@ -42,7 +42,7 @@ class Sampling:
 
     @classmethod
     def of(cls, settings: Any) -> "Sampling":
-        """As a GRPOConfig or a GRPOTrainer has it."""
+        """The settings of a GRPOConfig or a GRPOTrainer."""
         found = {name: getattr(settings, name) for name in cls.__dataclass_fields__}
         return cls(**found | {"temperature": float(settings.temperature)})  # generate refuses an int
 

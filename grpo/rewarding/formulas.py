@@ -136,7 +136,7 @@ def read_number(text: str) -> Number | None:
 
 
 class Expression(NamedTuple):
-    """By its values at three points, which are the same for every expression."""
+    """An expression by its values at three points, which are the same for all."""
 
     values: tuple[complex, ...]
 

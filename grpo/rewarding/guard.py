@@ -202,7 +202,7 @@ def _rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def fault_of(error: BaseException) -> str:
-    """What went wrong, and in which line of the user's: `ValueError: no number (my_reward.py:12)`."""
+    """Describe an exception, with the user's own line: `ValueError: no number (my_reward.py:12)`."""
     place = place_of(error)
     return f"{type(error).__name__}: {error}"[:500] + (place and f" ({place})")
 

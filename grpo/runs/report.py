@@ -100,7 +100,7 @@ def _status(run: Path, record: dict[str, Any]) -> str:
 
 
 def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, charts.Curve]) -> dict[str, float]:
-    """By the key of its curve: what a perfect answer earns, and the norm that gradients are clipped to."""
+    """Limits by the key of their curve: a perfect answer's reward, and the norm that gradients are clipped to."""
     perfect, names = record.get("perfect") or {}, settings.get("reward_funcs") or []
     limits = {f"rewards/{name}/mean": value for name, value in perfect.items()}
     if len(perfect) == len(names) > 0 and not (record.get("stages") or settings.get("adaptive_rewards")):
@@ -113,7 +113,7 @@ def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, 
 
 
 def results_of(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Any]:
-    """By key of eval_*.json: its name, and a number with its interval for each evaluation and the paired change.
+    """Rows by key of eval_*.json: name, a number with its interval for each evaluation, and the paired change.
 
     Rewards are there where questions without gold answers were evaluated; shares are in per cent.
     """

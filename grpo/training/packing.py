@@ -146,7 +146,7 @@ def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torc
 
 
 def segments(pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each position the number of its segment and of that segment's parent, both (T,)."""
+    """The number of each position's segment and of that segment's parent, both (T,)."""
     device, sizes = pack.input_ids.device, torch.tensor(pack.sizes)
     own = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     return own.to(device), torch.tensor(pack.parents)[own].to(device)

@@ -146,7 +146,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         return prompt_ids, completion_ids, tool_mask, completions, *rest
 
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
-        """By vLLM or `generate` as TRL does, otherwise by our sampler, which draws from the same distribution."""
+        """Sample by vLLM or `generate` as TRL does, else by our sampler, which draws from the same distribution."""
         if self.use_vllm or self._samples_by_generate or images is not None:
             with sharding.whole(self) if self.is_fsdp_enabled else contextlib.nullcontext():
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)

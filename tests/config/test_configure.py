@@ -107,7 +107,7 @@ def test_what_differs_from_the_inline_block_is_known(tmp_path):
 
 
 def test_the_directory_of_your_own_data_names_them(tmp_path):
-    """Whether a flag, HYPERPARAMETERS, a recipe or Python gives them; two tasks of one model do not mix."""
+    """A flag, HYPERPARAMETERS, a recipe or Python may give the data; two tasks of one model do not mix."""
     path = recipe(tmp_path, "dataset_name: conversions.csv\n")
     rows = datasets.Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"]})
     for found, name in [

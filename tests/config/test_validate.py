@@ -126,7 +126,7 @@ def geometries(draw):
 
 
 def trls(settings, world):
-    """What TRL 1.16 makes of the settings (GRPOConfig.__post_init__): its rollout and steps; None where it raises."""
+    """TRL 1.16's rollout and steps for these settings (GRPOConfig.__post_init__); None where it raises."""
     batch, total = settings["per_device_train_batch_size"] * world, settings["generation_batch_size"]
     steps = settings["steps_per_generation"]
     if total is not None and steps is not None:

@@ -53,7 +53,7 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl):
 
 
 def test_a_judge_that_raises_gives_no_accuracy_but_the_reason(tiny_run, write_jsonl):
-    """Which costs nobody the training; 0 % would be a result."""
+    """A judge that raises costs nobody the training; 0 % would be a result."""
     Path("my_judge.py").write_text("def reads_hint(text, row): return row['hint'] in text\n")
     rows = [{"question": f"{n} + 1?", "hint": str(n + 1)} for n in range(40)]
     words = tiny_run(

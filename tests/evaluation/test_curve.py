@@ -14,7 +14,7 @@ FLAGS = {**LEARNS, "max_steps": "4", "eval_samples": "6", "logging_steps": "1"}
 
 
 def lines_of(run="run"):
-    """Of metrics.jsonl: those of evaluations by their step, and the others."""
+    """Lines of metrics.jsonl: those of evaluations by their step, and the others."""
     lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
     measured = {line["step"]: line for line in lines if "eval/accuracy_lenient" in line}
     assert len(measured) == sum("eval/accuracy_lenient" in line for line in lines)  # no step twice

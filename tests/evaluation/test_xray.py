@@ -13,7 +13,7 @@ THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
 
 
 def shown(capsys, *words, rows=None, status=0):
-    """What the tool prints for these rows: texts with the gold answer 7, or pairs of text and gold answer."""
+    """The tool's output for these rows: texts with the gold answer 7, or pairs of text and gold answer."""
     if rows is not None:
         pairs = [row if isinstance(row, tuple) else (row, "7") for row in rows]
         lines = [json.dumps({"completion": text, "answer": gold, "question": "3 + 4 = ?"}) for text, gold in pairs]

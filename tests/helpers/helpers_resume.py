@@ -1,4 +1,4 @@
-"""What a finished run came to, and the run as it was when it was killed: to compare a resumed run with a whole one."""
+"""A finished run's results, and the run as it was when it was killed: to compare a resumed run with a whole one."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What tests of runs share: paths, rows, command lines of seconds, and a finished run's directory."""
+"""Shared by tests of runs: paths, rows, command lines of seconds, and a finished run's directory."""
 
 import contextlib
 import io

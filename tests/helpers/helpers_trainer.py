@@ -173,7 +173,7 @@ class Spoil(TrainerCallback):
 
 
 class Gradients(TrainerCallback):
-    """Of all parameters, as they are when the optimizer takes them."""
+    """Gradients of all parameters, as the optimizer takes them."""
 
     def __init__(self):
         self.steps = []
@@ -197,7 +197,7 @@ def trained(trainer_class, model, output, **options):
 
 
 def largest_difference(stock, lean):
-    """Of all parameters and steps, relative to stock's norm, at least to a thousandth of the whole gradient's.
+    """The largest of all parameters and steps, relative to stock's norm, or to a thousandth of the whole gradient's.
 
     A smaller one is made of rounding.
     """

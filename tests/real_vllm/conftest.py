@@ -1,4 +1,4 @@
-"""What vLLM's build for CPUs needs, which it does not on a GPU."""
+"""Settings that only vLLM's build for CPUs needs."""
 
 import os
 

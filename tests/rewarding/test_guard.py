@@ -96,7 +96,7 @@ def test_one_value_for_many_completions_is_a_fault_of_all_of_them(guard):
 
 
 def test_rows_of_an_async_reward_are_tried_again_all_at_once(guard):
-    """Where its server is down, a rollout takes one more timeout and not one for each row."""
+    """A server that is down costs a rollout one more timeout, not one for each row."""
     waiting, most = 0, 0
 
     async def down(prompts, **kwargs):

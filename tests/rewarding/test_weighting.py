@@ -40,7 +40,7 @@ def test_a_rare_reward_gains_weight_and_a_usual_one_loses_it(factor, values, thr
 
 
 class Trainer:
-    """What the callback knows of a GRPOTrainer, and its loop: micro-batches, rollouts, optimizer steps."""
+    """The part of a GRPOTrainer that the callback knows, and its loop: micro-batches, rollouts, optimizer steps."""
 
     def __init__(self, accumulation=1, per_rollout=1, iterations=1, weights=(1.0, 1.0)):
         self.args = SimpleNamespace(steps_per_generation=per_rollout, gradient_accumulation_steps=accumulation)

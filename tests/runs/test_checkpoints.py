@@ -54,7 +54,7 @@ def test_other_names_and_broken_seals_are_refused():
 
 @pytest.mark.parametrize("shards", ["optimizer_0", "global_step7"])
 def test_sharded_checkpoints_need_no_optimizer_file(shards):
-    """Of FSDP, and of DeepSpeed."""
+    """Checkpoints of FSDP, and of DeepSpeed."""
     directory = make_checkpoint("run", 7)
     for name in ("optimizer.pt", "scheduler.pt", "model.safetensors"):
         (directory / name).unlink()

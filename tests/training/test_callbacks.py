@@ -63,7 +63,7 @@ def test_a_step_that_is_not_finite_changes_nothing(tiny_model, tmp_path, max_gra
 
 
 def test_each_rollout_is_read_and_an_alarm_raised_once(tiny_model, tmp_path, capsys):
-    """Whatever logging_steps is; not in the steps that train on an earlier rollout."""
+    """Alarms do not depend on logging_steps, and steps on an earlier rollout are not read again."""
     options = {"beta": 0.04, "steps_per_generation": 2, "gradient_accumulation_steps": 1, "max_completion_length": 1}
     trainer, watch = watched(tiny_model, tmp_path, logging_steps=50, max_steps=8, **options)
     trainer.train()

@@ -1,4 +1,4 @@
-"""How rows are divided into packs; that a pack is right for any rows is test_fuzz_packs.py's."""
+"""Rows are divided into packs; test_fuzz_packs.py shows that a pack is right for any rows."""
 
 import torch
 

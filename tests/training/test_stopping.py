@@ -23,7 +23,7 @@ from grpo.training.trainer import LeanGRPOTrainer
 
 @pytest.fixture(autouse=True)
 def _not_ignored():
-    """As in a terminal, wherever the tests run: a shell that starts them with & has SIGINT ignored."""
+    """Take SIGINT as in a terminal: a shell that starts the tests with & has it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -135,7 +135,7 @@ def stopping(tmp_path, every=1, processes=1, gathered=None):
 
 
 def end_step(callback, step=4, due=False):
-    """What the callback makes of a step's end where a checkpoint is due or not."""
+    """The callback's answer at a step's end where a checkpoint is due or not."""
     control = SimpleNamespace(should_save=due, should_log=False, should_training_stop=False)
     state = SimpleNamespace(global_step=step, max_steps=8, is_world_process_zero=True)
     callback.on_step_end(None, state, control)
