@@ -27,6 +27,7 @@ if __name__ == "__main__":  # --version, a misspelt flag, Unsloth: before librar
 
 from grpo.config import preflight
 from grpo.config.configure import configure
+from grpo.config.settle import settle
 from grpo.core.errors import one_line, run_main
 from grpo.core.processes import say
 from grpo.core.settings import Config
@@ -92,8 +93,8 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     lora_dropout=0.05,
     dtype="bfloat16",  # of the weights
     attn_implementation="flash_attention_2",  # for training, flash-attn's or else torch's own; sampling uses sdpa
-    # On bf16 weights AdamW loses 94 to 99 % of its updates to rounding, and the recipe still learns. dtype="float32"
-    # keeps them all, for twice the memory; the usual learning_rate is then 1e-6.
+    # AdamW's updates of bf16 weights are mostly rounded away. Where the memory allows it, use dtype="float32" with
+    # learning_rate=1e-6.
     optim="adamw_torch",
     num_shots=0,  # worked examples in each prompt; 1 helps a model that never writes the format by itself
     # Added since
@@ -173,6 +174,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
 
     # 1. Rewards: those in HYPERPARAMETERS, or those that a recipe or a flag names
     reward_funcs, judge = load_rewards(config, prompt_format)
+    settle(config, prompt_format, exemplars, reward_funcs, judge)  # the run's directory, and what it resumes from
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out, none is in both parts
     tokenizer, prompt_format = load_tokenizer(config, prompt_format)  # AutoTokenizer, padding on the left
@@ -222,7 +224,7 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
         dataset: a pandas DataFrame or a Dataset, which replaces `dataset_name`.
     """
     words = sys.argv[1:] if argv is None else argv
-    return run_main(lambda: experiment(configure(HYPERPARAMETERS, words, dataset), dataset))
+    return run_main(lambda: experiment(configure(HYPERPARAMETERS, words, dataset, __file__), dataset))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,11 +15,13 @@ from transformers import Trainer, get_scheduler
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from grpo.config import hardware, validate
+from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
 from grpo.rewarding import registry, weighting
-from grpo.runs import directory, resume
+from grpo.runs import directory
+from rewards import GIST_REWARDS, REWARD_FUNCS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -58,7 +61,7 @@ class Parser(TrlParser):
             list(GROUPS),  # type: ignore[arg-type]  # dataclasses, all of them
             allow_abbrev=False,
             add_help=False,
-            usage="python train_grpo.py [--config RECIPE] [--flag value ...]",
+            usage=f"python {Path(sys.argv[0]).name} [--config RECIPE] [--flag value ...]",
             description="Settings: HYPERPARAMETERS < --config recipe < --flag value.",
         )
         self.settings = {action.dest: action for action in reversed(self._actions)}
@@ -115,7 +118,6 @@ class Read(NamedTuple):
     """Every setting by name, and which of them the recipe and the command line give."""
 
     settings: dict[str, Any]
-    inline: dict[str, Any]  # what HYPERPARAMETERS alone says
     recipe: set[str]
     typed: set[str]
     notes: list[Check]
@@ -147,7 +149,20 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
     if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
         finding = f"{dropped} is ignored: your data replaces the training data, and held-out questions come from yours"
         notes.append(Check("ok", "eval_dataset_name", finding))
-    return Read(settings, inline, set(recipe), typed, notes, functions, recipe_data)
+    if not typed & {"reward_funcs", "stages"} and (replaced := _replaced_rewards(inline, functions, recipe)):
+        finding = f"{paths[0]} replaces the script's own: {', '.join(replaced)}"
+        notes.append(Check("ok", "reward_funcs", finding))
+    return Read(settings, set(recipe), typed, notes, functions, recipe_data)
+
+
+def _replaced_rewards(
+    inline: Mapping[str, Any], functions: registry.Rewards, recipe: Mapping[str, Any]
+) -> Sequence[str]:
+    """The script's rewards where a recipe names others; none where the script has the five that it came with."""
+    names = inline["reward_funcs"]
+    edited = names != GIST_REWARDS or any(functions.get(name) not in (None, REWARD_FUNCS[name]) for name in names)
+    replaced = recipe.get("stages") or recipe.get("reward_funcs", names) != names
+    return names if edited and replaced else []
 
 
 def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
@@ -194,16 +209,20 @@ def read_recipe(name: str) -> dict[str, Any]:
     return recipe
 
 
-def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Config:
-    """Resolve the configuration of this run on this machine; write nothing.
+def configure(
+    hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, script_file: str = "train_grpo.py"
+) -> Config:
+    """Resolve the configuration of this run on this machine; write nothing. Its directory is settled later.
 
     Args:
         dataset: rows in memory, which replace `dataset_name`.
+        script_file: the script whose settings these are, for commands that people copy.
 
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, inline, recipe, typed, notes, functions, recipe_data = read(hyperparameters, argv)
+    settings, recipe, typed, notes, functions, recipe_data = read(hyperparameters, argv)
+    program = processes.program(script_file)
     if dataset is not None:
         if "dataset_name" in typed:
             raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
@@ -214,50 +233,68 @@ def configure(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: 
             if key in typed or (key == "reward_weights" and settings[key] is not None):
                 raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
         settings.update(weighting.settings_of_stages(stages, settings["max_steps"]))
+    asked = settings | {"report_to": (settings["report_to"] or "none").split(",")}  # before the machine has its say
     validate.check(settings, typed)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
-    hardware.choose_gpu(settings, argv)
-    notes += hardware.fit_to_machine(settings, typed, typed | recipe)
+    hardware.choose_gpu(settings, argv, program)
+    notes += hardware.fit_to_machine(settings, typed, typed | recipe, program)
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
-    inline["report_to"] = (inline["report_to"] or "none").split(",")
-    if inline["use_vllm"] is None:
-        inline["use_vllm"] = settings["use_vllm"]
-    changed = {key: {"inline": inline[key], "run": value} for key, value in settings.items() if value != inline[key]}
     default_dir, default_run = directory.default_names(
         settings["model_name_or_path"],
         settings["dataset_name"],
         settings["eval_only"],
         of_recipe=settings["dataset_name"] == recipe_data,
     )
-    named, resumed = settings["output_dir"], settings["resume_from_checkpoint"]
-    claim = directory.claim(named, default_dir, resumed)
-    settings["output_dir"], settings["resume_from_checkpoint"] = claim.output_dir, claim.checkpoint
-    notes += claim.notes
+    named = settings["output_dir"]
+    settings["output_dir"] = named or default_dir
     if settings["run_name"]:
         default_run = ""
-    elif claim.output_dir.startswith(f"{default_dir}-"):
-        settings["run_name"] = default_run + claim.output_dir.removeprefix(default_dir)
     else:
         settings["run_name"] = default_run
+    origin = origin_of(settings, asked, {"flag": typed, "recipe": recipe, "script": hyperparameters})
+    if stages:
+        origin |= dict.fromkeys(("reward_funcs", "reward_weights", "max_steps"), origin["stages"])
+    if dataset is not None:
+        origin["dataset_name"] = "script"
+    origin |= {key: origin["dataset_name"] for key in OF_THE_DATA if settings[key] is None and key not in typed}
     script, training, model = to_dataclasses(settings)
-    config = Config(
+    return Config(
         script=script,
         training=training,
         model=model,
         geometry=geometry,
         notes=notes,
-        changed=changed,
+        origin=origin,
+        script_file=script_file,
         argv=list(argv),
         stages=stages,
         typed=typed,
         chosen=typed | recipe,
         reward_functions=functions,
-        default_dir="" if named or resumed else default_dir,
+        named_dir=named,
+        default_dir=default_dir,
         default_run=default_run,
     )
-    if claim.checkpoint:
-        notes += resume.compare(Path(claim.checkpoint), config.settings(), geometry.world_size)
-    return config
+
+
+def origin_of(
+    settings: Mapping[str, Any], asked: Mapping[str, Any], sources: Mapping[str, Collection[str]]
+) -> dict[str, str]:
+    """The source of each setting that has another value than its default: the script's block first, in its order.
+
+    Args:
+        settings: their values.
+        asked: their values before the program has adjusted them to the machine and the data.
+        sources: the settings that the flags, the recipe and the script give, the stronger source first.
+    """
+    found = {}
+    for key in dict.fromkeys([*sources["script"], *settings]):
+        given = next((source for source, keys in sources.items() if key in keys), None)
+        if settings[key] != asked[key]:
+            given = "machine"
+        if given:
+            found[key] = given
+    return found
 
 
 def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:

@@ -19,7 +19,7 @@ from grpo.runs.record import command_line
 
 NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
 ON_A_CPU = """\
-. To watch a tiny model learn on this machine in under a minute, run: python train_grpo.py --config \
+. To watch a tiny model learn on this machine in under a minute, run: python {program} --config \
 recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --use_cpu true."""
 
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
@@ -38,7 +38,7 @@ WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_impl
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
 
 
-def choose_gpu(settings: dict[str, Any], argv: Sequence[str]) -> None:
+def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "train_grpo.py") -> None:
     """Set torch's switches for a GPU; of several visible ones without a launcher, use the first one and say so.
 
     GRPOTrainer refuses several GPUs in one process. This must come before CUDA starts, and before TRL's configuration.
@@ -50,17 +50,22 @@ def choose_gpu(settings: dict[str, Any], argv: Sequence[str]) -> None:
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        launch = f"torchrun --nproc_per_node={count} {command_line(list(argv))}"  # to copy: no table may break it
+        launch = (
+            f"torchrun --nproc_per_node={count} {command_line(program, list(argv))}"  # to copy: no table may break it
+        )
         print(f"note: {count} GPUs are visible, one is used; to use all: {launch}")
 
 
-def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[Check]:
+def fit_to_machine(
+    settings: dict[str, Any], typed: set[str], chosen: set[str], program: str = "train_grpo.py"
+) -> list[Check]:
     """Adjust the settings to this machine, in place, and return one line for each adjustment.
 
     Args:
         settings: every setting by name.
         typed: settings that the command line names; one that contradicts use_cpu is refused, not adjusted.
         chosen: settings that the command line or the recipe names.
+        program: the script as a command names it.
     """
     if settings["use_unsloth"]:
         _check_unsloth(settings)
@@ -69,7 +74,7 @@ def fit_to_machine(settings: dict[str, Any], typed: set[str], chosen: set[str]) 
             raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
     if settings["use_liger_kernel"] and not is_liger_kernel_available():
         raise UserError("use_liger_kernel: it is not installed; pip install liger-kernel, or drop it")
-    notes = _use_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed)
+    notes = _use_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed, program)
     settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # which has no rollouts
     return notes + _about_rounding(settings) + trackers.check(settings, asked="report_to" in typed)
 
@@ -80,7 +85,7 @@ def _with_its_flags(settings: dict[str, Any], typed: set[str]) -> str:
     if checkpoint == "auto":
         model, data = settings["model_name_or_path"], settings["dataset_name"]
         name, _ = directory.default_names(model, data, of_recipe="dataset_name" not in typed)
-        run = settings["output_dir"] or directory.last_of(name) or directory.newest()
+        run = settings["output_dir"] or next(iter(directory.runs_of(name)), None) or directory.newest()
     else:
         run = Path(checkpoint).parent
     command = run and directory.read_record(run, "resume")
@@ -104,10 +109,11 @@ def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> lis
     return [note]
 
 
-def _use_gpu(settings: dict[str, Any], typed: set[str]) -> list[Check]:
+def _use_gpu(settings: dict[str, Any], typed: set[str], program: str) -> list[Check]:
     if not torch.cuda.is_available():
         found = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
-        raise UserError(found + (_with_its_flags(settings, typed) if settings["resume_from_checkpoint"] else ON_A_CPU))
+        resumes = settings["resume_from_checkpoint"]
+        raise UserError(found + (_with_its_flags(settings, typed) if resumes else ON_A_CPU.format(program=program)))
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
     asked = settings["bf16"] and "bf16" in typed
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):

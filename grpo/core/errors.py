@@ -133,9 +133,14 @@ def reason_of(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """The innermost line of the user's own files in an exception's traceback: `my_reward.py:12`; "" without one."""
-    elsewhere = (*(f"{folder}{os.sep}" for folder in LIBRARIES), "<")  # <frozen importlib>, <string>
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(elsewhere)]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not (is_of_a_library(frame.filename) or frame.filename.startswith("<"))]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+
+
+def is_of_a_library(file: str) -> bool:
+    """Whether a file of code is this package's, Python's own or an installed one, and not the user's."""
+    return file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))
 
 
 def origins(error: BaseException | None) -> Iterator[BaseException]:

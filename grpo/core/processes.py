@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -36,8 +37,16 @@ def show(*what: Any, **how: Any) -> None:
         Console(highlight=False).print(*what, **how)
 
 
+def program(script: str) -> str:
+    """A script as a command names it: as it was started, else by its path from here, or its whole path elsewhere."""
+    started, path = sys.argv[0], Path(script).resolve()
+    if started and Path(started).resolve() == path:
+        return started
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def launch() -> str:
-    """The words before `train_grpo.py` that start as many processes as there are."""
+    """The launcher of as many processes as there are, before a script: `torchrun --nproc_per_node=4`, or `python`."""
     if "ACCELERATE_DYNAMO_USE_FULLGRAPH" in os.environ:  # which its launcher sets, and nobody else
         return "accelerate launch [its options as before]"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun, and by vLLM's start

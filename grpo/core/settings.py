@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.core.checklist import Check
+from grpo.core.processes import program
 from grpo.core.text import counted
 from rewards import short_name
 
@@ -200,15 +201,23 @@ class Config:
     model: "ModelConfig"
     geometry: Geometry
     notes: list[Check]  # what was decided for the user, for preflight's table
-    changed: dict[str, dict[str, Any]]  # settings that differ from the defaults: {"inline": …, "run": …}
+    origin: dict[str, str]  # by setting: script, recipe, flag, machine (chosen by this program) or default
+    script_file: str  # the script that runs
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
     typed: set[str]  # the settings that the command line itself gives
     chosen: set[str]  # those and the recipe's
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
-    default_dir: str = ""  # the directory's default name, without a number; empty where the user named or resumes one
-    default_run: str = ""  # the run's default name, under the same conditions
+    named_dir: str | None  # `output_dir` as the user set it
+    default_dir: str  # the directory's default name, without a number; empty once it is not used
+    default_run: str  # the run's default name, likewise
+    sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
+
+    @property
+    def program(self) -> str:
+        """The script as a command names it."""
+        return program(self.script_file)
 
     @property
     def output(self) -> Path:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import random
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -100,7 +100,7 @@ def load_data(
         rows: replace those that `dataset_name` names.
         needs_gold: the rewards and settings that need gold answers; where it is empty, rows may lack them.
     """
-    script, seed = config.script, config.training.seed
+    script = config.script
     if script.num_shots > len(exemplars):
         raise UserError(f"num_shots: {script.num_shots} is more than the exemplars; use 0 to {len(exemplars)}")
     shots = exemplars[: script.num_shots]
@@ -124,9 +124,9 @@ def load_data(
 
     # Hold out
     if evaluation:
-        held_out = sample(held_out, script.eval_samples, seed)
+        held_out = sample(held_out, script.eval_samples)
     else:
-        train, held_out = split_held_out(train, script.eval_samples, seed)
+        train, held_out = split_held_out(train, script.eval_samples)
     if script.eval_only:
         train, overlap, limit = held_out, 0, None
     else:
@@ -313,15 +313,24 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 # --- Held-out questions -------------------------------------------------------------------------------------------
 
 
-def sample(rows: Dataset, count: int | None, seed: int) -> Dataset:
-    """A seeded sample of at most `count` rows, in their order; all of them where `count` is None."""
+def drawn(questions: Sequence[str], count: int) -> set[int]:
+    """The numbers of `count` questions, drawn by a hash of each: the same ones whatever the seed and the prompt.
+
+    Most of them are also drawn when rows are added.
+    """
+    hashes = [hashlib.sha256(canonical(text).encode("utf-8", errors="replace")).digest() for text in questions]
+    return set(sorted(range(len(questions)), key=lambda index: (hashes[index], index))[:count])
+
+
+def sample(rows: Dataset, count: int | None) -> Dataset:
+    """At most `count` rows, drawn by their questions, in their order; all of them where `count` is None."""
     if count is None or count >= len(rows):
         return rows
-    return rows.select(sorted(random.Random(seed).sample(range(len(rows)), count)))
+    return rows.select(sorted(drawn(rows["question"][:], count)))
 
 
-def split_held_out(rows: Dataset, count: int | None, seed: int) -> tuple[Dataset, Dataset]:
-    """Cut a seeded slice off the training rows: (training, held out).
+def split_held_out(rows: Dataset, count: int | None) -> tuple[Dataset, Dataset]:
+    """Cut a slice off the training rows, drawn by their questions: (training, held out).
 
     It has at most `count` rows, and a tenth of all, or a quarter up to 100 rows: a tenth of 300 rows would show only
     huge changes.
@@ -333,7 +342,7 @@ def split_held_out(rows: Dataset, count: int | None, seed: int) -> tuple[Dataset
             f"dataset: {counted(len(rows), 'row')} cannot be split into training and evaluation; add more rows"
         )
     size = max(1, len(rows) // 10, min(100, len(rows) // 4))
-    held_out = set(random.Random(seed).sample(range(len(rows)), size if count is None else min(count, size)))
+    held_out = drawn(rows["question"][:], size if count is None else min(count, size))
     training = [index for index in range(len(rows)) if index not in held_out]
     return rows.select(training), rows.select(sorted(held_out))
 

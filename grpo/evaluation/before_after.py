@@ -17,7 +17,7 @@ from grpo.policy import loading
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import report
-from grpo.runs.resume import changes
+from grpo.runs import resume
 from grpo.runs.run import Run, open_run
 
 
@@ -32,7 +32,7 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
         return None
     checkpoint = config.training.resume_from_checkpoint
     saved = None
-    if checkpoint and not changes(Path(checkpoint), config.settings()):
+    if checkpoint and resume.is_unchanged(Path(checkpoint), config):
         saved = _saved(Path(checkpoint).parent, data, config.script.eval_num_samples)
     before: Evaluation | None = broadcast_object_list([saved])[0]  # the first process': all must do the same
     if before is None:

@@ -31,7 +31,7 @@ def import_if_asked(argv: Sequence[str]) -> None:
 
 
 def _asked(argv: Sequence[str]) -> bool:
-    parser = ArgumentParser(prog="python train_grpo.py", add_help=False)
+    parser = ArgumentParser(prog=f"python {sys.argv[0]}", add_help=False)
     parser.add_argument("--use_unsloth", "--use-unsloth", nargs="?", const="true")
     parser.add_argument("--config")
     given, _ = parser.parse_known_args(argv)

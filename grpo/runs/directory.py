@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,11 +78,11 @@ def is_free(directory: Path) -> bool:
     return not holds_run(directory) and not is_locked(directory)
 
 
-def last_of(default_dir: str) -> Path | None:
-    """The last run of this name, before the first that is free; None without one."""
+def runs_of(default_dir: str) -> list[Path]:
+    """The runs of this name, before the first that is free, the last one first."""
     free = next(filter(is_free, numbered(default_dir)))
     earlier = list(itertools.takewhile(lambda place: place != free, numbered(default_dir)))
-    return next(filter(holds_run, reversed(earlier)), None)
+    return [place for place in reversed(earlier) if holds_run(place)]
 
 
 def newest(finished: bool = False) -> Path | None:
@@ -106,12 +106,23 @@ class Claim(NamedTuple):
     notes: tuple[Check, ...] = ()
 
 
-def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim:
+# Another number of steps prolongs an experiment; anything else makes another one
+LENGTHS = {"max_steps", "num_train_epochs"}
+
+
+def claim(
+    output_dir: str | None,
+    default_dir: str,
+    resume: str | None,
+    differences: Callable[[Path], dict[str, str]] = lambda run: {},
+) -> Claim:
     """Choose the directory that a run writes, and what it resumes from; creates nothing.
 
     Args:
         output_dir: as the user set it; None: `default_dir`, or the next free `-2`, `-3`, … where that holds a run.
-        resume: None, `auto` (the run's newest complete checkpoint) or a checkpoint's directory.
+        resume: None, `auto` (the newest complete checkpoint of the run that `output_dir` names, or of the last run of
+            the default name that is this experiment) or a checkpoint's directory.
+        differences: a run's differences from this experiment: a text for each setting or source.
 
     Raises:
         UserError: there is nothing to resume from, or a run would be overwritten.
@@ -119,17 +130,30 @@ def claim(output_dir: str | None, default_dir: str, resume: str | None) -> Claim
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
     if output_dir:
-        newest = free = Path(output_dir)
+        free = Path(output_dir)
         if free.is_file():
             raise UserError(f"output_dir: {output_dir!r} is a file; use another name")
-    else:  # the last that holds a run, and the first that neither holds one nor is about to
+    else:  # the first that neither holds a run nor is about to
         free = next(filter(is_free, numbered(default_dir)))
-        newest = last_of(default_dir) or Path(default_dir)
     if resume == "auto":
-        return _resume_newest(newest)
+        return _resume_newest(free if output_dir else _run_of_experiment(default_dir, differences))
     if holds_run(free):
         raise UserError(f"output_dir: {output_dir!r} already holds a run; {WAYS_OUT}")
     return Claim(str(free))
+
+
+def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str, str]]) -> Path:
+    """The last run of the default name that is this experiment, or else this experiment with another length."""
+    found = {run: differences(run) for run in runs_of(default_dir)}
+    same = [run for run, differ in found.items() if not differ]
+    same += [run for run, differ in found.items() if differ.keys() <= LENGTHS]
+    if same or not found:
+        return same[0] if same else Path(default_dir)
+    others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in found.items())
+    raise UserError(
+        f"resume_from_checkpoint: auto finds no run of these settings ({others}); repeat that run's own command, name "
+        f"the run with --output_dir {next(iter(found))}, or drop the flag to start a new one"
+    )
 
 
 def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:

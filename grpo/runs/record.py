@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ from grpo.core.versions import commit, versions
 from grpo.runs.checkpoints import step_of, write_json
 from grpo.runs.directory import read_record
 
+# Results of an end, besides the model's files
+RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 
-def command_line(argv: list[str]) -> str:
+
+def command_line(program: str, argv: list[str]) -> str:
     """The command as a shell takes it."""
-    return shlex.join(["train_grpo.py", *argv])
+    return shlex.join([program, *argv])
 
 
 def resume_command(output: Path, config: Config) -> str:
@@ -34,8 +38,8 @@ def resume_command(output: Path, config: Config) -> str:
     if words[-2:] != resume:
         words += resume
     if config.script.dataset_name == IN_MEMORY:  # rows that were passed from Python, which no command can
-        return f"train_grpo.main({words}, dataset=...)"
-    return f"{processes.launch()} {command_line(words)}"
+        return f"{Path(config.script_file).stem}.main({words}, dataset=...)"
+    return f"{processes.launch()} {command_line(config.program, words)}"
 
 
 def without_nan(value: Any) -> Any:
@@ -51,7 +55,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
     """Write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
 
     A resumed run keeps the lines of metrics, alarms and faults up to its checkpoint, since later steps are logged
-    again. A run that starts keeps none.
+    again, and sets aside what it had come to when it last ended. A run that starts keeps none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     step, resumed = 0, None
@@ -60,13 +64,16 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         checkpoint = Path(config.training.resume_from_checkpoint)
         step, resumed = step_of(checkpoint), checkpoint.parent
         earlier = read_record(resumed) or {}
+        if directory.resolve() == resumed.resolve():
+            _set_aside(directory, checkpoint, earlier.get("step"))
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
-    now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.argv)
+    now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.program, config.argv)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     record = {
         "status": "running",
         "started": earlier.get("started", now),
+        "script": Path(config.script_file).name,
         "command": command,
         "resume": resume_command(directory, config),
         "process": {"id": os.getpid(), "host": platform.node()},
@@ -76,11 +83,34 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         "geometry": dataclasses.asdict(config.geometry),
         "stages": [dataclasses.asdict(stage) for stage in config.stages],
         **facts,
-        "changed": config.changed,
+        "sources": config.sources,
+        "origin": config.origin,
         "settings": config.settings(),
         "sessions": [*earlier.get("sessions", []), {"started": now, "from_step": step, "command": command}],
     }
     write_json(directory / "run.json", without_nan(record))
+
+
+def _set_aside(run: Path, checkpoint: Path, step: int | None) -> None:
+    """Move what the run's last end has measured and saved to `ended-at-step-N`: it is not this run's result any more.
+
+    The model's files are those that the checkpoint has, too. Killed in between, the run has fewer results, no false
+    one.
+
+    Args:
+        step: the step of that end; None where it was not recorded.
+    """
+    weights = [path.name for path in run.glob("*.safetensors")]
+    model = [path.name for path in checkpoint.iterdir() if (run / path.name).is_file()]
+    found = [name for name in dict.fromkeys([*RESULTS, *weights, *sorted(model)]) if (run / name).exists()]
+    if not set(found) - {"README.md"}:  # a card alone is rewritten with each checkpoint
+        return
+    aside = run / f"ended-at-step-{step_of(checkpoint) if step is None else step}"
+    aside.mkdir(exist_ok=True)
+    for name in found:
+        if (aside / name).is_dir():
+            shutil.rmtree(aside / name)
+        (run / name).replace(aside / name)
 
 
 def _keep_until(step: int, source: Path | None, path: Path) -> None:
@@ -107,9 +137,13 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
         file.write(line.encode("utf-8", errors="replace"))
 
 
-def finish(directory: Path, status: str, seconds: float) -> None:
-    """Write to `run.json` how the run ended, and the seconds of all its sessions (a killed one has none)."""
+def finish(directory: Path, status: str, seconds: float, step: int | None) -> None:
+    """Write to `run.json` how and at which optimizer step the run ended, and the seconds of all its sessions.
+
+    A session that was killed has no seconds. An evaluation alone has no step.
+    """
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
     total = sum(session.get("seconds", 0) for session in record["sessions"])
-    write_json(directory / "run.json", without_nan({**record, "status": status, "seconds": round(total, 1)}))
+    ended = {"status": status, "seconds": round(total, 1)} | ({} if step is None else {"step": step})
+    write_json(directory / "run.json", without_nan(record | ended))

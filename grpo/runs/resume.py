@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,48 @@ from datasets import Dataset
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
+from grpo.core.fingerprint import REST
+from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
+from grpo.runs.directory import read_record
 from grpo.runs.record import without_nan
 
 # Another value would change the meaning of the checkpoint's place in the data, or of its optimizer's state
 MUST_MATCH = (
+    "model_name_or_path",
     *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"),
     *("num_generations", "num_iterations", "seed", "shuffle_dataset", "optim", "use_peft", "lora_r"),
     *("lora_target_modules", "dtype"),
 )
+# Which rows they mean is decided by the rows themselves; a file may have moved
+DATA = ("dataset_name", "dataset_config", "dataset_split", "max_samples")
 # These decide what is shown, kept or measured, or how fast; they do not change what is learned
 MAY_CHANGE = (
     *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "stop_on_alarm"),
-    *("dry_run", "ddp_timeout", "disable_tqdm", "dataset_name", "dataset_config", "dataset_split"),
-    *("max_samples", "packed", "pack_tokens", "max_faulty_rewards", "allow_custom_rewards", "trackio_space_id"),
+    *(
+        "dry_run",
+        "ddp_timeout",
+        "disable_tqdm",
+        *DATA,
+        "packed",
+        "pack_tokens",
+        "max_faulty_rewards",
+        "allow_custom_rewards",
+        "trackio_space_id",
+    ),
     *("gradient_checkpointing", "activation_checkpointing"),
 )
 MAY_CHANGE_PREFIXES = (
     *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb"),
+)
+
+
+# What every prompt holds: with another one, the rest of the training rows are other ones
+IN_PROMPTS = ("system prompt", "question template", "exemplars")
+SPLIT = (
+    2  # how held-out questions are chosen: by a hash of the question. Before, by the seed, and seals have no `split`
 )
 
 
@@ -54,15 +77,45 @@ def facts(config: Config, rows: Dataset) -> dict[str, Any]:
         UserError: the checkpoint to resume from was trained on other rows.
     """
     checkpoint, data = config.training.resume_from_checkpoint, fingerprint(rows)
-    if checkpoint and checkpoints.read_seal(Path(checkpoint)).get("data", data) != data:
+    sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
+    if sealed.get("data", data) != data:
+        why = "so resuming would repeat or skip some"
+        if "split" not in sealed:
+            why += " (an earlier version wrote it, which held out other questions)"
         raise UserError(
-            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would "
-            f"repeat or skip some; use the run's own data and prompt settings, {_or_new_run(checkpoint)}"
+            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, {why}; use the run's own "
+            f"data and prompt settings, {_or_new_run(checkpoint)}"
         )
-    return {"settings": as_json(config.settings()), "data": data, "versions": versions()}
+    if sealed and "split" not in sealed:
+        say(f"note: an earlier version wrote {checkpoint}: held-out questions may be others, asked anew")
+    seal = {"settings": as_json(config.settings()), "sources": config.sources, "data": data, "split": SPLIT}
+    return seal | {"versions": versions()}
 
 
-def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list[Check]:
+def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
+    """The settings and sources in which a run is another experiment, each with a text for people."""
+    found, _ = checkpoints.newest(run)
+    then: Any = (
+        checkpoints.read_seal(found) if found else {key: read_record(run, key) for key in ("settings", "sources")}
+    )
+    changed = changes(then, settings, decisive=True)
+    texts = {key: f"{key} ({before}, not {now})" for key, (before, now) in changed.items()}
+    return texts | {label: f"the {label}" for label in other_sources(then, sources) if label != REST}
+
+
+def is_unchanged(checkpoint: Path, config: Config) -> bool:
+    """Whether nothing that is trained or measured has changed since a checkpoint."""
+    sealed = checkpoints.read_seal(checkpoint)
+    return not (changes(sealed, config.settings()) or other_sources(sealed, config.sources))
+
+
+def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
+    """The sources that differ from those of a seal or a record; one that either of them lacks is not compared."""
+    before = then.get("sources") or {}
+    return [label for label in now if before.get(label, now[label]) != now[label]]
+
+
+def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources: dict[str, str]) -> list[Check]:
     """A note for each difference from the checkpoint's run that changes what comes next.
 
     Raises:
@@ -75,7 +128,13 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
             f"each has its own random numbers and its own part of a rollout; use --nproc_per_node={before}, "
             f"{_or_new_run(checkpoint)}"
         )
-    changed, notes = changes(checkpoint, settings), list[Check]()
+    others = other_sources(sealed, sources)
+    if prompt := [label for label in others if label in IN_PROMPTS]:
+        raise UserError(
+            f"resume_from_checkpoint: {' and '.join(prompt)} of this command differ from {checkpoint}'s, so that the "
+            f"run would go on with other prompts; restore them, {_or_new_run(checkpoint)}"
+        )
+    changed, notes = changes(sealed, settings), list[Check]()
     for key in MUST_MATCH:
         if key in changed:
             then, now = changed[key]
@@ -86,6 +145,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
                 f"{_or_new_run(checkpoint)}"
             )
     found = [f"{key} {then} → {now}" for key, (then, now) in changed.items()]
+    found += [f"the {label}" for label in others]
     if settings.get("sync_ref_model"):
         found.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
     if found:
@@ -98,15 +158,28 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int) -> list
     return notes
 
 
-def changes(checkpoint: Path, settings: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Changed settings that change what is learned, by name: the checkpoint's value and the one now."""
-    then, now = checkpoints.read_seal(checkpoint).get("settings") or {}, as_json(settings)
+def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = False) -> dict[str, tuple[Any, Any]]:
+    """Changed settings that change what is learned, by name: the value in a seal or a record, and the one now.
+
+    Args:
+        decisive: the data's names count, too, for a run whose rows are not compared.
+    """
+    then, now = sealed.get("settings") or {}, as_json(settings)
     return {
         key: (then[key], now[key])
         for key in then
-        if key in now and then[key] != now[key]
-        if key not in MAY_CHANGE and not key.startswith(MAY_CHANGE_PREFIXES)
+        if key in now and then[key] != now[key] and not _is_moved(then[key], now[key])
+        if (decisive and key in DATA) or (key not in MAY_CHANGE and not key.startswith(MAY_CHANGE_PREFIXES))
     }
+
+
+def _is_moved(then: Any, now: Any) -> bool:
+    """Whether two settings name the same file or directory, by another path or before it was moved."""
+    if not (isinstance(then, str) and isinstance(now, str) and os.path.exists(now)):
+        return False
+    if os.path.exists(then):
+        return os.path.samefile(then, now)
+    return os.path.basename(os.path.normpath(then)) == os.path.basename(os.path.normpath(now))
 
 
 def fingerprint(rows: Dataset) -> str:

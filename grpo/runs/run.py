@@ -36,6 +36,7 @@ from grpo.runs import checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
+EARLY = "ended early"
 SHORT = 100  # characters of a question in a command
 
 
@@ -44,7 +45,9 @@ class Run:
 
     Attributes:
         output: its directory.
-        reason: why it is to end early, completing "stopped by …"; empty while nothing asks for that.
+        facts: what its record says besides settings: prompt, data, the rewards of a perfect completion.
+        step, planned: the optimizer steps that are done, and those of the whole run (0 while they are unknown).
+        ending: how it is to end before its last step, as its record says it; empty while nothing asks for that.
         status: the exit status that says so.
         training: whether optimizer steps are under way, which a signal lets come to a rollout's end.
         signal: the number of the signal that this process has got, 0 for none.
@@ -52,7 +55,10 @@ class Run:
 
     def __init__(self, config: Config) -> None:
         self.config, self.output = config, config.output
-        self.reason, self.status = "", 0
+        checkpoint = config.training.resume_from_checkpoint
+        self.facts: dict[str, Any] = {}
+        self.step, self.planned = checkpoints.step_of(Path(checkpoint)) if checkpoint else 0, 0
+        self.ending, self.status = "", 0
         self.training = False
         self.signal = 0
         self._trained = self._recorded = False
@@ -61,12 +67,18 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        return bool(self.reason)
+        return bool(self.ending)
 
     def request_stop(self, reason: str, status: int = STOPPED) -> None:
         """End training at the next boundary; all processes request it alike. The first reason counts."""
-        if not self.reason:
-            self.reason, self.status = reason, status
+        if not self.stopped:
+            self.ending = f"{'stopped' if status == STOPPED else 'interrupted'} by {reason}"
+            self.status = status
+
+    def end_early(self) -> None:
+        """Note that training ends before its last step for a reason of somebody else, such as a callback."""
+        if not self.stopped:
+            self.ending = EARLY
 
     @property
     def exit_status(self) -> int:
@@ -75,18 +87,21 @@ class Run:
 
     def begin(self, **facts: Any) -> None:
         """Write `run.json`."""
+        self.facts = facts
         say(f"Run: {self.config.training.run_name}, in {self.output}")
         if is_first_process():
             record.start_record(self.output, self.config, **facts)
             self._recorded = True
 
-    def begin_training(self) -> None:
-        self.training = self._trained = True
+    def begin_training(self, planned: int) -> None:
+        self.training, self._trained, self.planned = True, True, planned
 
     def end(self, status: str = "finished") -> None:
         """Write how the run ended and the report, and say what to do next."""
         if self.stopped:
-            status = f"{'stopped' if self.status == STOPPED else 'interrupted'} by {self.reason}"
+            status = self.ending
+        if status == EARLY:
+            status += f" at step {self.step} of {self.planned}"
         if is_first_process():
             self._note(status)
             written, complete = report.write(self.output), self._trained and not self.stopped
@@ -98,7 +113,8 @@ class Run:
 
     def _note(self, status: str) -> None:
         if self._recorded:
-            record.finish(self.output, status, time.perf_counter() - self.config.started)
+            step = None if self.config.script.eval_only else self.step
+            record.finish(self.output, status, time.perf_counter() - self.config.started, step)
 
     # What to do next
 

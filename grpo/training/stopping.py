@@ -16,7 +16,7 @@ from grpo.training.trainer import LeanGRPOTrainer
 class StopAtRolloutEnd(TrainerCallback):
     """Ends training at a rollout's end, on all processes at the same step, once the run is asked to end.
 
-    Add it as the last callback, so that it sees the requests of the others.
+    So does an end that another callback requests, transformers' EarlyStoppingCallback for example.
     """
 
     def __init__(self, trainer: LeanGRPOTrainer, run: Run) -> None:
@@ -24,21 +24,49 @@ class StopAtRolloutEnd(TrainerCallback):
         self._due = False  # a checkpoint, in the middle of a rollout
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.run.begin_training()
+        self.run.begin_training(state.max_steps)
+        self.run.step = state.global_step
+        # it sees what the others request; the list is replaced, since this event runs through it
+        callbacks = self.trainer.callback_handler.callbacks
+        self.trainer.callback_handler.callbacks = sorted(callbacks, key=self._order)
+
+    def _order(self, callback: TrainerCallback) -> int:
+        return 1 if callback is self else 2 if getattr(callback, "after_stopping", False) else 0
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.training = False
+        if state.global_step < state.max_steps:  # unless it is known why, the data may have ended
+            self.run.end_early()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.run.step = state.global_step
         self._stop_for_signal()
         self._due |= control.should_save
-        may_end = self.trainer.at_boundary or state.global_step >= state.max_steps
-        control.should_save = self._due and may_end
-        if may_end:
+        self._take_over(state, control)
+        control.should_save = self._due and self._may_end(state)
+        if self._may_end(state):
             self._due = False
             if self.run.stopped:
                 control.should_training_stop = control.should_save = True
-        control.should_log |= control.should_save  # a checkpoint holds no metrics that wait for a log
+        # a checkpoint holds no metrics that wait for a log, and a run that ends has logged all of its steps
+        control.should_log |= control.should_save or state.global_step >= state.max_steps
+
+    def _after_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._take_over(state, control) and self._may_end(state):
+            control.should_save = True  # which comes after these events
+
+    on_log = on_evaluate = on_epoch_end = _after_step
+
+    def _may_end(self, state: TrainerState) -> bool:
+        return bool(self.trainer.at_boundary) or state.global_step >= state.max_steps
+
+    def _take_over(self, state: TrainerState, control: TrainerControl) -> bool:
+        """Let an end that another callback requests come at a rollout's end; whether there is such a request."""
+        requested = control.should_training_stop and state.global_step < state.max_steps and not self.run.stopped
+        if requested:
+            self.run.end_early()
+        control.should_training_stop &= self._may_end(state)
+        return requested
 
     def _stop_for_signal(self) -> None:
         """Request the end for a signal that any of the processes has got."""

@@ -1,5 +1,6 @@
 """grpo/config/configure.py: HYPERPARAMETERS < recipe < command line, and one readable line for every mistake."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -97,13 +98,48 @@ def test_inline_edits_are_checked_like_flags(edit, expected):
         configure({**INLINE, **edit}, CPU)
 
 
-def test_what_differs_from_the_inline_block_is_known(tmp_path):
-    path = recipe(tmp_path, "beta: 0.5\nlearning_rate: 5.0e-6\n")
-    config = configure(INLINE, [f"--config={path}", *CPU])
-    assert config.changed["beta"] == {"inline": 0.0, "run": 0.5}
-    assert config.changed["dtype"] == {"inline": "bfloat16", "run": "float32"}  # what use_cpu implies
-    assert config.changed["report_to"] == {"inline": ["wandb"], "run": ["none"]}
-    assert {"learning_rate", "output_dir", "weight_decay"}.isdisjoint(config.changed)
+STAGE = {"name": "a", "reward_funcs": ["int_reward_func"], "max_steps": 3}
+
+
+def test_each_setting_of_the_block_has_its_origin_in_the_blocks_order(tmp_path):
+    path = recipe(tmp_path, "beta: 0.5\ntop_k: 3\neval_dataset_name: a.csv\n")
+    edited = INLINE | {"learning_rate": 1e-4}
+    origin = configure(edited, [f"--config={path}", *CPU, "--top_p", "0.9"]).origin
+    assert list(origin)[: len(edited)] == list(edited) and set(list(origin)[len(edited) :]) == {
+        "use_cpu",
+        "top_k",
+        "top_p",
+    }
+    expected = {"beta": "recipe", "top_k": "recipe", "top_p": "flag", "use_cpu": "flag", "learning_rate": "script"}
+    expected |= {"dtype": "machine", "output_dir": "machine", "report_to": "flag", "eval_dataset_name": "recipe"}
+    assert {key: origin[key] for key in expected} == expected
+    dropped = configure(edited, [f"--config={path}", *CPU, "--dataset_name", "b.csv"])
+    assert dropped.script.eval_dataset_name is None and dropped.origin["eval_dataset_name"] == "flag"
+    stages = configure(edited, [*CPU, "--stages", json.dumps(STAGE)]).origin
+    assert {stages[key] for key in ("stages", "reward_funcs", "reward_weights", "max_steps")} == {"flag"}
+
+
+def test_a_recipe_that_replaces_own_rewards_says_so(tmp_path):
+    def mine(completions, **kwargs):
+        return [0.0] * len(completions)
+
+    def notes(inline, text, *argv):
+        path = recipe(tmp_path, text)
+        found = configure(inline, ["--config", path, *CPU, *argv]).notes
+        return [note.finding for note in found if note.name == "reward_funcs"]
+
+    own, five = INLINE | {"reward_funcs": [mine]}, "reward_funcs: [int_reward_func]\n"
+    (note,) = notes(own, five)
+    assert note.endswith("replaces the script's own: mine")
+    assert len(notes(INLINE | {"reward_funcs": ["int_reward_func"]}, "reward_funcs: [judge_reward_func]\n")) == 1
+    assert len(notes(own, f"stages: [{json.dumps(STAGE)}]\n")) == 1
+    for inline, text, argv in [
+        (INLINE, five, ()),  # the five that the script comes with
+        (own, "beta: 0.5\n", ()),
+        (own, five, ("--reward_funcs", "int_reward_func")),  # the user's own words
+        (own | {"reward_funcs": ["int_reward_func"]}, five, ()),
+    ]:
+        assert notes(inline, text, *argv) == []
 
 
 def test_the_directory_of_your_own_data_names_them(tmp_path):
@@ -118,9 +154,6 @@ def test_the_directory_of_your_own_data_names_them(tmp_path):
         (configure(INLINE, ["--config", "demo"], rows), "demo-GRPO-rows-in-memory"),
     ]:
         assert found.output == Path("outputs") / name
-    with pytest.raises(UserError, match=r"'outputs/Qwen-1\.5B-GRPO-conversions' holds no checkpoint"):
-        Path("outputs/Qwen-1.5B-GRPO/checkpoint-5").mkdir(parents=True)  # of another task
-        configure(INLINE, [*CPU, "--dataset_name", "conversions.csv", "--resume_from_checkpoint", "auto"])
 
 
 def test_a_run_that_moves_to_the_next_number_is_named_so():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 from collections import Counter
 from types import SimpleNamespace
 
@@ -63,7 +64,7 @@ def test_rows_without_a_question_or_a_gold_answer_are_dropped_and_counted():
 
 def test_rows_may_lack_gold_answers_where_nothing_needs_them():
     data = load([*sums(9), {"question": "say hi", "answer": None}, {"question": " "}], needs_gold=())
-    assert data.unusable == 1 and set(data.train["answer"]) > {None, "2"}
+    assert data.unusable == 1 and {*data.train["answer"], *data.held_out["answer"]} > {None, "2"}
     assert load([{"question": str(n)} for n in range(20)], needs_gold=()).has_golds is False
     with pytest.raises(UserError, match=r"'answer'.*a_reward and eval_num_samples"):
         load([{"question": "a"}], needs_gold=("a_reward", "eval_num_samples"))
@@ -138,22 +139,34 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
 # --- Held-out questions
 
 
-def test_a_held_out_slice_is_seeded_small_and_not_trained_on():
+def test_a_held_out_slice_is_small_and_not_trained_on():
     rows = Dataset.from_list(ROWS)
-    training, held_out = dataset.split_held_out(rows, 200, seed=1)
+    training, held_out = dataset.split_held_out(rows, 200)
     assert len(training) == 30 and not set(training["question"]) & set(held_out["question"])
-    assert dataset.split_held_out(rows, 200, seed=1)[1].to_list() == held_out.to_list()
-    assert dataset.split_held_out(rows, 200, seed=2)[1].to_list() != held_out.to_list()
-    assert [len(some) for some in dataset.split_held_out(rows, 0, seed=1)] == [40, 0]
+    assert [len(some) for some in dataset.split_held_out(rows, 0)] == [40, 0]
     with pytest.raises(UserError):
-        dataset.split_held_out(rows.select([0]), 1, seed=1)
+        dataset.split_held_out(rows.select([0]), 1)
+
+
+def test_held_out_questions_depend_on_the_questions_alone(write_jsonl):
+    """Not on the seed, the prompt, the order of rows or other columns; a test split's sample is drawn alike."""
+    think = dataclasses.replace(THINK, chat=False)
+    shuffled = random.Random(0).sample(sums(60), 60)
+    for given in ({}, {"prompt_format": think}, {"rows": sums(60, level=3)}, {"num_shots": 2}, {"rows": shuffled}):
+        found = load(**{"rows": sums(60), "eval_samples": 10, **given})
+        assert set(found.held_out["question"]) == set(load(sums(60), eval_samples=10).held_out["question"])
+        assert len(found.train) == 50
+    files = {"dataset_name": write_jsonl(sums(5), "a.jsonl"), "eval_dataset_name": write_jsonl(sums(60), "b.jsonl")}
+    sampled = load(**files, eval_samples=10, max_samples=5, rows=None).held_out["question"]
+    more = load(**files, eval_samples=20, max_samples=5, rows=None).held_out["question"]
+    assert len(sampled) == 10 and set(sampled) < set(more)
 
 
 @pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (30, 7), (300, 75), (1000, 100), (3000, 300)])
 def test_a_tenth_is_held_out_or_a_quarter_of_few_rows(rows, held_out):
     table = Dataset.from_list(sums(rows))
-    assert len(dataset.split_held_out(table, None, seed=1)[1]) == held_out
-    assert len(dataset.split_held_out(table, 40, seed=1)[1]) == min(40, held_out)
+    assert len(dataset.split_held_out(table, None)[1]) == held_out
+    assert len(dataset.split_held_out(table, 40)[1]) == min(40, held_out)
 
 
 def test_training_never_sees_a_held_out_question(write_jsonl):

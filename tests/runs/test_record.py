@@ -14,13 +14,19 @@ from hypothesis import strategies as st
 
 import train_grpo
 from grpo.config.configure import configure
+from grpo.config.settle import settle
 from grpo.core.settings import IN_MEMORY
+from grpo.rewarding.registry import load_rewards
 from grpo.runs import record as records
 
 
 def config(*argv):
     output = () if "--output_dir" in argv else ("--output_dir", "r")
-    return configure(train_grpo.HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *output, *argv])
+    given = ["--use_cpu", "true", "--report_to", "none", *output, *argv]
+    found = configure(train_grpo.HYPERPARAMETERS, given, script_file=train_grpo.__file__)
+    rewards, judge = load_rewards(found, train_grpo.PROMPT_FORMATS["xml"])
+    settle(found, train_grpo.PROMPT_FORMATS["xml"], train_grpo.EXEMPLARS, rewards, judge)
+    return found
 
 
 def read():
@@ -35,9 +41,9 @@ def test_run_json_has_settings_versions_hardware_and_the_end():
     assert record["geometry"]["num_generations"] == 16 and record["hardware"]["cpus"] >= 1
     assert record["commit"] is None or len(record["commit"].rstrip("+")) == 40
     assert record["status"] == "running" and record["prompt"] == {"system": "Be brief."}
-    records.finish(Path("r"), "finished", 12.345)
+    records.finish(Path("r"), "finished", 12.345, 7)
     session = {**record["sessions"][0], "status": "finished", "seconds": 12.3}
-    assert read() == record | {"status": "finished", "seconds": 12.3, "sessions": [session]}
+    assert read() == record | {"status": "finished", "seconds": 12.3, "step": 7, "sessions": [session]}
 
 
 @examples(50)
@@ -75,7 +81,7 @@ def test_resuming_keeps_lines_up_to_its_checkpoint():
     assert lines == [{"step": 2, "loss": 2}, {"step": 4, "loss": 4}]
     assert not Path("r/alarms.jsonl").exists() and not Path("r/faults.jsonl").exists()
     assert Path("r/eval_before.json").read_text() == "kept"
-    records.finish(Path("r"), "finished", 5.04)
+    records.finish(Path("r"), "finished", 5.04, 6)
     record = read()
     assert record["started"] == "then" and record["seconds"] == 15.0
     assert [session.get("from_step") for session in record["sessions"]] == [None, 4]
@@ -102,7 +108,8 @@ def test_resuming_elsewhere_copies_the_curve():
 
 
 def resumes(output, *argv, dataset_name="a.csv"):
-    config = SimpleNamespace(argv=list(argv), script=SimpleNamespace(dataset_name=dataset_name))
+    script = SimpleNamespace(dataset_name=dataset_name)
+    config = SimpleNamespace(argv=list(argv), script=script, program="my_dates.py", script_file="my_dates.py")
     return records.resume_command(Path(output), config)
 
 
@@ -110,13 +117,13 @@ def test_the_resume_command_names_run_and_launcher(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     command = resumes("outputs/X", "--config", "recipes/demo.yaml")
     assert command == (
-        "python train_grpo.py --config recipes/demo.yaml --output_dir outputs/X --resume_from_checkpoint auto"
+        "python my_dates.py --config recipes/demo.yaml --output_dir outputs/X --resume_from_checkpoint auto"
     )
     assert resumes("outputs/X", *command.split()[2:]) == command  # it does not grow
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     command = resumes("mine", "--output_dir", "mine")
-    assert command == ("torchrun --nproc_per_node=4 train_grpo.py --output_dir mine --resume_from_checkpoint auto")
+    assert command == ("torchrun --nproc_per_node=4 my_dates.py --output_dir mine --resume_from_checkpoint auto")
     assert resumes("mine", "--output_dir", "mine", dataset_name=IN_MEMORY) == (
-        "train_grpo.main(['--output_dir', 'mine', '--resume_from_checkpoint', 'auto'], dataset=...)"
+        "my_dates.main(['--output_dir', 'mine', '--resume_from_checkpoint', 'auto'], dataset=...)"
     )

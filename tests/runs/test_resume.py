@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -18,6 +19,7 @@ THEN = {"learning_rate": 1e-5, "num_generations": 8, "seed": 42, "output_dir": "
 
 
 def sealed(world_size=1, **facts):
+    shutil.rmtree("run", ignore_errors=True)
     directory = make_checkpoint("run", 4, world_size=world_size, sealed=False)
     facts = {"settings": THEN, "data": "abc", "versions": versions()} | facts
     checkpoints.seal(directory, world_size, **facts)
@@ -26,36 +28,96 @@ def sealed(world_size=1, **facts):
 
 def test_the_same_settings_need_no_note():
     directory = sealed()
-    assert resume.compare(directory, dict(THEN), 1) == []
-    assert resume.compare(directory, {**THEN, "output_dir": "b", "save_steps": 5, "new_in_this_version": 1}, 1) == []
-    assert resume.changes(directory, {**THEN, "output_dir": "b"}) == {}
+    assert resume.compare(directory, dict(THEN), 1, {}) == []
+    assert (
+        resume.compare(directory, {**THEN, "output_dir": "b", "save_steps": 5, "new_in_this_version": 1}, 1, {}) == []
+    )
+    assert resume.changes(checkpoints.read_seal(directory), {**THEN, "output_dir": "b"}) == {}
 
 
 def test_a_change_is_listed():
-    (note,) = resume.compare(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, 1)
+    (note,) = resume.compare(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, 1, {})
     assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note.finding
 
 
 def test_other_versions_are_listed():
-    (note,) = resume.compare(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1)
+    (note,) = resume.compare(sealed(versions={**versions(), "torch": "2.0.0"}), THEN, 1, {})
     assert "torch 2.0.0 → " in note.finding
 
 
 def test_a_moving_reference_model_begins_again_with_a_note():
     then = {**THEN, "sync_ref_model": True}
-    assert len(resume.compare(sealed(settings=then), then, 1)) == 1
+    assert len(resume.compare(sealed(settings=then), then, 1, {})) == 1
 
 
-@pytest.mark.parametrize(("key", "then", "now"), [("seed", 42, 4), ("lora_r", 16, 8)])
+@pytest.mark.parametrize(
+    ("key", "then", "now"), [("seed", 42, 4), ("lora_r", 16, 8), ("model_name_or_path", "Qwen/A-1.5B", "Qwen/B-1.5B")]
+)
 def test_a_change_that_invalidates_it_is_refused(key, then, now):
     directory = sealed(settings={**THEN, key: then})
     with pytest.raises(UserError, match=f"use --{key} {then}"):
-        resume.compare(directory, {**THEN, key: now}, 1)
+        resume.compare(directory, {**THEN, key: now}, 1, {})
 
 
 def test_another_number_of_processes_is_refused():
     with pytest.raises(UserError, match="--nproc_per_node=2"):
-        resume.compare(sealed(world_size=2), THEN, 1)
+        resume.compare(sealed(world_size=2), THEN, 1, {})
+
+
+PARTS = {"system prompt": "1", "exemplars": "2", "code of date_exact": "3", "rest of the script": "4"}
+
+
+def test_other_code_is_listed_and_another_prompt_refused():
+    checkpoint = sealed(sources=PARTS)
+    others = PARTS | {"code of date_exact": "x", "code of new": "y", "rest of the script": "z"}
+    (note,) = resume.compare(checkpoint, THEN, 1, others)
+    assert note.finding == "since the checkpoint: the code of date_exact, the rest of the script"
+    assert resume.compare(sealed(), THEN, 1, PARTS) == []  # of an earlier version: nothing is known
+    for part in ("system prompt", "exemplars"):
+        with pytest.raises(UserError, match=f"{part} of this command"):
+            resume.compare(sealed(sources=PARTS), THEN, 1, PARTS | {part: "x"})
+
+
+def test_an_experiment_is_its_settings_data_and_sources():
+    """With or without a checkpoint; the script around them does not make another one."""
+    settings = THEN | {"dataset_name": "a.csv", "max_steps": 4}
+    record = {"settings": settings, "sources": PARTS}
+    Path("started").mkdir()
+    Path("started/run.json").write_text(json.dumps(record))
+    sealed(settings=settings, sources=PARTS)
+    for run in map(Path, ("run", "started")):
+        same = {"output_dir": "b", "save_steps": 7, "resume_from_checkpoint": "auto"}
+        assert resume.differences(run, settings | same, PARTS | {"rest of the script": "z"}) == {}
+        found = resume.differences(
+            run, settings | {"dataset_name": "b.csv", "max_steps": 9}, PARTS | {"exemplars": "x"}
+        )
+        assert found == {
+            "dataset_name": "dataset_name (a.csv, not b.csv)",
+            "max_steps": "max_steps (4, not 9)",
+            "exemplars": "the exemplars",
+        }
+
+
+def test_a_model_or_file_that_was_moved_is_the_same():
+    Path("new/model").mkdir(parents=True)
+    then = {**THEN, "model_name_or_path": "gone/model", "dataset_name": "new"}
+    for now in ({"model_name_or_path": "new/model"}, {"dataset_name": str(Path("new").absolute())}):
+        assert resume.differences(sealed(settings=then).parent, then | now, {}) == {}
+    assert resume.differences(sealed(settings=then).parent, then | {"model_name_or_path": "new"}, {}) != {}
+    Path("gone/model").mkdir(parents=True)  # both are there: two models
+    assert resume.differences(sealed(settings=then).parent, then | {"model_name_or_path": "new/model"}, {}) != {}
+
+
+def test_checkpoints_of_before_are_refused_or_honoured_with_a_line(capsys):
+    rows = Dataset.from_list([{"prompt": "1 + 1?", "answer": "2"}])
+    training = SimpleNamespace(resume_from_checkpoint=str(sealed(data=resume.fingerprint(rows))))
+    config = SimpleNamespace(training=training, settings=lambda: {}, sources=PARTS)
+    assert resume.facts(config, rows)["sources"] == PARTS
+    assert capsys.readouterr().out.startswith("note: an earlier version wrote run/checkpoint-4")
+    for facts, told in ({}, "an earlier version wrote it"), ({"split": resume.SPLIT}, "repeat or skip some; use"):
+        sealed(**facts)
+        with pytest.raises(UserError, match=told):
+            resume.facts(config, rows)
 
 
 def test_data_is_identified_by_prompts_and_answers_in_order():
