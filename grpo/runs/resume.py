@@ -78,7 +78,7 @@ def facts(config: Config, rows: Dataset) -> dict[str, Any]:
     """
     checkpoint, data = config.training.resume_from_checkpoint, fingerprint(rows)
     sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
-    if sealed.get("data", data) != data:
+    if checkpoint and sealed.get("data", data) != data:
         why = "so resuming would repeat or skip some"
         if "split" not in sealed:
             why += " (an earlier version wrote it, which held out other questions)"

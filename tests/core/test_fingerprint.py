@@ -82,7 +82,7 @@ def test_parameters_of_a_partial_count_and_libraries_do_not():
 
 def test_code_without_a_file_has_a_hash():
     functions = {}
-    exec("def one(completions, **kwargs): return [1]\ndef two(completions, **kwargs): return [2.5]", functions)  # noqa: S102
+    exec("def one(completions, **kwargs): return [1]\ndef two(completions, **kwargs): return [2.5]", functions)
     assert fingerprint.of_code(functions["one"]) != fingerprint.of_code(functions["two"])
 
 

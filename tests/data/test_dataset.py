@@ -152,8 +152,8 @@ def test_held_out_questions_depend_on_the_questions_alone(write_jsonl):
     """Not on the seed, the prompt, the order of rows or other columns; a test split's sample is drawn alike."""
     think = dataclasses.replace(THINK, chat=False)
     shuffled = random.Random(0).sample(sums(60), 60)
-    for given in ({}, {"prompt_format": think}, {"rows": sums(60, level=3)}, {"num_shots": 2}, {"rows": shuffled}):
-        found = load(**{"rows": sums(60), "eval_samples": 10, **given})
+    for change in ({}, {"prompt_format": think}, {"rows": sums(60, level=3)}, {"num_shots": 2}, {"rows": shuffled}):
+        found = load(**{"rows": sums(60), "eval_samples": 10, **change})
         assert set(found.held_out["question"]) == set(load(sums(60), eval_samples=10).held_out["question"])
         assert len(found.train) == 50
     files = {"dataset_name": write_jsonl(sums(5), "a.jsonl"), "eval_dataset_name": write_jsonl(sums(60), "b.jsonl")}
