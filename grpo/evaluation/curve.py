@@ -34,7 +34,10 @@ class AccuracyCurve(TrainerCallback):
 
     Attributes:
         after: the evaluation after the last step; None while that has not been made.
+        after_stopping: it comes after the callback that ends training, and measures nothing that a signal waits for.
     """
+
+    after_stopping = True
 
     def __init__(self, run: Run, trainer: Any, data: Data, before: Evaluation) -> None:
         self.every = run.config.script.eval_every or 0

@@ -110,9 +110,13 @@ def is_unchanged(checkpoint: Path, config: Config) -> bool:
 
 
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
-    """The sources that differ from those of a seal or a record; one that either of them lacks is not compared."""
+    """The sources that differ from those of a seal or a record; one that either of them lacks is not compared.
+
+    The rest of the script is named only where nothing else differs, since it also holds what rewards call.
+    """
     before = then.get("sources") or {}
-    return [label for label in now if before.get(label, now[label]) != now[label]]
+    differ = [label for label in now if before.get(label, now[label]) != now[label]]
+    return [label for label in differ if label != REST] or differ
 
 
 def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources: dict[str, str]) -> list[Check]:

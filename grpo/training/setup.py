@@ -37,4 +37,6 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, perfect:
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, judge)
-    run.begin(**data.facts(), perfect=perfect)
+    facts = data.facts()
+    facts["data"]["fingerprint"] = trainer.checkpoint_facts["data"]
+    run.begin(**facts, perfect=perfect)

@@ -71,7 +71,9 @@ def test_other_code_is_listed_and_another_prompt_refused():
     checkpoint = sealed(sources=PARTS)
     others = PARTS | {"code of date_exact": "x", "code of new": "y", "rest of the script": "z"}
     (note,) = resume.compare(checkpoint, THEN, 1, others)
-    assert note.finding == "since the checkpoint: the code of date_exact, the rest of the script"
+    assert note.finding == "since the checkpoint: the code of date_exact"
+    (note,) = resume.compare(checkpoint, THEN, 1, PARTS | {"rest of the script": "z"})
+    assert note.finding == "since the checkpoint: the rest of the script"
     assert resume.compare(sealed(), THEN, 1, PARTS) == []  # of an earlier version: nothing is known
     for part in ("system prompt", "exemplars"):
         with pytest.raises(UserError, match=f"{part} of this command"):

@@ -1,0 +1,99 @@
+"""A copy of the script with edits of its own: commands name it, and no tool takes two experiments for one."""
+
+import importlib.util
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from helpers_runs import LEARNS, ROOT, TINY, flags
+
+from grpo.__main__ import main as tool
+
+NUMBERS = itertools.count()
+REWARD = '''
+def shorter(completions, answer, **kwargs):
+    """More for shorter texts that hold the answer."""
+    return [worth(c[0]["content"]) if a in c[0]["content"] else 0.0 for c, a in zip(completions, answer)]
+
+
+def worth(text):
+    return 1 / (1 + len(text))
+
+
+# ---
+'''
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Write my_dates.py, the script with an own reward and these edits, and return its `main`."""
+
+    def write(*edits):
+        text = (ROOT / "train_grpo.py").read_text()
+        text = text.replace("# ---", f"{REWARD}# ---", 1).replace(
+            "        xmlcount_reward_func,\n", "        shorter,\n", 1
+        )
+        for old, new in edits:
+            assert old in text
+            text = text.replace(old, new, 1)
+        Path("my_dates.py").write_text(text)
+        spec = importlib.util.spec_from_file_location(f"my_dates_{next(NUMBERS)}", "my_dates.py")
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.main
+
+    monkeypatch.setattr(sys, "argv", ["my_dates.py"])
+    return write
+
+
+PROMPT = ("Respond in the following format:", "Answer in the following format:")
+CODE = ("return 1 / (1 + len(text))", "return 2 / (1 + len(text))")  # a helper of the reward
+RATE = ("learning_rate=5e-6", "learning_rate=1e-5")
+GIVEN = {**TINY, **LEARNS, "output_dir": None, "learning_rate": None, "save_steps": "1", "eval_samples": "4"}
+ARGV = flags(**GIVEN)
+AUTO = [*ARGV, "--resume_from_checkpoint", "auto", "--dry_run", "true"]
+
+
+def shown(capfd):
+    return " ".join("".join(capfd.readouterr()).split())
+
+
+@pytest.mark.slow
+def test_two_experiments_in_one_script_are_two(script, capfd):
+    runs = [f"outputs/demo-GRPO-train{end}" for end in ("", "-2")]
+    assert script()(ARGV) == 0
+    record = json.loads(Path(runs[0], "run.json").read_text())
+    assert record["script"] == "my_dates.py" and record["origin"]["learning_rate"] == "script"
+    assert record["command"].startswith("my_dates.py --use_cpu true")
+    assert record["resume"].startswith("python my_dates.py --use_cpu true")
+    capfd.readouterr()
+
+    # another prompt and another helper of the reward: another experiment, which auto does not continue
+    for edit, told in ((PROMPT, "the system prompt"), (CODE, "the code of shorter"), (RATE, "learning_rate (5e-06, ")):
+        assert script(edit)(AUTO) == 2
+        assert f"{runs[0]} differs in {told}" in (said := shown(capfd)), said
+    assert script(PROMPT, CODE)(ARGV) == 0
+    capfd.readouterr()
+    for edits, run in (((), runs[0]), ((PROMPT, CODE), runs[1]), ((("# The prompt", "# A comment"),), runs[0])):
+        assert script(*edits)(AUTO) == 0
+        assert f"resumed from {run}/checkpoint-2" in shown(capfd)
+    assert script(CODE)(AUTO) == 2
+    said = shown(capfd)
+    assert f"{runs[1]} differs in the system prompt; {runs[0]} differs in the code of shorter" in said
+
+    # of a run that is named, other code is listed, and another prompt refused
+    named = [*AUTO, "--output_dir", runs[0]]
+    assert script(CODE, RATE)(named) == 0
+    assert "learning_rate 5e-06 → 1e-05, the code of shorter → the run will differ" in shown(capfd)
+    assert script(PROMPT)(named) == 2
+    assert "system prompt of this command differ from" in shown(capfd)
+
+    # tools
+    assert tool(["compare", *runs]) == 0
+    said = shown(capfd).lower()
+    assert "one experiment" not in said and "system prompt" in said and "code in shorter" in said
+    assert tool(["xray", runs[0]]) == 0
+    said = shown(capfd)
+    assert "shorter" in said and "not scored" not in said
