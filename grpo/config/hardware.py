@@ -15,7 +15,7 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.policy import unsloth
 from grpo.runs import directory, trackers
-from grpo.runs.record import command_line
+from grpo.runs.record import command_line, recorded_resume_command
 
 NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
 ON_A_CPU = """\
@@ -88,7 +88,7 @@ def _with_its_flags(settings: dict[str, Any], typed: set[str]) -> str:
         run = settings["output_dir"] or next(iter(directory.runs_of(name)), None) or directory.newest()
     else:
         run = Path(checkpoint).parent
-    command = run and directory.read_record(run, "resume")
+    command = run and recorded_resume_command(Path(run))
     return f"; to resume a run, use its own recipe and flags: {command or 'the command that it printed'}"
 
 

@@ -42,6 +42,16 @@ def resume_command(output: Path, config: Config) -> str:
     return f"{processes.launch()} {command_line(config.program, words)}"
 
 
+def recorded_resume_command(run: Path) -> str | None:
+    """The command in a run's record that resumes it, with the run's place now: its directory may have moved."""
+    command, then = read_record(run, "resume"), read_record(run, "settings", "output_dir")
+    if not command or not then or Path(then).resolve() == run.resolve():
+        return command
+    return re.sub(
+        rf"(--output[_-]dir[ =]){re.escape(shlex.quote(then))}(?= |$)", rf"\g<1>{shlex.quote(str(run))}", command
+    )
+
+
 def without_nan(value: Any) -> Any:
     """The value with None for what JSON has no number for (NaN and infinities), at any depth."""
     if isinstance(value, dict):

@@ -107,6 +107,15 @@ def test_resuming_elsewhere_copies_the_curve():
     assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
 
 
+def test_a_moved_run_is_resumed_where_it_is():
+    records.start_record(Path("r"), config("--seed", "3"))
+    command = records.recorded_resume_command(Path("r"))
+    assert command.endswith("--output_dir r --seed 3 --resume_from_checkpoint auto")
+    Path("r").rename("my moved-run")
+    assert records.recorded_resume_command(Path("my moved-run")) == command.replace(" r ", " 'my moved-run' ")
+    assert records.recorded_resume_command(Path("none")) is None
+
+
 def resumes(output, *argv, dataset_name="a.csv"):
     script = SimpleNamespace(dataset_name=dataset_name)
     config = SimpleNamespace(argv=list(argv), script=script, program="my_dates.py", script_file="my_dates.py")
