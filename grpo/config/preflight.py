@@ -298,8 +298,8 @@ def run(
         UserError: for the first check that failed, and where the model's files cannot be used.
     """
     architecture = loading.read_configs(config)
-    tried, weights = try_out(config, tokenizer, data, rewards)
-    checks = check(config, tokenizer, *architecture, data, tried, weights, judge)
+    tried, changed, weights = try_out(config, tokenizer, data, rewards)
+    checks = check(config, tokenizer, *architecture, data, tried, changed, weights, judge)
     if is_first_process():
         print_checks(checks)
         if tried:
@@ -318,13 +318,16 @@ def run(
 
 def try_out(
     config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, rewards: Rewards
-) -> tuple[probe.Tried, dict[str, float]]:
-    """Each reward's values for the first training row, and its weight; both empty for an evaluation alone."""
+) -> tuple[probe.Tried, probe.Changed, dict[str, float]]:
+    """Each reward's values for the first training row, the arguments that it changes, and its weight.
+
+    All are empty for an evaluation alone.
+    """
     if config.script.eval_only:
-        return {}, {}
+        return {}, {}, {}
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    tried = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, encode)
-    return tried, weights_of(config, rewards)
+    tried, changed = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, encode)
+    return tried, changed, weights_of(config, rewards)
 
 
 def check(
@@ -334,6 +337,7 @@ def check(
     peft_config: PeftConfig | None,
     data: Data,
     tried: probe.Tried,
+    changed: probe.Changed,
     weights: dict[str, float],
     judge: Judge,
 ) -> list[Check]:
@@ -348,6 +352,7 @@ def check(
     if tried:
         checks += probe.about_tags(prompt, data, tried, weights)
         checks += probe.about_rewards(tried, weights)
+        checks += probe.about_changed(changed)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)
     return checks

@@ -70,6 +70,8 @@ class RewardGuard:
     def guarded(self, name: str, reward: Callable[..., Any]) -> Callable[..., Any]:
         """The reward as TRL calls it, async if it is; it returns FAILED for the rows on which it fails.
 
+        Each call gets a copy of the arguments: TRL passes the same lists to all rewards, and logs them afterwards.
+
         A reward that fails on a rollout is called for each row alone, and only those that fail again are lost; all of
         them where it returned too few values and none fails alone, whose value nobody knows. An async one is called
         for all of them at once: a server that is down would be waited for row by row.
@@ -163,10 +165,25 @@ class RewardGuard:
         )
 
 
+def own_copy(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a reward, with lists and mappings of its own that it may change."""
+    # token ids are the one long column; copying its numbers one by one would take longer than many rewards
+    return {
+        key: [list(ids) for ids in value] if key == "completion_ids" else _copied(value)
+        for key, value in columns.items()
+    }
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | BaseException:
     """The reward's numbers, or what it raised; out of memory is not the fault of a row, and is raised."""
     try:
-        return _numbers_of(reward(**columns), len(columns["prompts"]))
+        return _numbers_of(reward(**own_copy(columns)), len(columns["prompts"]))
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -175,7 +192,7 @@ def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | Ba
 
 async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | BaseException:
     try:
-        return _numbers_of(await reward(**columns), len(columns["prompts"]))
+        return _numbers_of(await reward(**own_copy(columns)), len(columns["prompts"]))
     except (Exception, asyncio.CancelledError) as error:
         if is_out_of_memory(error):
             raise

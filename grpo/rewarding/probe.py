@@ -20,7 +20,7 @@ from grpo.data.dataset import Data
 from grpo.data.gold import gold_mark, has_mark, mark_name
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding.answers import kind_of
-from grpo.rewarding.guard import FAILED, RewardGuard, Values, fault_of
+from grpo.rewarding.guard import FAILED, RewardGuard, Values, fault_of, own_copy
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from rewards import PENALTIES, XML_COT_FORMAT, last_number, short_name, template_parts
@@ -37,6 +37,7 @@ EXACT = ("correctness_reward_func", "signed_correctness_reward_func", "step_veri
 
 Value = float | str | None  # a text where the reward fails: its fault
 Tried = dict[str, dict[str, Value]]  # by reward and test completion
+Changed = dict[str, list[str]]  # by reward, the arguments that it changes
 
 
 # --- Calling rewards as TRL does ----------------------------------------------------------------------------------
@@ -109,32 +110,49 @@ def try_rewards(
     reasoning: str,
     prompt_format: PromptFormat,
     encode: Callable[[str], list[int]],
-) -> Tried:
-    """Each reward's value for each test completion of a training row, or its fault."""
+) -> tuple[Tried, Changed]:
+    """Each reward's value for each test completion of a training row, or its fault; and the arguments it changes."""
+    changed: Changed = {}
     texts = perturbed(reasoning, row["answer"], prompt_format)
     ids = [encode(text) for text in texts.values()]
     columns = columns_of([row] * len(texts), list(texts.values()), ids, prompt_format.chat)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
-        found, faults = guarded_values({name: _with_patience(reward) for name, reward in rewards.items()}, columns)
+        watched = {name: _watched(reward, changed.setdefault(name, [])) for name, reward in rewards.items()}
+        found, faults = guarded_values(watched, columns)
     first = {fault["function"]: _told(fault["fault"]) for fault in reversed(faults)}
-    return {
+    tried = {
         name: {kind: first[name] if value == FAILED else value for kind, value in zip(texts, values, strict=True)}
         for name, values in found.items()
     }
+    return tried, {name: arguments for name, arguments in changed.items() if arguments}
 
 
-def _with_patience(reward: Callable[..., Any]) -> Callable[..., Any]:
-    """The reward; an async one, which may wait for a server that is down, fails after PATIENCE seconds."""
-    if not is_async_callable(reward):
-        return reward
+def _watched(reward: Callable[..., Any], changed: list[str]) -> Callable[..., Any]:
+    """The reward, which lists the arguments that it changes.
+
+    An async one, which may wait for a server that is down, fails after PATIENCE seconds.
+    """
+
+    @contextlib.contextmanager
+    def watching(columns: Mapping[str, Any]) -> Iterator[None]:
+        before = own_copy(columns)
+        try:
+            yield
+        finally:
+            changed.extend(key for key in columns if key not in changed and columns[key] != before[key])
+
+    def score(**columns: Any) -> Any:
+        with watching(columns):
+            return reward(**columns)
 
     async def ask(**columns: Any) -> Any:
-        try:
-            return await asyncio.wait_for(reward(**columns), PATIENCE)
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {PATIENCE:g} seconds") from None
+        with watching(columns):
+            try:
+                return await asyncio.wait_for(reward(**columns), PATIENCE)
+            except TimeoutError:
+                raise TimeoutError(f"no answer within {PATIENCE:g} seconds") from None
 
-    return ask
+    return ask if is_async_callable(reward) else score
 
 
 def _told(fault: str) -> str:
@@ -176,6 +194,14 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
         if len(set(total.values())) == 1:
             remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
         yield warn_if(remedy, "all rewards", finding, remedy)
+
+
+def about_changed(changed: Changed) -> Iterator[Check]:
+    """The rewards that change their arguments in place."""
+    for name, arguments in changed.items():
+        finding = f"changes its input: {' and '.join(arguments)}"
+        remedy = "this program gives each reward a copy; in plain TRL other rewards would get what it leaves"
+        yield Check("warning", f"reward {short_name(name)}", finding, remedy)
 
 
 def works(values: Mapping[str, Value]) -> bool:

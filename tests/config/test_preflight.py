@@ -46,8 +46,8 @@ def table(write_jsonl):
         data = dataset.load_data(config, tokenizer, style, train_grpo.EXEMPLARS)
         read, peft_config = loading.read_configs(config)
         functions = {name: REWARD_FUNCS[name] for name in rewards}
-        tried, weights = preflight.try_out(config, tokenizer, data, functions)
-        found = preflight.check(config, tokenizer, model_config or read, peft_config, data, tried, weights, Judge())
+        tried = preflight.try_out(config, tokenizer, data, functions)
+        found = preflight.check(config, tokenizer, model_config or read, peft_config, data, *tried, Judge())
         return {check.name: check for check in found}
 
     return checks

@@ -79,7 +79,7 @@ def test_rows_at_fault_are_found_the_others_scored_alone(guard):
     assert (fault["row"], fault["question"], fault["completion"]) == (2, "question 2", "answer 2")
     assert fault["fault"].startswith("KeyError: 'two' (test_guard.py:") and "raise KeyError" in fault["traceback"]
     assert [len(prompts) for prompts, *_ in seen] == [4, 1, 1, 1, 1] and seen[2][:2] == (["question 1"], ["bb"])
-    assert all(one[2] is whole and one[3] is state for one in seen)
+    assert all(one[2] == whole and one[3] is state for one in seen)
 
 
 def test_one_value_for_many_completions_is_a_fault_of_all_of_them(guard):
@@ -135,6 +135,56 @@ def test_a_result_that_is_no_list_of_numbers_is_a_fault_of_all_rows(result, guar
     assert guard.guarded("odd", lambda **kwargs: result)(**columns(3)) == [FAILED] * 3
 
 
+def vandal(prompts, completions, completion_ids, level, trace, **kwargs):
+    """A reward that leaves nothing of its arguments as it was."""
+    scores = [float(len(completion[0]["content"])) for completion in completions]
+    for row, completion in enumerate(completions):
+        completion[0]["content"] = completion[0]["content"].strip("a")
+        completion_ids[row].append(0)
+        prompts[row].clear()
+        trace[row]["steps"].sort()
+    completions.clear()
+    level.reverse()
+    return scores
+
+
+async def async_vandal(**columns):
+    return vandal(**columns)
+
+
+def vandal_of_many(prompts, **columns):
+    if len(prompts) > 1:
+        vandal(prompts, **columns)
+        raise ValueError("not all at once")
+    return vandal(prompts, **columns)
+
+
+async def async_vandal_of_many(**columns):
+    return vandal_of_many(**columns)
+
+
+def messages(count):
+    return columns(
+        count,
+        prompts=[[{"role": "user", "content": f"question {row}"}] for row in range(count)],
+        completions=[[{"role": "assistant", "content": "a" * row + "b"}] for row in range(count)],
+        level=list(range(count)),
+        trace=[{"steps": [3, 1, 2]} for _ in range(count)],
+    )
+
+
+@pytest.mark.parametrize("reward", [vandal, async_vandal, vandal_of_many, async_vandal_of_many])
+def test_a_reward_changes_only_its_own_copy(reward, guard):
+    given = messages(3)
+    for _ in range(2):  # the next reward gets what this one got
+        score = guard.guarded("reward", reward)
+        result = score(**given)
+        assert (asyncio.run(result) if is_async_callable(score) else result) == [1.0, 2.0, 3.0]
+    expected = messages(3)
+    assert all(given[key] == expected[key] for key in expected if not callable(expected[key]))
+    assert not guard.faults
+
+
 # --- In a trainer
 
 
@@ -177,6 +227,20 @@ def test_faults_end_a_run_in_training_and_not_in_an_evaluation(tiny_model, tmp_p
         trainer.model.train(training)
         values = trainer.guard.exclude(trainer, torch.tensor([[FAILED], [1.0]]))
         assert values.isnan().tolist() == [[True], [False]] and bool(trainer.guard.excess) is training
+
+
+def test_a_reward_that_clears_its_arguments_breaks_no_run(tiny_model, tmp_path):
+    def clears(prompts, completions, completion_ids, **kwargs):
+        scores = rewards_by_sum(completion_ids)
+        for each in (prompts, completions, *completion_ids, completion_ids, *kwargs.values()):
+            if isinstance(each, list):
+                each.clear()
+        return scores
+
+    plain, plain_log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[rewards_by_sum, rewards_by_sum])
+    rude, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[clears, rewards_by_sum])
+    assert largest_difference(plain, rude) == 0 and log[0]["reward"] == plain_log[0]["reward"]
+    assert all(trainer._logs["completion"]) and not (tmp_path / "faults.jsonl").exists()
 
 
 def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):

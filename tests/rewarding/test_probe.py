@@ -18,8 +18,8 @@ FIVE = {name: REWARD_FUNCS[name] for name in GIST_REWARDS}
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
-def try_out(**rewards):
-    return try_rewards(rewards, ROW, "5 + 4 = <<5+4=9>>9", XML, lambda text: list(text.encode()))
+def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", encode=lambda text: list(text.encode()), **rewards):
+    return try_rewards(rewards, row, reasoning, XML, encode)[0]
 
 
 def checks(tried, **weights):
@@ -129,7 +129,7 @@ def test_a_reward_that_prefers_a_wrong_number_is_a_warning():
     assert "reward wrong_is_better" not in checks(try_out(wrong_is_better=wrong_is_better), wrong_is_better=-1.0)
     right = checks(try_out(**FIVE), correctness_reward_func=-1.0)
     assert "wrong number earns 0, perfect -2" in right["reward correctness"].finding
-    with_unit = try_rewards(FIVE, {**ROW, "answer": "9 days"}, "", XML, str.split)
+    with_unit = try_out({**ROW, "answer": "9 days"}, "", str.split, **FIVE)
     assert "wrong number earns 0.5, perfect 0" in checks(with_unit)["reward int"].finding
 
 
@@ -138,13 +138,35 @@ def test_a_reward_for_the_form_prefers_nothing(gold):
     rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}
     rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
     for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
-        found = checks(try_rewards(rewards, {**ROW, "answer": gold}, reasoning, XML, str.split))
+        found = checks(try_out({**ROW, "answer": gold}, reasoning, str.split, **rewards))
         assert not any("wrong number earns" in found[name].finding for name in found if name != "all rewards")
 
 
 def test_a_wrong_number_is_as_long_as_the_right_one():
     wrong = {gold: perturbed("", gold, XML)["wrong number"].split()[-2] for gold in ("9", "99", "72", "0", "-1")}
     assert wrong == {"9": "8", "99": "98", "72": "73", "0": "1", "-1": "-2"}
+
+
+def test_a_reward_that_changes_its_input_is_named_with_the_argument():
+    def tidies(completions, **kwargs):
+        for completion in completions:
+            completion[0]["content"] = completion[0]["content"].strip() + "."
+        return [1.0] * len(completions)
+
+    async def clears(prompts, answer, **kwargs):
+        prompts.clear()
+        answer.clear()
+        raise ValueError("and fails")
+
+    rewards = {"tidies": tidies, "clears": clears, "constant": constant}
+    _, changed = try_rewards(rewards, ROW, "", XML, lambda text: list(text.encode()))
+    assert changed == {"tidies": ["completions"], "clears": ["answer", "prompts"]}
+    found = list(probe.about_changed(changed))
+    assert [(check.status, check.name) for check in found] == [
+        ("warning", "reward tidies"),
+        ("warning", "reward clears"),
+    ]
+    assert "changes its input: answer and prompts" in found[1].finding and "copy" in found[1].remedy
 
 
 def test_a_reward_without_kwargs_is_an_error_with_the_remedy():
@@ -188,11 +210,11 @@ def test_async_rewards_are_tried_also_inside_an_event_loop():
 def test_without_a_gold_answer_rewards_are_tried_on_the_format():
     row = {**ROW, "answer": None}
     rewards = {name: REWARD_FUNCS[name] for name in ("soft_format_reward_func", "style_reward_func")}
-    tried = try_rewards(rewards, row, "", XML, lambda text: list(text.encode()))
+    tried = try_out(row, "", **rewards)
     assert tried["soft_format_reward_func"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
     found = checks(tried)["all rewards"]
     assert found.status == "ok"
-    assert checks(try_rewards({"constant": constant}, row, "", XML, str.split))["all rewards"].status == "warning"
+    assert checks(try_out(row, "", constant=constant))["all rewards"].status == "warning"
 
 
 # --- In an evaluation
