@@ -25,7 +25,7 @@ from grpo.evaluation.comparison import smallest_change
 from grpo.policy import loading, memory
 from grpo.rewarding import probe
 from grpo.rewarding.judge import Judge
-from grpo.rewarding.registry import Rewards, weights_of
+from grpo.rewarding.registry import Rewards, check_columns, weights_of
 from grpo.runs import hub
 from grpo.training import attention
 
@@ -295,8 +295,10 @@ def run(
         What each reward gives for a perfect completion, for the report; empty for an evaluation alone.
 
     Raises:
-        UserError: for the first check that failed, and where the model's files cannot be used.
+        UserError: for the first check that failed, where the model's files cannot be used, and for a column that would
+            replace a reward's parameter.
     """
+    check_columns(rewards, {*data.train.column_names, *data.held_out.column_names})
     architecture = loading.read_configs(config)
     tried, changed, weights = try_out(config, tokenizer, data, rewards)
     checks = check(config, tokenizer, *architecture, data, tried, changed, weights, judge)

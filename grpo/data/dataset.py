@@ -21,8 +21,12 @@ from grpo.data.gold import gold_answer, gold_mark, lacks_mark, mark_name, reason
 from grpo.data.prompts import Message, Prompt, PromptFormat, Shot
 from grpo.data.sources import Splits, join, load_source, take_split
 
-# Keyword arguments that TRL passes to rewards, and columns that make it take the model for a vision model
-RESERVED = ("prompts", "completions", "trainer_state", "log_extra", "log_metric", "image", "images")
+# Keyword arguments that TRL passes to rewards, columns that it never passes to them, and those that make it take the
+# model for a vision model
+RESERVED = (
+    *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
+    *("completion", "image", "images"),
+)
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
 
 
@@ -147,7 +151,7 @@ def load_data(
         lengths=lengths,
         too_long=too_long,
         reasoning=kept[REASONING][:1000],
-        reserved=[name for name in RESERVED if name in columns and name != script.question_column],
+        reserved=[name for name in RESERVED if name in columns - {script.question_column, script.answer_column}],
     )
 
 

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -209,6 +209,25 @@ def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
     """
     found = inspect.signature(reward).parameters
     return {name: parameter for name, parameter in found.items() if parameter.kind is parameter.KEYWORD_ONLY}
+
+
+def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
+    """Raise UserError for a column of the data that would replace the value of a reward's parameter.
+
+    A parameter without a value takes its column. So do `question` and `answer`, which all rows have, where nothing but
+    the signature gives them one.
+    """
+    for name, reward in rewards.items():
+        bound = reward.keywords if isinstance(reward, functools.partial) else {}
+        for key, parameter in parameters(reward).items():
+            has_value = key in bound or (
+                parameter.default is not parameter.empty and key not in ("question", "answer")
+            )
+            if key in columns and key != "prompt" and has_value:
+                raise UserError(
+                    f"reward_funcs: the data's column {key!r} would replace the parameter {key!r} of {name}; rename "
+                    "the column, or the parameter in a reward of your own"
+                )
 
 
 def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:

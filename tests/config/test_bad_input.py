@@ -113,6 +113,7 @@ REWARDS = {
     "own, without **kwargs": own_reward("bad_ask", "def f(completions): return []\n", "**kwargs"),
     "weights all 0": given("--reward_weights", *["0"] * 5, says="all rewards:"),
     "weights of others": given("--reward_weights", "1", says="reward_weights:"),
+    "a column like a parameter": Case("reward_funcs: the data's column 'low'", {"reward_funcs": "length_reward_func", "dataset_name": "given.jsonl"}, files={"given.jsonl": lines([{**row, "low": 3} for row in ROWS])}),
     "own, with a syntax error": own_reward("bad_syntax", "def f(:\n", "reward_funcs:"),
     "own, raising": own_reward("bad_call", "def f(completions, **kwargs):\n    return 1 / 0\n", "reward f:"),
 }  # fmt: skip

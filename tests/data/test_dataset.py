@@ -80,6 +80,15 @@ def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
     assert data.train[0]["prompt"] == PLAIN.prompt(data.train[0]["q"])
 
 
+def test_columns_that_no_reward_would_get_are_noted():
+    """TRL passes neither `completion` nor a column `completion_ids` on; preflight would."""
+    rows = [{"prompt": f"{n}?", "completion": f"{n}", "completion_ids": [n]} for n in range(20)]
+    data = load(rows, answer_column="completion")
+    assert set(data.train.column_names) == {"question", "prompt", "answer"} and data.train["answer"][0].isdigit()
+    assert data.reserved == ["completion_ids"]
+    assert load(rows, needs_gold=()).reserved == ["completion_ids", "completion"]
+
+
 @pytest.mark.parametrize(
     "columns", [{"question_column": "no"}, {"answer_column": "no"}, {"question_column": "answer"}]
 )

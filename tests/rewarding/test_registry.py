@@ -105,6 +105,45 @@ def test_a_mistake_names_what_is_wrong(names, args, named):
         chosen(*names, args=args)
 
 
+def at_will(completions, *, level=1, answer=None, question="", **kwargs):
+    return [1.0] * len(completions)
+
+
+def needs_level(completions, level, *, source, template="x", **kwargs):
+    return [1.0] * len(completions)
+
+
+AT_WILL, NEEDS = {"at_will": at_will}, {"needs_level": needs_level}
+REPLACED = [  # the rewards, their parameters, what follows the run, the data's columns: the one that is in the way
+    (["length_reward_func"], {}, {}, ["low"], "low"),
+    (["length_reward_func"], {"length_reward_func": {"high": 9}}, {}, ["high"], "high"),
+    (["length_reward_func"], {}, {}, ["level", "lower"], ""),
+    (["soft_format_reward_func"], {}, {"template": THINK_FORMAT}, ["template"], "template"),
+    (["correctness_reward_func"], {}, {"answer_pattern": "hash"}, ["answer_pattern"], "answer_pattern"),
+    (["judge_reward_func"], {}, {"judge": Judge()}, ["judge"], "judge"),
+    (["my_rewards.my_reward"], {}, {}, ["scale"], "scale"),
+    (["my_rewards.part"], {}, {}, ["scale"], "scale"),
+    (["my_rewards.longer"], {}, {}, ["than"], "than"),
+    (["my_rewards.my_reward"], {}, {}, ["kwargs", "completions"], ""),
+    (["int_reward_func"], {}, {}, ["low", "scale", "judge"], ""),
+    (["at_will"], {}, {}, ["level"], "level"),
+    (["at_will"], {}, {}, ["source"], ""),
+    (["at_will"], {"at_will": {"answer": "9"}}, {}, [], "answer"),
+    (["needs_level"], {}, {}, ["level", "source"], ""),
+    (["needs_level"], {}, {"source": "run"}, ["source"], "source"),
+]
+
+
+@pytest.mark.parametrize(("names", "args", "follow", "columns", "inway"), REPLACED)
+def test_a_column_never_replaces_a_parameter(names, args, follow, columns, inway):
+    rewards = chosen(*names, args=args, follow=follow, functions=AT_WILL | NEEDS)
+    columns = {"question", "prompt", "answer", *columns}
+    if not inway:
+        return registry.check_columns(rewards, columns)
+    with pytest.raises(UserError, match=f"column '{inway}' .*parameter '{inway}' of {next(iter(rewards))}; rename"):
+        registry.check_columns(rewards, columns)
+
+
 def test_what_needs_gold_answers_is_found_by_signature():
     names = ["correctness_reward_func", "int_reward_func", "my_rewards.with_gold", "my_rewards.gold_at_will"]
     script = SimpleNamespace(eval_num_samples=2, eval_only=False)
