@@ -5,7 +5,9 @@ its last token, which predicts nothing that is asked for. It sees the rest of it
 computed for every completion token and for every prompt token but the last, and for nothing else.
 """
 
+import heapq
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,45 +45,104 @@ def make_packs(rows: Sequence[Row], pack_tokens: int) -> list[list[int]]:
     """Divide rows among packs: the numbers of each pack's rows.
 
     Rows with the same prompt stay together as far as a pack allows, the largest packs come first, and empty
-    completions are dropped. A row that is longer than a pack has one to itself.
+    completions are dropped. A row that is longer than a pack has one to itself. A group that is longer is divided
+    evenly, or, where that takes fewer packs, into full packs and a rest that shares one.
 
     Args:
         pack_tokens: positions of a pack, at most.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
-    packs: list[list[int]] = []
+    alone: list[_Open] = []
     for number, (prompt, completion) in enumerate(rows):
         if len(prompt) - 1 + len(completion) > pack_tokens:
-            packs += [[number]] if completion else []
+            if completion:
+                alone.append(_Open([number], len(prompt) - 1 + len(completion), {prompt}))
         elif completion:
             groups.setdefault(prompt, []).append(number)
-    alone = len(packs)
-    parts = [part for group in groups.values() for part in _parts(rows, group, pack_tokens)]
+    for group in groups.values():
+        group.sort(key=lambda number: -len(rows[number][1]))
+    even, filling = (
+        [part for group in groups.values() for part in divide(rows, group, pack_tokens)]
+        for divide in (_evenly, _filling)
+    )
+    packs = _first_fit(rows, even, pack_tokens)
+    if filling != even:
+        filled = _first_fit(rows, filling, pack_tokens)
+        if len(filled) < len(packs) and sum(pack.size for pack in filled) <= sum(pack.size for pack in packs):
+            packs = filled
+    return [pack.rows for pack in sorted(alone + packs, key=lambda pack: pack.size, reverse=True)]
 
-    def size(numbers: list[int]) -> int:
-        return cost([rows[number] for number in numbers])
 
-    for part in sorted(parts, key=size, reverse=True):  # first fit, the largest first
-        fitting = (index for index in range(alone, len(packs)) if size(packs[index] + part) <= pack_tokens)
-        index = next(fitting, len(packs))
-        if index == len(packs):
-            packs.append([])
-        packs[index] += part
-    return sorted(packs, key=size, reverse=True)
+@dataclass
+class _Open:
+    """A pack that is being filled: numbers of rows, its positions and its prompts."""
+
+    rows: list[int]
+    size: int
+    prompts: set[tuple[int, ...]]
 
 
-def _parts(rows: Sequence[Row], group: list[int], pack_tokens: int) -> list[list[int]]:
-    """A group of one prompt, none of it too long, in as few parts of about the same size as fit."""
-    by_length = sorted(group, key=lambda number: -len(rows[number][1]))
-    for count in range(1, len(group) + 1):
+def _first_fit(rows: Sequence[Row], parts: Sequence[list[int]], pack_tokens: int) -> list[_Open]:
+    """Packs of parts of groups, the largest first, each in the first pack that has room for it."""
+    lengths = [sum(len(rows[number][1]) for number in part) for part in parts]
+    prompts = [rows[part[0]][0] for part in parts]
+    sizes = [length + len(prompt) - 1 for length, prompt in zip(lengths, prompts, strict=True)]
+    times = Counter(prompts)  # beside its prompt a part takes less
+    least = min((sizes[i] if times[prompt] == 1 else lengths[i] for i, prompt in enumerate(prompts)), default=0)
+    packs: list[_Open] = []
+    open_packs: list[_Open] = []
+    for index in sorted(range(len(parts)), key=lambda index: -sizes[index]):
+        prompt, size = prompts[index], sizes[index]
+        for pack in open_packs:
+            added = lengths[index] if prompt in pack.prompts else size
+            if pack.size + added <= pack_tokens:
+                break
+        else:
+            pack, added = _Open([], 0, set()), size
+            packs.append(pack)
+            open_packs.append(pack)
+        pack.rows += parts[index]
+        pack.size += added
+        pack.prompts.add(prompt)
+        if pack.size + least > pack_tokens:  # it takes no part any more
+            open_packs.remove(pack)
+    return packs
+
+
+def _evenly(rows: Sequence[Row], group: Sequence[int], pack_tokens: int) -> list[list[int]]:
+    """A group of one prompt, longest first and none too long, in as few parts of about the same size as fit."""
+    lengths = [len(rows[number][1]) for number in group]
+    room = pack_tokens - len(rows[group[0]][0]) + 1
+    # the first n completions are at least as long as the nth, of which so many fit in a part
+    least = max(-(-n // (room // length)) for n, length in enumerate(lengths, 1))
+    for count in range(max(least, -(-sum(lengths) // room)), len(group) + 1):
         parts: list[list[int]] = [[] for _ in range(count)]
-        sizes = [0] * count
-        for number in by_length:
-            least = sizes.index(min(sizes))
-            parts[least].append(number)
-            sizes[least] += len(rows[number][1])
-        if max(sizes) + len(rows[group[0]][0]) - 1 <= pack_tokens:
+        sizes = [(0, index) for index in range(count)]  # a heap
+        for number, length in zip(group, lengths, strict=True):
+            size, smallest = sizes[0]
+            heapq.heapreplace(sizes, (size + length, smallest))
+            parts[smallest].append(number)
+        if max(sizes)[0] <= room:
             break
+    return parts
+
+
+def _filling(rows: Sequence[Row], group: Sequence[int], pack_tokens: int) -> list[list[int]]:
+    """A group of one prompt, longest first, in parts that are filled one after the other."""
+    room = pack_tokens - len(rows[group[0]][0]) + 1
+    parts: list[list[int]] = []
+    left = list(group)
+    while left:
+        part: list[int] = []
+        rest: list[int] = []
+        size = 0
+        for number in left:
+            length = len(rows[number][1])
+            fits = size + length <= room
+            size += length * fits
+            (part if fits else rest).append(number)
+        parts.append(part)
+        left = rest
     return parts
 
 

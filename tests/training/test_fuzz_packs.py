@@ -71,6 +71,56 @@ def test_packs_hold_each_token_once_after_what_precedes_it(batch, pack_tokens):
         assert result[row].tolist() == [*completion, *[-1] * (result.shape[1] - len(completion))]
 
 
+def packs_of_a_few_lines(rows, pack_tokens):
+    """What make_packs did at first, counting every pack anew for every part."""
+
+    def size(numbers):
+        return packing.cost([rows[number] for number in numbers])
+
+    def parts_of(group):
+        for count in range(1, len(group) + 1):
+            parts = [[] for _ in range(count)]
+            for number in sorted(group, key=lambda number: -len(rows[number][1])):
+                min(parts, key=lambda part: sum(len(rows[row][1]) for row in part)).append(number)
+            if max(map(size, parts)) <= pack_tokens:
+                return parts
+
+    groups, packs = {}, []
+    for number, row in enumerate(rows):
+        if size([number]) > pack_tokens:
+            packs.append([number])
+        elif row[1]:
+            groups.setdefault(row[0], []).append(number)
+    alone = len(packs)
+    parts = [part for group in groups.values() for part in parts_of(group)]
+    for part in sorted(parts, key=size, reverse=True):
+        fitting = (index for index in range(alone, len(packs)) if size(packs[index] + part) <= pack_tokens)
+        index = next(fitting, len(packs))
+        packs += [[]] * (index == len(packs))
+        packs[index] = packs[index] + part
+    return sorted(packs, key=size, reverse=True)
+
+
+@st.composite
+def lengths_of_groups(draw):
+    """Rows of groups of a few lengths around a pack's, so that most of them have to be divided."""
+    prompts = [(number,) * draw(st.integers(1, 30)) for number in range(draw(st.integers(1, 5)))]
+    groups = [(prompt, draw(st.lists(st.integers(0, 60), min_size=1, max_size=12))) for prompt in prompts]
+    rows = [(prompt, (5,) * length) for prompt, lengths in groups for length in lengths]
+    return draw(st.permutations(rows))
+
+
+@examples(300)
+@given(lengths_of_groups(), st.integers(20, 200))
+def test_no_pack_more_and_no_position_more_than_by_the_plain_rule(rows, pack_tokens):
+    found, plain = packing.make_packs(rows, pack_tokens), packs_of_a_few_lines(rows, pack_tokens)
+    costs, plain_costs = ([packing.cost([rows[row] for row in pack]) for pack in packs] for packs in (found, plain))
+    assert len(found) < len(plain) or found == plain
+    assert sum(costs) <= sum(plain_costs) and costs == sorted(costs, reverse=True)
+    assert all(cost <= pack_tokens or len(pack) == 1 for pack, cost in zip(found, costs, strict=True))
+    assert sorted(row for pack in found for row in pack) == [number for number, row in enumerate(rows) if row[1]]
+
+
 @st.composite
 def micro_batches(draw, most=3):
     count, size, width = draw(st.integers(1, most)), draw(st.integers(1, 4)), draw(st.integers(1, 5))

@@ -1,5 +1,6 @@
 """Rows are divided into packs; test_fuzz_packs.py shows that a pack is right for any rows."""
 
+import pytest
 import torch
 
 from grpo.training import packing
@@ -14,6 +15,29 @@ def test_a_group_stays_together_where_a_pack_allows():
 def test_a_group_beyond_a_pack_is_divided_evenly():
     rows = [((1, 2, 3), (5,) * length) for length in (10, 2, 9, 3)]
     assert [sorted(pack) for pack in packing.make_packs(rows, 16)] == [[0, 1], [2, 3]]
+
+
+def test_groups_beyond_a_pack_fill_packs_where_that_takes_fewer():
+    """Groups of 1.4 packs: even halves would leave every pack 70 % full."""
+    rows = [((group, 2, 3), (5,) * 20) for group in range(6) for _ in range(7)]
+    packs = packing.make_packs(rows, 102)
+    assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [102] * 6 + [84] * 3
+
+
+@pytest.mark.parametrize("rows_of_a_prompt", [1, 16, 4096])
+def test_the_work_grows_with_the_rows_and_not_with_their_square(rows_of_a_prompt):
+    """Each row's length is asked for a few times, and each part meets only packs that have room."""
+    asked = 0
+
+    class Completion(tuple):
+        def __len__(self):
+            nonlocal asked
+            asked += 1
+            return super().__len__()
+
+    rows = [((row // rows_of_a_prompt, 2), Completion((5,) * (40 + row % 7))) for row in range(4096)]
+    packs = packing.make_packs(rows, 2048)
+    assert len(packs) <= 128 and asked < 4096 * 100
 
 
 def test_a_completion_longer_than_a_pack_does_not_scatter_its_group():
