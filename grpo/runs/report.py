@@ -10,6 +10,7 @@ import functools
 import json
 import platform
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,15 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The logs of each optimizer step, in order: the later ones where a resumed run logged a step again."""
+    """The logs of each optimizer step, in order."""
+    return by_step(read_lines(run / "metrics.jsonl"))
+
+
+def by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Log lines joined by their step, in order: later values count, and a session's summary does not."""
     steps: dict[int, dict[str, Any]] = {}
-    for line in read_lines(run / "metrics.jsonl"):
-        if "reward" in line or "eval/n" in line:  # of training, or of the held-out questions
+    for line in lines:
+        if "train_runtime" not in line:
             steps[line["step"]] = steps.get(line["step"], {}) | line
     return [steps[step] for step in sorted(steps)]
 
