@@ -16,8 +16,7 @@ from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
-from grpo.runs import report
-from grpo.runs import resume
+from grpo.runs import charts, checkpoints, report, resume
 from grpo.runs.run import Run, open_run
 
 
@@ -58,7 +57,9 @@ def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
         return None
     wanted = list(zip(data.held_out["question"], data.held_out["answer"], strict=True))
     asked = [(record["question"], record["answer"]) for record in records]
-    return Evaluation(summary, records) if asked == wanted and summary.get("k", 1) == num_samples else None
+    same = asked == wanted and summary.get("k", 1) == num_samples
+    # an earlier version recorded no rewards
+    return Evaluation(summary, records) if same and all("row" in record for record in records) else None
 
 
 def measure_after(accuracy: AccuracyCurve | None) -> None:
@@ -68,15 +69,16 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
     run, trainer, before = accuracy.run, accuracy.trainer, accuracy.before
     after = accuracy.after or curve.measure(run.config, trainer, accuracy.data)
     if is_first_process():
-        after.summary["step"] = trainer.state.global_step
-        evaluate.save(run.output, "after", after)
+        step = trainer.state.global_step
+        evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
-        compared = comparison.compare(before.records, after.records, error) | {"diagnosis": []}
+        curves = charts.read_curves(report.by_step(trainer.state.log_history))
+        compared = comparison.compare(before.records, after.records, error, diagnosis.had_signal(curves))
+        compared |= {"step": step, "diagnosis": []}
         if compared["verdict"] not in diagnosis.NEEDS_NONE:
-            facts = report.read_facts(run.output)
-            perfect = facts["record"].get("perfect") or {}
-            compared["diagnosis"] = diagnosis.causes(facts["curves"], before.records, after.records, perfect)
-        (run.output / "comparison.json").write_text(json.dumps(compared, indent=2) + "\n", encoding="utf-8")
+            tried = [run.facts.get(kind) or {} for kind in ("perfect", "wrong")]
+            compared["diagnosis"] = diagnosis.causes(curves, before.records, after.records, *tried)
+        checkpoints.write_json(run.output / "comparison.json", compared)
         evaluate.print_answers("after training", after.records)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)
 

@@ -1,7 +1,8 @@
-"""Put several runs side by side in a table: accuracies before and after, gains, and the settings that differ.
+"""Put several runs side by side in a table: accuracies before and after, gains, and what differs between them.
 
-A run's gain is paired: the same questions before and after. The mean gain over runs of one experiment, which differ in
-the seed alone, has Student's interval, since with two or three of them the normal one is far too narrow.
+A run's gain is paired: the same questions before and after. So is the comparison of two runs after training, where
+both were asked the same questions. The mean gain over runs of one experiment, which differ in the seed alone, has
+Student's interval, since with two or three of them the normal one is far too narrow.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.fingerprint import REST
 from grpo.core.processes import show
-from grpo.core.text import for_rich
+from grpo.core.text import counted, for_rich
+from grpo.evaluation import comparison
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs import report
 
@@ -33,13 +36,28 @@ def read(run: Path) -> dict[str, Any]:
     facts = report.read_facts(run)
     if not (facts["settings"] and facts["evaluations"]):
         raise UserError(f"{str(run)!r} holds no evaluation (run.json and eval_*.json); train or evaluate it first")
-    return facts
+    after = "after" in facts["evaluations"]
+    return facts | {"answers": report.read_lines(run / "completions_after.jsonl") if after else []}
 
 
 def gains(runs: Sequence[dict[str, Any]], measure: str) -> list[float]:
     """The paired gain of each run that was evaluated before and after, in points or rewards."""
     unit = 1 if measure == "reward" else 100
-    return [unit * run["comparison"][measure]["difference"] for run in runs if measure in run["comparison"]]
+    found = [(run["comparison"].get(measure) or {}).get("difference") for run in runs]
+    return [unit * difference for difference in found if difference is not None]
+
+
+def differing_sources(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """What no setting names and is not the same in all runs: the prompt, code, training rows; in words.
+
+    The rest of the script is named only where nothing else differs, since it also holds what rewards call.
+    """
+    known = [run["record"].get("sources") or {} for run in runs]
+    rows = [(run["record"].get("data") or {}).get("fingerprint") for run in runs]
+    labels = dict.fromkeys(label for sources in known for label in sources)
+    found = [label for label in labels if len({sources.get(label) for sources in known}) > 1]
+    found += ["training rows"] if len(set(rows)) > 1 else []
+    return [f"other {label.replace('code of', 'code in')}" for label in found if label != REST or len(found) == 1]
 
 
 def differing(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -61,14 +79,49 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     for name, run in zip(names, runs, strict=True):
         status = "" if run["status"] == "finished" else f"\n({run['status']})"
         table.add_row(for_rich(name + status), *(_cell(run, key) for key in measures.values()))
-    differ = differing(runs)
-    if differ.keys() <= REPEATED:
+    differ, others = differing(runs), differing_sources(runs)
+    unknown = [name for name, run in zip(names, runs, strict=True) if not run["record"].get("sources")]
+    if differ.keys() <= REPEATED and not (others or unknown):
         table.add_section()
         table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
     show(table)
-    show("Settings that differ:" if differ else "All settings are the same: one experiment, counted several times")
+    for line in after_training(names, runs):
+        show(for_rich(line), soft_wrap=True)
+    if others:
+        show(for_rich(f"Between them: {', '.join(others)}"), soft_wrap=True)
+    if unknown:
+        show(for_rich(f"Prompt and rewards' code are unknown of {', '.join(unknown)}"), soft_wrap=True)
+    if differ:
+        show("Settings that differ:")
+    elif not (others or unknown):
+        show("All settings are the same: one experiment, counted several times")
     for key, values in differ.items():
         show(f"  {for_rich(key)}: {for_rich(' | '.join(map(str, values)))}", soft_wrap=True)
+
+
+def after_training(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each later run against the first, by their answers after training to the same questions."""
+    lines = []
+    for name, run in zip(names[1:], runs[1:], strict=True):
+        first, other = runs[0]["answers"], run["answers"]
+        if not (first and other):
+            continue
+        if [row["question"] for row in first] != [row["question"] for row in other]:
+            lines.append(f"{names[0]} and {name} were asked different questions")
+            continue
+        compared, parts = comparison.compare(first, other), []
+        for measure in ("lenient", "strict"):
+            if measure in compared:
+                found = compared[measure]
+                points = [f"{100 * found[key]:+z.1f}" for key in ("difference", "difference_low", "difference_high")]
+                parts.append(
+                    f"{measure} {points[0]} points (95 % interval {points[1]} to {points[2]}; "
+                    f"{found['fixed']} better, {found['broken']} worse)"
+                )
+        if parts:
+            asked = counted(len(first), "question")
+            lines.append(f"After training, on the same {asked}, {name} against {names[0]}: {', '.join(parts)}")
+    return lines
 
 
 def _cell(run: dict[str, Any], key: str) -> str:

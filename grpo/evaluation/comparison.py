@@ -12,11 +12,6 @@ from typing import Any
 from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
-# What an evaluation writes into a record; `row` has the columns of the data that are called like one of these
-RECORDED = {
-    *("question", "answer", "completion", "extracted", *MEASURES, "truncated", "length"),
-    *("samples", "samples_right", "majority_right", "any_right", "rewards", "reward", "row"),
-}
 SIGNIFICANT = 0.05
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
 NO_CHANGE = 0.02  # nothing changed, if the interval of the difference lies within ± this share
@@ -85,17 +80,19 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
 
 
 def compare(
-    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = ""
+    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = "", had_signal: bool = True
 ) -> dict[str, Any]:
     """Compare the records of two evaluations of the same questions, in the same order.
 
     Args:
         judge_error: why one of them has no accuracy, where a judge of one's own raised.
+        had_signal: whether there was anything to learn from: a group whose completions earned differently.
 
     Returns:
         `n`, `verdict`, `sentence`, and for each of MEASURES that the records have the counts `both`, `fixed`, `broken`
         and `neither`, the shares `before`, `after` and `difference` with `difference_low` and `difference_high`, and
-        `p_value`. Without gold answers also the `reward`, with means instead of shares.
+        `p_value`. For the weighted sum of the rewards as `reward`, and for each of them by name in `rewards`, means
+        instead of shares, over the `n` questions on which they worked both times.
 
     Raises:
         UserError: the questions are not the same.
@@ -108,14 +105,28 @@ def compare(
         for measure in MEASURES
         if all(measure in old and measure in new for old, new in pairs)
     }
+    reward = _change_of_means([(old.get("reward"), new.get("reward")) for old, new in pairs])
     if judge_error:
         verdict, sentence = "no_accuracy", f"No accuracy: {judge_error}."
     elif "lenient" in measures:
         verdict, sentence = _verdict(len(pairs), measures)
     else:
-        measures["reward"] = _change_of_means([(old.get("reward"), new.get("reward")) for old, new in pairs])
-        verdict, sentence = _verdict_by_reward(measures["reward"])
-    return {"n": len(pairs), "verdict": verdict, "sentence": sentence, **measures}
+        verdict, sentence = _verdict_by_reward(reward)
+    if verdict == "too_small_to_tell" and not had_signal:
+        nothing = "Nothing was learned: in every group all completions earned the same, so each gradient was 0"
+        verdict, sentence = "no_change", f"{nothing}: {sentence.partition(': ')[2]}"
+    names = [name for name in pairs[0][0].get("rewards", {}) if name in pairs[0][1].get("rewards", {})]
+    rewards = {
+        name: _change_of_means([(old["rewards"][name], new["rewards"][name]) for old, new in pairs]) for name in names
+    }
+    return {
+        "n": len(pairs),
+        "verdict": verdict,
+        "sentence": sentence,
+        **measures,
+        "reward": reward,
+        "rewards": rewards,
+    }
 
 
 def _changes(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class AccuracyCurve(TrainerCallback):
         trainer = self.trainer
         step = self._measured["step"] = trainer.state.global_step
         keys = [f"{measure}{end}" for measure in MEASURES for end in ("", "_low", "_high")]
-        logs = {f"eval/{key}": summary[key] for key in [*keys, "n", "mean_length"] if key in summary}
+        keys += ["n", "mean_length", *(key for key in summary if key.startswith("reward_"))]
+        logs = {f"eval/{key}": summary[key] for key in keys if key in summary}
         due = trainer.control.should_log
         # past TRL's, which would log the training metrics with it, before their step is complete
         Trainer.log(trainer, logs | {"time/evaluation": summary["seconds"]})

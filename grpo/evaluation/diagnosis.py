@@ -8,7 +8,6 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from grpo.rewarding.judge import KNOW_RIGHT
 from grpo.runs.charts import Curve
 from rewards import PENALTIES, REWARD_FUNCS, short_name
 
@@ -56,8 +55,8 @@ RULES: tuple[tuple[str, float, str], ...] = (
     (
         "none_right",
         1,
-        "none of {asked} held-out answers was right, before or after; use easier questions (dataset_name), and let "
-        "reward_funcs pay for right answers (correctness_reward_func, judge_reward_func)",
+        "none of {asked} held-out answers was right, before or after; use easier questions (dataset_name), num_shots "
+        "1 or a larger model",
     ),
     (
         "alike",
@@ -97,15 +96,17 @@ def causes(
     before: Sequence[dict[str, Any]],
     after: Sequence[dict[str, Any]],
     perfect: Mapping[str, float],
+    wrong: Mapping[str, float],
 ) -> list[str]:
     """Sentences that may explain why a run did not get better, at most MOST; empty where nothing stands out.
 
     Args:
         curves: what was logged, by key.
         before, after: the records of two evaluations of the same questions.
-        perfect: what each reward gives for a perfect completion, as far as that is known.
+        perfect, wrong: what each reward gives for a perfect completion, and for one like it with a wrong answer, as
+            far as that is known.
     """
-    seen = _figures(curves, before, after, perfect)
+    seen = _figures(curves, before, after, perfect, wrong)
     found = [text for name, least, text in RULES if seen.get(name, 0) >= least]
     return [text.format(**seen) for text in found[:MOST]]
 
@@ -115,6 +116,7 @@ def _figures(
     before: Sequence[dict[str, Any]],
     after: Sequence[dict[str, Any]],
     perfect: Mapping[str, float],
+    wrong: Mapping[str, float],
 ) -> dict[str, Any]:
     """The figures of RULES, and what their sentences mention; those that nobody can know are missing."""
     seen: dict[str, Any] = {name: fmean(curves[key].values) for name, key in LOGGED.items() if key in curves}
@@ -131,7 +133,9 @@ def _figures(
     seen["same"] = sum(old["completion"] == new["completion"] for old, new in pairs)
     if pairs and seen.get("all_same", 0) < MOSTLY:  # otherwise there was no gradient, and the rate is not the cause
         seen["unchanged"] = 100 * seen["same"] / seen["n"]
-    dead = [name for name in _unearned(curves, perfect) if not (explained and name in KNOW_RIGHT)]
+    # a reward for right answers pays nothing while there are none
+    for_right = [name for name, value in perfect.items() if value > wrong.get(name, value)]
+    dead = [name for name in _unearned(curves, perfect) if not (explained and name in for_right)]
     seen |= {"dead": len(dead), "names": " and ".join(map(short_name, dead))}
     if judged and sum(map(bool, (new.get("lenient") for new in after))) < len(after) / 2:
         seen["misled"] = _earned(curves, perfect)
@@ -163,6 +167,12 @@ def _unearned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> list
         if constant and values[0] <= 0 and pays and name not in PENALTIES:
             found.append(name)
     return found
+
+
+def had_signal(curves: Mapping[str, Curve]) -> bool:
+    """Whether the completions of some group earned differently; otherwise every advantage and gradient was 0."""
+    same = curves.get("frac_reward_zero_std")
+    return same is None or min(same.values) < 100
 
 
 def _change_of_reward(curves: Mapping[str, Curve]) -> dict[str, float]:

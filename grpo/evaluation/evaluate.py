@@ -4,15 +4,19 @@
 *Lenient* is the verdict of the run's judge (rewarding/judge.py): the right answer, however it is written.
 """
 
+import contextlib
 import json
 import math
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
+import numpy as np
+import torch
 from accelerate.utils import broadcast_object_list
 from rich.panel import Panel
 from rich.table import Table
@@ -23,12 +27,11 @@ from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
-from grpo.evaluation.comparison import RECORDED
 from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
 from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
-from grpo.runs import report
+from grpo.runs import checkpoints, report
 from grpo.runs.record import without_nan
 from rewards import has_soft_format, has_strict_format, is_right
 
@@ -49,9 +52,9 @@ class Evaluation:
 
     Attributes:
         summary: the content of eval_*.json, flat: `n`; shares in [0, 1] with 95 % Wilson intervals as `…_low` and
-            `…_high`; `mean_length` in tokens; `seconds`; with k samples a question `k`, `maj_k` and `pass_k`. Without
-            gold answers there is no accuracy, but `reward` and `rewards/<name>`; where a judge of one's own raised
-            there is no accuracy, but the reason as `judge_error`.
+            `…_high`; `mean_length` in tokens; `seconds`; each reward's mean as `reward_<name>`, and that of their
+            weighted sum as `reward`; with k samples a question `k`, `maj_k` and `pass_k`. Without gold answers there
+            is no accuracy; where a judge of one's own raised, the reason is `judge_error`.
         records: one for each question, the lines of completions_*.jsonl.
     """
 
@@ -79,8 +82,8 @@ def measure(
 ) -> Evaluation:
     """Answer the held-out questions greedily, in training's number format, and judge the answers.
 
-    With `eval_num_samples` k > 1 also k completions of each question are drawn, as rollouts are. Where some question
-    has no gold answer and the judge needs one, the rewards score the answers instead.
+    The run's rewards score the answers, too. With `eval_num_samples` k > 1 also k completions of each question are
+    drawn, as rollouts are. Where some question has no gold answer and the judge needs one, there is no accuracy.
     """
     start = time.perf_counter()
     training, k, prompt_format = config.training, config.script.eval_num_samples, data.prompt_format
@@ -103,30 +106,51 @@ def measure(
             "question": row["question"],
             "answer": row["answer"],
             "completion": text,
-            "extracted": judge.extract(text),
+            "read": judge.extract(text),
             "format_strict": has_strict_format(text, prompt_format.completion),
             "format_soft": has_soft_format(text, prompt_format.completion),
             "truncated": truncated,
-            "length": len(ids),
+            "tokens": len(ids),
         }
         if k > 1:
             record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
-        # the other columns, which rewards of one's own may ask for: the X-ray scores these records
-        others = {key: value for key, value in row.items() if key not in ("prompt", "question", "answer")}
-        record |= {key: value for key, value in others.items() if key not in RECORDED}
-        if same_name := {key: value for key, value in others.items() if key in RECORDED}:
-            record["row"] = same_name
+        # the other columns, which rewards of one's own may ask for
+        record["row"] = {key: value for key, value in row.items() if key not in ("prompt", "question", "answer")}
         records.append(record)
 
     facts: dict[str, Any] = {"judge": judge.name} if judge.function else {}
-    if judge.function is None and any(row["answer"] is None for row in rows):
-        texts = [record["completion"] for record in records]
-        columns = probe.columns_of(rows, texts, [ids for ids, _ in greedy], prompt_format.chat)
-        facts |= add_rewards(records, probe.scores(rewards, columns), registry.weights_of(config, rewards))
-    elif error := add_verdicts(records, rows, judge):
+    if all(map(judge.can_judge, rows)) and (error := add_verdicts(records, rows, judge)):
         facts["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")
+    columns = probe.columns_of(
+        rows, [record["completion"] for record in records], [ids for ids, _ in greedy], prompt_format.chat
+    )
+    facts |= add_rewards(records, _scores(rewards, columns, judge), registry.weights_of(config, rewards))
+    judge.forget()
     return Evaluation({**summarize(records), **facts, "seconds": round(time.perf_counter() - start, 2)}, records)
+
+
+def _scores(rewards: Rewards, columns: dict[str, Any], judge: Judge) -> dict[str, list[float | None]]:
+    """The values of the rewards that these completions can have, asked by the first process alone: they may be slow.
+
+    What they print is not shown, and the random states are kept: an evaluation changes no run.
+    """
+    if any(gold is None for gold in columns["answer"]):
+        rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, judge)}
+    found: dict[str, list[float | None]] = {}
+    if rewards and is_first_process():
+        with _random_states_kept():
+            found = probe.scores(rewards, columns)
+    return broadcast_object_list([found])[0]
+
+
+@contextlib.contextmanager
+def _random_states_kept() -> Iterator[None]:
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        yield
+    random.setstate(python)
+    np.random.set_state(arrays)
 
 
 def add_verdicts(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], judge: Judge) -> str:
@@ -150,7 +174,7 @@ def add_verdicts(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any
     if failure:
         return failure
     for record, (right, *samples) in zip(records, asked, strict=True):
-        exact = right and record["format_strict"] if judge.function else record["extracted"] == record["answer"]
+        exact = right and record["format_strict"] if judge.function else record["read"] == record["answer"]
         record |= {"strict": exact, "lenient": right}
         if samples:
             chosen = majority([judge.extract(text) for text in record["samples"]])
@@ -181,7 +205,9 @@ def add_rewards(
     Returns:
         their means, for the summary.
     """
-    columns = {f"rewards/{name}": values for name, values in scores.items()} | {"reward": []}
+    if not scores:
+        return {}
+    columns = {f"reward_{name}": values for name, values in scores.items()} | {"reward": []}
     for index, record in enumerate(records):
         record["rewards"] = {name: values[index] for name, values in scores.items()}
         known = [weights[name] * value for name, value in record["rewards"].items() if value is not None]
@@ -202,25 +228,33 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
             summary[f"{share}_low"], summary[f"{share}_high"] = wilson(count, n)
     if "samples" in records[0]:
         summary["k"] = len(records[0]["samples"])
-    return {**summary, "mean_length": fmean(record["length"] for record in records)}
+    return {**summary, "mean_length": fmean(record["tokens"] for record in records)}
 
 
 # --- Saving and printing ------------------------------------------------------------------------------------------
 
 
-def save(directory: Path, when: str, evaluation: Evaluation) -> None:
-    """Write `eval_<when>.json` and `completions_<when>.jsonl`."""
+def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> None:
+    """Write `eval_<when>.json` and `completions_<when>.jsonl`; killed in between, no two evaluations mix.
+
+    Args:
+        step: the optimizer step at which it was measured.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"eval_{when}.json").write_text(json.dumps(evaluation.summary, indent=2) + "\n", encoding="utf-8")
+    summary, completions = directory / f"eval_{when}.json", directory / f"completions_{when}.jsonl"
+    summary.unlink(missing_ok=True)
     # a column of the data may hold what JSON has no form for, such as a date
     lines = [json.dumps(without_nan(record), ensure_ascii=False, default=str) for record in evaluation.records]
-    (directory / f"completions_{when}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    part = completions.with_name(f".{completions.name}.part")
+    part.write_text("\n".join([*lines, ""]), encoding="utf-8", errors="replace")
+    part.replace(completions)
+    checkpoints.write_json(summary, evaluation.summary | {"step": step})
 
 
 def print_answers(when: str, records: Sequence[dict[str, Any]]) -> None:
     """Print the first held-out questions, always the same ones, with their greedy completions."""
     for record in records[:2]:
-        completion, read = record["completion"].strip(), record["extracted"]
+        completion, read = record["completion"].strip(), record["read"]
         facts = [f"answer read: {'none' if read in ('', completion) else read[:80]}"]
         if record["answer"] is not None:
             facts.append(f"gold: {record['answer']}")

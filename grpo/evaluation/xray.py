@@ -1,10 +1,11 @@
-"""Score a JSONL file of completions reward by reward, and list the rows that deserve a second look.
+"""Show what rewards give to completions, reward by reward, and list the rows that deserve a second look.
 
     python -m grpo xray FILE.jsonl | RUN_DIR [--reward_funcs NAME ...] [--allow_custom_rewards true]
 
-Each line is an object with `completion` (text or a list of messages) and `answer` (text, a number, or a GSM8K solution
-with `####`), as in a run's completions_after.jsonl, which is read of a run's directory; rewards get its other fields,
-too. By default the recipe's five rewards score it, and in a run's directory the run's rewards with their parameters.
+Of a run, its completions_after.jsonl is read, or completions_before.jsonl while it has none after training; both
+hold what each of the run's rewards gave. Any other file has an object a line, with `completion` (text or a list of
+messages) and `answer` (text, a number, or a GSM8K solution with `####`); rewards get its other fields, too. The
+recipe's five rewards score it, or those that you name.
 """
 
 import argparse
@@ -21,7 +22,6 @@ from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import counted, printable
 from grpo.data.gold import gold_answer, gold_mark
 from grpo.data.prompts import PromptFormat
-from grpo.evaluation.comparison import RECORDED
 from grpo.rewarding import registry
 from grpo.rewarding.judge import Judge
 
@@ -138,9 +138,9 @@ def choose_rewards(
     wanted = [str(name) for name in names or run.settings.get("reward_funcs") or rewards.GIST_REWARDS]
     reasons = {name: _why_not(name, with_golds, own_judge, own_code) for name in wanted}
     for name in names or []:
-        if "." not in name and reasons[name]:
+        if name in (*rewards.REWARD_FUNCS, *registry.TRLS) and reasons[name]:
             raise UserError(f"--reward_funcs: {name!r} cannot be scored here, {reasons[name]}; use another one")
-    scored = [name for name in wanted if not reasons[name] or (names and "." in name)]
+    scored = [name for name in wanted if not reasons[name] or (names and name not in rewards.REWARD_FUNCS)]
     without = [name for name in wanted if name not in scored]
     notes = [
         f"not scored, {reason}: {', '.join(name for name in without if reasons[name] == reason)}"
@@ -158,6 +158,8 @@ def choose_rewards(
 def _why_not(name: str, with_golds: bool, own_judge: str | None, own_code: bool) -> str:
     """The reason why a file of completions cannot score a reward; empty where it can, or for an unknown reward."""
     reward = rewards.REWARD_FUNCS.get(name)
+    if not (reward or "." in name or name in registry.TRLS):
+        return "because only the script that trained has it"
     asked = inspect.signature(reward).parameters.keys() if reward else ()
     if not own_code and ("." in name or (own_judge and "judge" in asked)):
         return "because it is your own code (--allow_custom_rewards true)"
@@ -166,6 +168,15 @@ def _why_not(name: str, with_golds: bool, own_judge: str | None, own_code: bool)
     if not with_golds and ("answer" in asked or ("judge" in asked and not own_judge)):
         return "because not every row has an answer"
     return ""
+
+
+def recorded(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """What a run's rewards gave to each row when it was evaluated, 0 where one failed; empty for other files."""
+    given = [values for row in rows if isinstance(values := row.fields.get("rewards"), dict)]
+    if len(given) < len(rows):
+        return {}
+    names = dict.fromkeys(name for values in given for name in values)
+    return {name: [float(values.get(name) or 0.0) for values in given] for name in names}
 
 
 def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict[str, list[float]], list[str]]:
@@ -194,9 +205,9 @@ def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict
 
 
 def _data_of(fields: dict[str, Any]) -> dict[str, Any]:
-    """The columns of the data among a record's fields; `row` has those that are called like a recorded one."""
-    others = fields.get("row")
-    return {key: fields[key] for key in fields if key not in RECORDED} | (others if isinstance(others, dict) else {})
+    """The columns of the data: a record's `row`, or all that another file's line has besides the completion."""
+    others = fields.get("row", fields)
+    return {key: others[key] for key in others if key != "completion"} if isinstance(others, dict) else {}
 
 
 def is_right(row: Row, run: Run) -> bool | None:
@@ -260,7 +271,11 @@ def main(argv: list[str]) -> int:
     file = file_of(given.path)
     rows, run = read(file), read_run(file)
     with_golds = all(row.gold is not None for row in rows)
-    chosen, unable = choose_rewards(given.reward_funcs, run, with_golds, given.allow_custom_rewards == "true")
-    scores, failed = score(rows, chosen, run)
-    print_scores(rows, scores, run, "" if file == given.path else f"{file.name}: ", [*unable, *failed])
+    notes: list[str] = []
+    scores = {} if given.reward_funcs else recorded(rows)
+    if not scores:
+        chosen, unable = choose_rewards(given.reward_funcs, run, with_golds, given.allow_custom_rewards == "true")
+        scores, failed = score(rows, chosen, run)
+        notes = [*unable, *failed]
+    print_scores(rows, scores, run, "" if file == given.path else f"{file.name}: ", notes)
     return 0

@@ -69,8 +69,9 @@ def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values:
 
 
 def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
-    """The rewards of completions, by name; None for all of them where one fails."""
-    found, faults = guarded_values(rewards, columns)
+    """The rewards of completions, by name; None for all of them where one fails. What they print is not shown."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        found, faults = guarded_values(rewards, columns)
     failed = [FAILED in row for row in zip(*found.values(), strict=True)]
     if faults:
         first, count = f"{faults[0]['function']}: {faults[0]['fault']}", f"{sum(failed)} of {len(failed)}"

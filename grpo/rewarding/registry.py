@@ -238,14 +238,18 @@ def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
     return dict(zip(rewards, weights, strict=True))
 
 
+def needs_answer(reward: RewardFunc, judge: Judge) -> bool:
+    """Whether a reward needs gold answers, by its parameters or through the built-in judge."""
+    asked = inspect.signature(reward).parameters.get("answer")
+    by_judge = judge.function is None and "judge" in parameters(reward)
+    return by_judge or (asked is not None and asked.default is asked.empty)
+
+
 def needing_gold(config: Config, rewards: Rewards, judge: Judge) -> list[str]:
     """The run's rewards and settings that need gold answers; empty where its data may lack them."""
     built_in, script = judge.function is None, config.script
-    found = []
-    for name, reward in rewards.items() if built_in or not script.eval_only else ():
-        asked = inspect.signature(reward).parameters.get("answer")
-        if (asked and asked.default is asked.empty) or (built_in and "judge" in parameters(reward)):
-            found.append(name)
+    scored = rewards if built_in or not script.eval_only else {}
+    found = [name for name, reward in scored.items() if needs_answer(reward, judge)]
     if built_in and script.eval_num_samples > 1:
         found.append("eval_num_samples")
     return found

@@ -34,11 +34,12 @@ from grpo.core import gpu
 from grpo.core.processes import say
 from grpo.policy import sampling, sharding
 from grpo.policy.sampling import Sampling
-from grpo.rewarding.guard import RewardGuard
-from grpo.rewarding.judge import KNOW_RIGHT, Judge
+from grpo.rewarding.guard import RewardGuard, fault_of
+from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, model_card
 from grpo.training import attention, micro_batches, packable, packing
 from grpo.training.micro_batches import Batch, Plan
+from rewards import completion_text
 
 # Settings of TRL's `generate` that our sampler does not know
 ONLY_GENERATE = ("generation_kwargs", "cache_implementation", "use_transformers_continuous_batching")
@@ -60,9 +61,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
 
     Attributes:
-        judge: the run's, which evaluations ask; training itself does not.
+        judge: the run's, which says what is right in evaluations and in the logged shares of groups; training itself
+            asks rewards only.
         solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
-            NaN where no reward knows (KNOW_RIGHT).
+            NaN where nobody knows.
         prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Rewards
             and logs get the whole text; TRL's completion alone would never be in the format (TRL issue 6966).
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
@@ -92,6 +94,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         self.checkpoint_facts: dict[str, Any] = {}
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
+        self._judge_failed = False
         model = self.accelerator.unwrap_model(self.model)
         if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth has one of its own
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
@@ -161,19 +164,31 @@ class LeanGRPOTrainer(GRPOTrainer):
         """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
         with self._timed("time/rewards"), self.guard.watching(self):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
-        values = self.guard.exclude(self, values)
-        self._note_solved(values)
-        return values
+            right = torch.tensor(list(map(self._is_right, inputs, completions)), device=self.accelerator.device)
+        self._note_solved(self.accelerator.gather(right).cpu())
+        return self.guard.exclude(self, values)
 
-    def _note_solved(self, values: torch.Tensor) -> None:
-        """Log which share of the groups is all right, all wrong and mixed, by a reward that knows what is right."""
+    def _is_right(self, row: dict[str, Any], completion: Any) -> float:
+        """The judge's verdict on a completion, 0 or 1; NaN where there is none."""
+        if self.judge is None or not self.judge.can_judge(row):
+            return math.nan
+        try:
+            return float(self.judge.verdict(completion_text(completion), row))
+        except Exception as error:  # a user's function may raise anything; where it is a reward, the guard reports it
+            if not self._judge_failed:
+                say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault_of(error)})")
+            self._judge_failed = True
+            return math.nan
+
+    def _note_solved(self, right: torch.Tensor) -> None:
+        """Log which share of the groups is all right, all wrong and mixed.
+
+        Args:
+            right: (completions of all processes,), 0 or 1, NaN where nobody knows.
+        """
+        if self.judge is not None:
+            self.judge.forget()
         group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
-        self.solved = torch.full((len(values) // group,), math.nan)
-        know = [name for name in KNOW_RIGHT if name in self.reward_func_names]
-        if not know:
-            return
-        earned = values[:, self.reward_func_names.index(know[0])].cpu()
-        right = (earned > 0).float().masked_fill(earned.isnan(), math.nan)
         self.solved = right.view(-1, group).nanmean(dim=1)
         known = self.solved[~self.solved.isnan()]
         kinds = {"all_right": known == 1, "all_wrong": known == 0, "mixed": (known > 0) & (known < 1)}

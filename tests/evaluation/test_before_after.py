@@ -12,7 +12,7 @@ from grpo.evaluation.evaluate import Evaluation
 
 
 def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
-    rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "1 + 2?", "answer": "3"}]
+    rows = [{"question": "1 + 1?", "answer": "2", "row": {}}, {"question": "1 + 2?", "answer": "3", "row": {}}]
     lines = [json.dumps(row) + "\n" for row in rows]
     (tmp_path / "eval_before.json").write_text('{"n": 2}')
 
@@ -23,6 +23,8 @@ def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
 
     assert saved("".join(lines)) == Evaluation({"n": 2}, rows)
     assert saved(lines[0]) is None and saved("".join(lines)[:-9]) is None  # killed while it was written
+    earlier = "".join(lines).replace(', "row": {}', "")  # of an earlier version, which recorded no rewards
+    assert saved(earlier) is None
     assert saved("".join(lines), answers=("2", "4")) is None and saved("".join(lines), samples=4) is None
 
 
@@ -34,16 +36,16 @@ def test_a_run_without_gold_answers_reports_rewards(tiny_run, write_jsonl):
     Path("own_style.py").write_text("def brevity(completions, level, **_): return [each / 10 for each in level]\n")
     # the last column is called like a figure of the evaluation
     asked = [
-        {"prompt": [{"role": "user", "content": f"Write {n} words."}], "level": n, "length": 900} for n in range(40)
+        {"prompt": [{"role": "user", "content": f"Write {n} words."}], "level": n, "tokens": 900} for n in range(40)
     ]
     words = ["--reward_funcs", "own_style.brevity", "soft_format_reward_func", "--allow_custom_rewards", "true"]
     assert train_grpo.main([*tiny_run(dataset_name=write_jsonl(asked), max_steps="1", eval_every="1"), *words]) == 0
     summary, compared = read("eval_after.json"), read("comparison.json")
     records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
-    levels = [record["level"] / 10 for record in records]  # the row's column
+    levels = [record["row"]["level"] / 10 for record in records]
     assert [record["rewards"]["brevity"] for record in records] == levels
-    assert all(record["row"] == {"length": 900} and record["length"] < 900 for record in records)
-    assert summary["rewards/brevity"] == pytest.approx(sum(levels) / 10) and summary["reward"] > 0
+    assert all(record["row"]["tokens"] == 900 and record["tokens"] < 900 for record in records)
+    assert summary["reward_brevity"] == pytest.approx(sum(levels) / 10) and summary["reward"] > 0
     assert not any("accuracy" in key for key in summary) and summary["n"] == compared["n"] == 10
     assert compared["reward"]["difference"] == pytest.approx(summary["reward"] - read("eval_before.json")["reward"])
     assert "lenient" not in compared

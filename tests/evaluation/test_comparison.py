@@ -71,7 +71,7 @@ def test_a_judge_that_raised_leaves_no_accuracy_to_compare():
     unjudged = [{key: row[key] for key in ("question", "format_strict")} for row in rows("slf", "f")]
     found = compare(unjudged, rows("slf", "slf"), "judge mine.f raises KeyError: 'x'")
     assert found["verdict"] == "no_accuracy" and "judge mine.f raises KeyError: 'x'" in found["sentence"]
-    assert found["format_strict"]["both"] == 2 and not {"lenient", "reward"} & found.keys()
+    assert found["format_strict"]["both"] == 2 and "lenient" not in found
 
 
 @pytest.mark.parametrize(("before", "after"), [(["l"], ["l", "l"]), ([], [])])
@@ -104,6 +104,28 @@ def test_the_smallest_change_is_the_first_that_is_significant():
     assert comparison.smallest_change(30) == 4 / 30
     assert comparison.smallest_change(3) > 1 and comparison.smallest_change(0) > 1
     assert min(f - b for f in range(60) for b in range(60) if f > b and comparison.mcnemar(f, b) < 0.05) == 4
+
+
+def test_each_reward_is_compared_over_the_questions_on_which_it_worked():
+    def evaluated(*values, lenient=True):
+        names = [dict(zip(("year", "style"), pair, strict=True)) for pair in values]
+        flags = dict.fromkeys(comparison.MEASURES, lenient)
+        return [{"question": str(at), "rewards": given, **flags} for at, given in enumerate(names)]
+
+    found = compare(evaluated((0.0, 1.0), (0.5, None), (0.0, 1.0)), evaluated((0.5, 1.0), (0.5, 9.0), (1.0, 1.0)))
+    year, style = found["rewards"].values()
+    assert list(found["rewards"]) == ["year", "style"] and "lenient" in found
+    assert (year["n"], style["n"]) == (3, 2) and year["difference"] == 0.5 and style["difference"] == 0.0
+    assert year["difference_low"] < 0 < year["difference_high"]
+
+
+def test_without_a_signal_nothing_was_learned_and_the_sample_is_not_blamed():
+    wrong = rows(*[""] * 62)
+    assert compare(wrong, wrong)["sentence"].startswith("The sample of 62 is too small")
+    found = compare(wrong, wrong, had_signal=False)
+    assert found["sentence"].startswith("Nothing was learned: in every group") and found["verdict"] == "no_change"
+    better = compare(wrong, rows(*["l"] * 62), had_signal=False)
+    assert better["verdict"] == "got_better"  # weight decay learns nothing, but what is measured is said
 
 
 @pytest.mark.parametrize(

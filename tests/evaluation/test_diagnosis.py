@@ -21,7 +21,7 @@ HEALTHY = {
 }
 
 
-def found(rewards=RISES, unchanged=3, perfect=None, right=(), **logged):
+def found(rewards=RISES, unchanged=3, perfect=None, right=(), wrong=None, **logged):
     """The causes of a run that logged these rewards, and at each log HEALTHY with what is given instead."""
     logged = HEALTHY | {key.replace("__", "/"): value for key, value in logged.items()}
     metrics = [{"step": step, "reward": reward, **logged} for step, reward in enumerate(rewards, 1)]
@@ -30,11 +30,11 @@ def found(rewards=RISES, unchanged=3, perfect=None, right=(), **logged):
     for records, count in zip((before, after), right, strict=False):
         for place, record in enumerate(records):
             record["lenient"] = place < count
-    return causes(read_curves(metrics), before, after, perfect or {})
+    return causes(read_curves(metrics), before, after, perfect or {}, wrong or {})
 
 
 def test_a_healthy_run_gives_no_cause():
-    assert found() == [] and causes({}, [{"completion": "a"}], [{"completion": "b"}], {}) == []
+    assert found() == [] and causes({}, [{"completion": "a"}], [{"completion": "b"}], {}, {}) == []
 
 
 CASES = [  # what the run shows, and of each cause, in their order, its figure and the setting to change
@@ -74,9 +74,9 @@ CASES = [  # what the run shows, and of each cause, in their order, its figure a
 
 def test_without_a_reward_that_knows_what_is_right_the_held_out_answers_tell():
     wrong = [{"completion": "a", "lenient": False}] * 30
-    (cause,) = causes({}, wrong, [{"completion": "b", "lenient": False}] * 30, {})
+    (cause,) = causes({}, wrong, [{"completion": "b", "lenient": False}] * 30, {}, {})
     assert "none of 30" in cause and "dataset_name" in cause
-    assert causes({}, wrong, [{"completion": "b", "lenient": True}] * 30, {}) == []
+    assert causes({}, wrong, [{"completion": "b", "lenient": True}] * 30, {}, {}) == []
 
 
 @pytest.mark.parametrize(("shown", "causes"), CASES)
@@ -90,5 +90,6 @@ def test_a_reward_is_dead_only_if_it_can_be_earned():
     assert found(**never) == found(**never, perfect={"own": -1.0}) == []  # it may be a penalty
     assert "own" in found(**never, perfect={"own": 1.0})[0]
     assert found(**{**never, "rewards/own/std": 0.1}, perfect={"own": 1.0}) == []
-    none_right = {"rewards/correctness_reward_func/mean": 0.0, "groups__all_wrong": 1.0}
-    assert len(found(**none_right)) == 1  # which says it already
+    none_right = {**never, "groups__all_wrong": 1.0, "perfect": {"own": 1.0}}
+    assert len(found(**none_right)) == len(found(**none_right, wrong={"own": 1.0})) == 2  # one for the format
+    assert len(found(**none_right, wrong={"own": 0.0})) == 1  # one for right answers: the first cause says it already

@@ -2,10 +2,13 @@
 
 import dataclasses
 import datetime
+import functools
 import json
 import math
+import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import scipy
 import torch
@@ -17,6 +20,7 @@ from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation, wilson
 from grpo.rewarding.judge import Judge
+from rewards import REWARD_FUNCS
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 
 make_prompt = PROMPT_FORMATS["xml"].prompt
@@ -38,7 +42,7 @@ def test_wilson_intervals_equal_scipys(n):
 def test_the_summary_has_the_contracts_keys_and_their_shares():
     def record(strict, lenient, length, **more):
         flags = dict.fromkeys(("format_strict", "format_soft"), lenient)
-        return {"strict": strict, "lenient": lenient, "truncated": length == 40, "length": length, **flags, **more}
+        return {"strict": strict, "lenient": lenient, "truncated": length == 40, "tokens": length, **flags, **more}
 
     records = [record(True, True, 10), record(False, True, 10), record(False, False, 40)]
     summary = evaluate.summarize(records)
@@ -52,28 +56,36 @@ def test_the_summary_has_the_contracts_keys_and_their_shares():
 def test_saved_files_are_json_and_keep_every_completion(tmp_path):
     records = [{"completion": "‹é›\n\u2028"}]
     columns = {"day": datetime.date(2026, 1, 2), "score": math.nan}  # of the data: JSON has no form for them
-    evaluate.save(tmp_path, "before", Evaluation({"n": 1}, [records[0] | columns]))
+    evaluate.save(tmp_path, "before", Evaluation({"n": 1}, [records[0] | columns]), step=4)
     records = [records[0] | {"day": "2026-01-02", "score": None}]
-    assert json.loads((tmp_path / "eval_before.json").read_text(encoding="utf-8")) == {"n": 1}
+    assert json.loads((tmp_path / "eval_before.json").read_text(encoding="utf-8")) == {"n": 1, "step": 4}
     lines = (tmp_path / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines if line] == records
 
 
+def test_an_evaluation_that_is_killed_while_it_is_saved_mixes_no_two(tmp_path, monkeypatch):
+    evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [{"completion": "old"}]))
+    monkeypatch.setattr(evaluate.checkpoints, "write_json", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluate.save(tmp_path, "after", Evaluation({"n": 1}, [{"completion": "new"}]))
+    assert not (tmp_path / "eval_after.json").exists()  # the old shares never stand beside the new completions
+
+
 @pytest.mark.parametrize(
-    ("extracted", "strict", "lenient"),
+    ("read", "strict", "lenient"),
     [("72", True, True), ("72.0", False, True), ("$72", False, True), ("71", False, False)],
 )
-def test_strict_compares_characters_and_lenient_numbers(extracted, strict, lenient):
-    record = {"completion": f"<answer>{extracted}</answer>", "extracted": extracted, "answer": "72"}
+def test_strict_compares_characters_and_lenient_numbers(read, strict, lenient):
+    record = {"completion": f"<answer>{read}</answer>", "read": read, "answer": "72"}
     assert not evaluate.add_verdicts([record], [{"answer": "72"}], Judge())
     assert (record["strict"], record["lenient"]) == (strict, lenient)
 
 
-def measure(model, tokenizer, questions, judge=None, bf16=False, **script):
+def measure(model, tokenizer, questions, judge=None, bf16=False, rewards=None, **script):
     config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
     config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
     data = SimpleNamespace(held_out=questions, prompt_format=PROMPT_FORMATS["xml"])
-    return evaluate.measure(config, model, tokenizer, data, judge or Judge(), {})
+    return evaluate.measure(config, model, tokenizer, data, judge or Judge(), rewards or {})
 
 
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
@@ -107,7 +119,7 @@ def test_k_samples_give_majority_and_pass_at_k():
     right, wrong = "<answer>4</answer>", "<answer>5</answer>"
     mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
     records = [
-        {"completion": right, "extracted": "4", "answer": "4", "length": 1, "format_strict": True, "samples": mix}
+        {"completion": right, "read": "4", "answer": "4", "tokens": 1, "format_strict": True, "samples": mix}
         for mix in mixes
     ]
     assert not evaluate.add_verdicts(records, [{"answer": "4"}] * 4, Judge())
@@ -129,18 +141,61 @@ def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
 def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
     asked = []
 
-    def is_odd(text, row):
-        asked.append(text)
-        return len(asked) % 2
+    def is_even(text, row):
+        asked.append((row["question"], text))
+        return len(text) % 2 == 0
 
-    records = measure(*demo, questions.select(range(4)), Judge("xml", is_odd, "mine"), eval_num_samples=3).records
-    assert asked == [text for record in records for text in (record["completion"], *record["samples"])]
-    assert [record["lenient"] for record in records] == [True] * 4  # 1st, 5th, ...
-    assert [record["strict"] for record in records] == [record["format_strict"] for record in records]
-    assert [record["samples_right"] for record in records] == [[False, True, False]] * 4
+    judge = Judge("xml", is_even, "mine")
+    rewards = {"judge_reward_func": functools.partial(REWARD_FUNCS["judge_reward_func"], judge=judge)}
+    four = questions.select(range(4))
+    records = measure(*demo, four, judge, rewards=rewards, reward_funcs=[*rewards], eval_num_samples=3).records
+    texts = [(record["question"], text) for record in records for text in (record["completion"], *record["samples"])]
+    assert asked == list(dict.fromkeys(texts))  # by accuracy and by the reward together
+    assert [record["lenient"] for record in records] == [len(record["completion"]) % 2 == 0 for record in records]
+    assert [record["strict"] for record in records] == [r["lenient"] and r["format_strict"] for r in records]
+    assert [record["rewards"]["judge_reward_func"] for record in records] == [2.0 * r["lenient"] for r in records]
+    for record in records:
+        assert record["samples_right"] == [len(text) % 2 == 0 for text in record["samples"]]
     for record in records:  # the built-in rule chooses the majority's answer, and the judge says if it is right
         answers = [Judge().extract(text) for text in record["samples"]]
-        assert record["majority_right"] == (evaluate.majority(answers) == 1)
+        assert record["majority_right"] == record["samples_right"][evaluate.majority(answers)]
+
+
+# --- Rewards
+
+
+def test_every_reward_is_recorded_and_changes_neither_random_states_nor_the_screen(demo, questions, capsys):
+    """A reward that prints, draws and empties what it gets, one that fails on a row, and an async one."""
+
+    def noisy(completions, prompts, question, **kwargs):
+        print("sample of a gist")
+        values = [random.random() + np.random.rand() + torch.rand(1).item() for _ in completions]
+        completions.clear()
+        return values
+
+    def fails(completions, question, **kwargs):
+        return [1 / (text != second) for text in question]
+
+    async def right(completions, answer, **kwargs):
+        return [float(gold in c[0]["content"]) for c, gold in zip(completions, answer, strict=True)]
+
+    four, second = questions.select(range(4)), questions["question"][1]
+    rewards = {reward.__name__: reward for reward in (noisy, fails, right)}
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    found = measure(*demo, four, rewards=rewards, reward_funcs=[*rewards])
+    after = random.random(), np.random.rand(), torch.rand(1).item()
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    assert after == (random.random(), np.random.rand(), torch.rand(1).item())
+    shown = capsys.readouterr().out
+    assert "sample of a gist" not in shown and "rewards fail on 1 of 4 answers" in shown
+    assert [record["rewards"]["fails"] for record in found.records] == [1, None, 1, 1]
+    assert found.records[1]["reward"] is None and all(set(r["rewards"]) == set(rewards) for r in found.records)
+    known = [record["rewards"]["right"] for record in found.records if record["rewards"]["right"] is not None]
+    assert found.summary["reward_right"] == sum(known) / 3 and {"reward", "accuracy_lenient"} < set(found.summary)
 
 
 def test_the_built_in_judge_may_not_fail(monkeypatch):

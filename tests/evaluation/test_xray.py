@@ -87,8 +87,9 @@ def test_code_of_ones_own_is_run_only_if_allowed(capsys):
     names = ["mine.near", "mine.fails", "judge_reward_func", "correctness_reward_func", "xmlcount_reward_func"]
     prompt = {"question": "Ask: {question}", "chat": True}
     write_run(reward_funcs=names, reward_args={"near": {"far": 10}}, judge="mine.is_right", **prompt)
-    row = {"completion": GOOD, "answer": None, "question": "kept out", "level": 3, "length": 100, "lenient": True}
-    Path("completions_before.jsonl").write_text(json.dumps(row | {"row": {"length": 20}}))
+    row = {"completion": GOOD, "answer": None, "question": "kept out", "lenient": True}
+    row["row"] = {"level": 3, "length": 20}
+    Path("completions_before.jsonl").write_text(json.dumps(row))
     assert tool(["xray", "."]) == 0
     out = capsys.readouterr().out
     assert "my code runs" not in out and set(means(out)) == {"xmlcount", "total"}
@@ -98,6 +99,25 @@ def test_code_of_ones_own_is_run_only_if_allowed(capsys):
     out = capsys.readouterr().out
     assert out.count("my code runs") == 1 and "fails raises TypeError: " in out
     assert means(out) == {"near": 50.0, "judge": 2.0, "xmlcount": 0.5, "total": 52.5}
+
+
+def test_a_runs_recorded_rewards_are_shown_also_those_of_its_script(capsys):
+    """Without any code: what they gave is in the run's records; one of before is scored as far as it can be."""
+    write_run(reward_funcs=["near", "int_reward_func"])
+    lines = [
+        {"completion": GOOD, "answer": "7", "row": {"level": 3}, "rewards": {"near": value, "int_reward_func": 0.5}}
+        for value in (0.25, 0.75, None)
+    ]
+    Path("completions_after.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert tool(["xray", "."]) == 0
+    out = capsys.readouterr().out
+    assert means(out) == {"near": 0.333, "int": 0.5, "total": 0.833} and "not scored" not in out
+    assert tool(["xray", ".", "--reward_funcs", "int_reward_func"]) == 0
+    assert set(means(capsys.readouterr().out)) == {"int", "total"}
+    Path("completions_after.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7"}))
+    assert tool(["xray", "."]) == 0
+    out = capsys.readouterr().out
+    assert set(means(out)) == {"int", "total"} and "only the script that trained has it: near" in out
 
 
 def test_with_a_judge_of_ones_own_the_lenient_rule_flags_nothing(capsys):

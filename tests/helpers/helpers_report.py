@@ -32,6 +32,7 @@ def write_run(run, text="plain", count=12):
             "command": f"train_grpo.py {text}",
             "commit": "2e59ed2f10e276edf419cc3b941a7b4c9f4a87a3+",
             "versions": {"torch": "2.13.0", text: text},
+            "sources": {"system prompt": "1", f"code of {text}": "2"},
             "hardware": {"machine": "x86_64", "cpus": 2, "gpus": ["NVIDIA H200", text]},
             "geometry": {"world_size": 2, "num_generations": 16},
             "settings": settings | {"output_dir": f"outputs/{text}", "max_steps": 24, "stop": text, text: None},

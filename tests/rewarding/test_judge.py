@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from helpers_runs import DEMO, ROOT
 from helpers_trainer import trained
 
@@ -15,7 +16,7 @@ from grpo.core.checklist import Check
 from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
 from grpo.training.trainer import LeanGRPOTrainer
-from rewards import REWARD_FUNCS
+from rewards import REWARD_FUNCS, completion_text
 
 
 @pytest.fixture(autouse=True)
@@ -41,16 +42,47 @@ def test_a_judge_of_ones_own_gets_text_and_row_and_what_it_raises_is_passed_on()
         REWARD_FUNCS["judge_reward_func"](["a"], judge=judge)
 
 
-@pytest.mark.parametrize(("reward", "asked"), [("judge_reward_func", 16), ("correctness_reward_func", 0)])
-def test_training_asks_once_a_completion_and_only_where_a_reward_does(reward, asked, tiny_model, tmp_path):
-    texts = []
-    judge = Judge(function=lambda text, row: texts.append(text) or len(texts) % 3 > 0, name="mine")
-    chosen = registry.choose([reward], {}, {"judge": judge})
-    columns = {"answer": ["1"] * 40}
-    _, log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=list(chosen.values()), columns=columns)
-    assert len(texts) == asked
-    shares = [log[0][f"groups/{kind}"] for kind in ("all_right", "all_wrong", "mixed")]
-    assert shares == ([0, 0, 1] if asked else [0, 1, 0])
+KINDS = ("all_right", "all_wrong", "mixed")
+
+
+@pytest.mark.parametrize("reward", ["judge_reward_func", "xmlcount_reward_func"])
+def test_groups_are_judged_whatever_the_rewards_and_once_a_completion(reward, tiny_model, tmp_path, monkeypatch):
+    asked = []
+    judge = Judge(function=lambda text, row: asked.append((row["number"], text)) or len(text) % 2, name="mine")
+    monkeypatch.setattr(LeanGRPOTrainer, "judge", judge)
+    chosen = list(registry.choose([reward], {}, {"judge": judge}).values())
+    columns = {"answer": ["1"] * 40, "number": list(range(40))}
+    _, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=chosen, columns=columns, max_steps=1)
+    assert len(asked) == len(set(asked)) > 1  # by the reward and for the groups together
+    texts = [completion_text(completion) for completion in trainer._logs["completion"]]
+    shares = torch.tensor([len(text) % 2 for text in texts]).float().view(-1, trainer.num_generations).mean(1)
+    assert torch.equal(trainer.solved, shares)
+    counts = [(shares == 1).sum(), (shares == 0).sum(), ((shares > 0) & (shares < 1)).sum()]
+    assert [log[0][f"groups/{kind}"] for kind in KINDS] == [count / len(shares) for count in counts]
+
+
+def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monkeypatch, capsys):
+    def logged(judge, **columns):
+        monkeypatch.setattr(LeanGRPOTrainer, "judge", judge)
+        _, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, columns=columns, max_steps=1)
+        return [key for key in log[0] if key.startswith("groups/")], trainer.solved.isnan().all()
+
+    assert logged(None, answer=["1"] * 40) == ([], True)
+    assert logged(Judge(), answer=[None] * 40) == ([], True)
+    assert len(logged(Judge(), answer=["1"] * 40)[0]) == 3
+    capsys.readouterr()
+    assert logged(Judge(function=lambda text, row: row["gone"], name="mine"), answer=["1"] * 40) == ([], True)
+    assert capsys.readouterr().out.count("note: the judge fails") == 1
+
+
+def test_a_judge_remembers_a_verdict_until_it_is_told_to_forget():
+    asked = []
+    judge = Judge(function=lambda text, row: asked.append(row.pop("level")) is None, name="mine")
+    rows = [{"level": 1}, {"level": 2}, {"level": 1, "prompts": "other", "completion_ids": [3]}]
+    assert all(judge.verdict("7", row) for row in rows) and asked == [1, 2]
+    assert rows[0] == {"level": 1}  # it may change its own copy
+    judge.forget()
+    assert judge.verdict("7", rows[0]) and asked == [1, 2, 1]
 
 
 def test_the_judge_reward_pays_what_the_judge_finds_right():
