@@ -6,13 +6,14 @@ one by one. Where neither fits, a block mask does: exact, but most of it is work
 """
 
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from grpo.training import packing
@@ -108,15 +109,21 @@ def score(
         pack = packing.lay_out(rows, chosen, width, device)
         keys = packing.keys(pack) if kernel.attend else None
         by_segment = keys is not None or device.type == "cpu"  # otherwise the mask says it all
-        segments = {"pack": Segments(pack.sizes, pack.parents, keys, kernel.attend)} if by_segment else {}
+        segments = Segments(pack.sizes, pack.parents, keys, kernel.attend)
+        needless = by_segment and model in _WITHOUT_MASK
+        mask = (
+            torch.ones(1, 1, 1, 0, dtype=torch.bool, device=device) if needless else packing.visible(pack)[None, None]
+        )
         output = model(
             input_ids=pack.input_ids,
-            attention_mask=packing.visible(pack)[None, None],
+            attention_mask=mask,
             position_ids=pack.position_ids,
             shift_labels=pack.labels,
             fused_lm_head=True,
-            **segments,
+            **({"pack": segments} if by_segment else {}),
         )
+        if len(segments.layers) == _attention_layers(model):
+            _WITHOUT_MASK.add(model)
         where = pack.labels != packing.IGNORED
         scored.append([values[where] for values in (output.log_probs, output.entropy) if values is not None])
         cells.append(pack.cells)
@@ -128,6 +135,17 @@ def score(
     return filled[0], filled[1] if len(filled) > 1 else None
 
 
+# Models of which every layer has taken its `pack`: nothing would read a mask of T × T, a gigabyte at 32,000 positions.
+# They get one without any column, which no attention can use by mistake.
+_WITHOUT_MASK: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def _attention_layers(model: torch.nn.Module) -> int:
+    """The number of a model's layers, however it is wrapped; -1 where it does not say."""
+    inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    return getattr(inner.config.get_text_config(), "num_hidden_layers", -1) if inner else -1
+
+
 @dataclass(frozen=True)
 class Segments:
     """The keyword argument `pack` of a layer's attention, beside its mask."""
@@ -136,6 +154,7 @@ class Segments:
     parents: list[int]
     keys: packing.Keys | None = None  # with a kernel's `attend`
     attend: Callable[..., Any] | None = None
+    layers: set[torch.nn.Module] = field(default_factory=set)  # those that have taken it
 
 
 def _sdpa(
@@ -160,6 +179,7 @@ def _sdpa(
     """
     if pack is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    pack.layers.add(module)
     if pack.keys is None or pack.attend is None:
         return _one_by_one(query, key, value, dropout, scaling, pack), None
     # rotary positions in float32 make queries and keys float32 under autocast, which sdpa, too, would round

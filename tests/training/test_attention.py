@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from transformers import AttentionInterface, Qwen2Config, Qwen2ForCausalLM
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from grpo.training import attention, packing
@@ -84,6 +84,51 @@ def test_packs_give_what_rows_give_alone(kernel, pack_tokens):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for one, other in zip(gradients(model, found), gradients(model, expected), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [SDPA, FLASH], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_mask_is_made_once_and_its_absence_changes_no_bit(kernel, checkpointing, monkeypatch):
+    model = make_model().train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    with_mask = scores(model, kernel)
+    expected = gradients(model, with_mask)
+    monkeypatch.setattr(packing, "visible", lambda pack: pytest.fail("a mask that nothing reads"))
+    without = scores(model, kernel)
+    assert torch.equal(without, with_mask)
+    assert all(map(torch.equal, gradients(model, without), expected))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_layers_that_take_no_pack_get_their_mask(layers):
+    """Of a model that drops what it does not know, in one of its layers or in all."""
+    model = make_model()
+    for layer in model.model.layers[:layers]:
+        forward = layer.self_attn.forward
+        layer.self_attn.forward = lambda *args, forward=forward, pack=None, **kwargs: forward(*args, **kwargs)
+    for _ in range(2):
+        torch.testing.assert_close(scores(model, SDPA), one_by_one(model), rtol=1e-5, atol=1e-5)
+
+
+FAMILIES = (
+    "gpt2 llama mistral qwen3 gemma gemma3_text phi3 olmo2 smollm3 granite cohere starcoder2 gpt_neox opt stablelm"
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES.split())
+def test_the_models_code_takes_a_pack_without_a_mask(family):
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, vocab_size=512, pad_token_id=0, attn_implementation="sdpa", **sizes)
+    if family != "gpt2":
+        config.num_key_value_heads, config.head_dim = 4, 8
+    model = AutoModelForCausalLM.from_config(config).eval()
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    first, second = scores(model, SDPA), scores(model, SDPA)
+    assert torch.equal(first, second)
+    assert (model in attention._WITHOUT_MASK) is (family != "stablelm")  # whose layers drop what they do not know
+    torch.testing.assert_close(second[0], one_by_one(model)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
