@@ -1,6 +1,10 @@
 """Every shipped recipe resolves to a GRPOConfig; where it needs a GPU, through the CPU override."""
 
+import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,12 @@ from helpers_runs import flags as command_line
 
 import train_grpo
 from grpo.config.configure import configure, read
+from grpo.data import prompts
+from rewards import GIST_REWARDS
 
 RECIPES = sorted((ROOT / "recipes").iterdir())
+CPU = ["--use_cpu", "true", "--report_to", "none", "--use_vllm", "false"]
+WITH_DATA = [path.stem for path in RECIPES if "\ndataset_name:" in path.read_text(encoding="utf-8")]
 
 
 # What use_cpu replaces, or this test
@@ -31,7 +39,102 @@ def test_every_recipe_resolves_and_lists_its_differences(path, monkeypatch):
     settings = configure(train_grpo.HYPERPARAMETERS, argv).settings()
     for key in recipe.keys() - ON_CPU:
         assert settings[key] == recipe[key], key
-        assert train_grpo.HYPERPARAMETERS.get(key, "unset") != recipe[key], f"{key} repeats the inline value"
+        repeats = train_grpo.HYPERPARAMETERS.get(key, "unset") == recipe[key]
+        assert path.stem in WITH_DATA or not repeats, f"{key} repeats the inline value"
+
+
+# --- Recipes with a data set of their own hold all of their task
+
+
+def other_reward(completions, **kwargs):
+    return [0.0] * len(completions)
+
+
+def other_judge(text, row):
+    return False
+
+
+# For each setting of the block, and for others that people add to it, another value than any recipe's
+EDITED = dict(
+    model_name_or_path="mine/model", dataset_name="mine.csv", dataset_config="mine", dataset_split="validation[:9]",
+    reward_funcs=[other_reward], output_dir="outputs/mine", run_name="mine", learning_rate=1e-7, adam_beta1=0.8,
+    adam_beta2=0.9, weight_decay=0.3, warmup_steps=900, lr_scheduler_type="constant", logging_steps=77, bf16=False,
+    per_device_train_batch_size=12, gradient_accumulation_steps=3, num_generations=4, max_prompt_length=2,
+    max_completion_length=3, num_train_epochs=7, save_steps=9, max_grad_norm=2.0, report_to="mlflow",
+    log_on_each_node=True, use_peft=True, lora_r=2, lora_alpha=3, lora_target_modules=["q_proj"], lora_dropout=0.5,
+    dtype="float16", attn_implementation="eager", optim="sgd", num_shots=1, seed=7, beta=3.0, temperature=0.1,
+    use_vllm=True, vllm_enable_sleep_mode=False, gradient_checkpointing="true", eval_samples=0, eval_every=99,
+    prompt_format="mine", answer_pattern="hash", judge=other_judge, max_samples=1, stop_on_alarm=True,
+    question_column="mine", answer_column="mine", eval_dataset_name="mine.csv", eval_split="mine[:9]",
+    eval_num_samples=3, per_device_eval_batch_size=5, reward_weights=[0.5], packed=False,
+    ddp_find_unused_parameters=True, save_total_limit=8, log_completions=False, num_completions_to_print=1,
+    # of settings outside the block
+    system_prompt="Mine.", question_template="Mine: {question}", completion_template="{reasoning} Mine {answer}",
+    exemplars=[{"question": "1?", "reasoning": "1", "answer": "1"}], use_chat_template=False,
+    reward_args={"other_reward": {"low": 1}}, adaptive_rewards=["other_reward"],
+    stages=[{"name": "mine", "reward_funcs": ["int_reward_func"], "max_steps": 2}],
+)  # fmt: skip
+# Which a recipe with data may leave to the script: how much is kept and shown, and how it is computed
+LEFT = {
+    "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm", "seed", "bf16", "num_train_epochs", "logging_steps",
+    "save_steps", "save_total_limit", "log_on_each_node", "log_completions", "num_completions_to_print", "eval_every",
+    "eval_num_samples", "per_device_eval_batch_size", "stop_on_alarm", "packed", "attn_implementation", "lora_r",
+    "lora_alpha", "lora_target_modules", "lora_dropout", "vllm_enable_sleep_mode", "ddp_find_unused_parameters",
+    "exemplars",
+}  # fmt: skip
+LEFT_TOO = {key: {"dtype"} for key in ("demo", "demo_think", "countdown")}  # which use_cpu settles
+LEFT_TOO["smollm2_sums"] = {"use_vllm"}
+LEFT_TOO["math"] = {  # a task for any model on any machine
+    "model_name_or_path", "run_name", "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations",
+    "report_to", "use_peft", "optim", "beta", "temperature", "gradient_checkpointing", "use_vllm", "warmup_steps",
+    "lr_scheduler_type",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_DATA)
+def test_a_recipe_with_data_keeps_its_task_whatever_the_script_says(name):
+    assert train_grpo.HYPERPARAMETERS.keys() <= EDITED.keys()
+    assert not {key for key, value in train_grpo.HYPERPARAMETERS.items() if value == EDITED[key]}
+    given = ["--config", name]
+    own, edited = (read(block, given).settings for block in (train_grpo.HYPERPARAMETERS, EDITED))
+    assert {key for key in own if own[key] != edited[key]} <= LEFT | LEFT_TOO[name]
+    if name != "math":
+        assert not configure(EDITED, [*given, *CPU]).stages
+
+
+@pytest.mark.parametrize("name", ["demo", "countdown", "smollm2_sums"])
+def test_the_prompt_in_a_recipe_is_the_scripts(name):
+    script = configure(train_grpo.HYPERPARAMETERS, ["--config", name, *CPU]).script
+    changed = {"xml": dataclasses.replace(train_grpo.PROMPT_FORMATS["xml"], system="Mine.", question="", opening="")}
+    chosen = prompts.choose(changed | {"xml": dataclasses.replace(changed["xml"], completion="")}, script)
+    assert chosen == train_grpo.PROMPT_FORMATS["xml"]
+    shots = prompts.exemplars(script, [])[: script.num_shots]
+    assert shots == train_grpo.EXEMPLARS[: script.num_shots]
+
+
+@pytest.mark.slow
+def test_the_demo_is_the_demo_in_an_edited_script(tmp_path):
+    text = (ROOT / "train_grpo.py").read_text(encoding="utf-8")
+    for old, new in (
+        ("Respond in the following format:", "Reply with the date only:"),
+        ("        int_reward_func,\n", "        int_reward_func,\n        lambda completions, **_: [1.0],\n"),
+        ('question_column="question"', 'question_column="sentence"'),
+        ('answer_column="answer"', 'answer_column="iso_date"'),
+        ('dataset_name="openai/gsm8k"', 'dataset_name="dates.csv"'),
+        ("reward_weights=None", "reward_weights=[1, 1, 1, 1, 1, 3]"),
+        ("temperature=1.0", "temperature=0.2"),
+    ):
+        assert old in text
+        text = text.replace(old, new, 1)
+    (tmp_path / "my_dates.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, "my_dates.py", "--config", str(ROOT / "recipes/demo.yaml"), "--max_steps", "2"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "replaces the script's own" in " ".join(done.stdout.split())
+    record = json.loads((tmp_path / "outputs" / "demo-GRPO" / "run.json").read_text(encoding="utf-8"))
+    assert record["status"] == "finished" and record["settings"]["reward_funcs"] == GIST_REWARDS
+    assert record["prompt"] == dataclasses.asdict(train_grpo.PROMPT_FORMATS["xml"])
+    assert record["settings"]["temperature"] == 1.0 and list(record["perfect"]) == GIST_REWARDS
 
 
 OF_WRITE_UPS = {  # what docs/write-ups.md says of them
@@ -57,6 +160,13 @@ OF_WRITE_UPS = {  # what docs/write-ups.md says of them
 def test_recipes_of_the_write_ups_have_their_settings(name):
     settings = read(train_grpo.HYPERPARAMETERS, ["--config", name]).settings
     assert OF_WRITE_UPS[name].items() <= settings.items()
+
+
+def test_a_smoke_test_keeps_the_scripts_rewards():
+    own = {"reward_funcs": [other_reward], "reward_weights": [0.5], "judge": other_judge}
+    found = read(train_grpo.HYPERPARAMETERS | own, ["--config", "smoke_20"])
+    assert found.settings["reward_funcs"] == ["other_reward"] and found.settings["reward_weights"] == [0.5]
+    assert found.settings["judge"] == "other_judge" and found.settings["log_completions"] and not found.notes
 
 
 DEMO_FLAGS = ["--use_cpu", "true", "--model_name_or_path", str(DEMO / "model")]
