@@ -235,7 +235,7 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     record = {
         "question": text,
         "completion": f"{text}<answer>{text}",
-        "extracted": text,
+        "read": text,
         "answer": text,
         "lenient": True,
     }
@@ -245,7 +245,7 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     console.Progress([], {text: text}, Judge()).show_samples(
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )
-    flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "length": 1}
+    flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "tokens": 1}
     compared = comparison.compare([record | flagged], [record | flagged], text)
     evaluate.print_summaries(dict.fromkeys(("before", "after"), evaluate.summarize([record | flagged])), compared)
     state = type("State", (), {"global_step": 10})()

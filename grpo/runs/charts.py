@@ -19,6 +19,13 @@ from grpo.core.text import printable
 from rewards import short_name
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
+# What TRL, transformers and this program log; any other number is a reward's own (TRL's log_metric)
+OURS = re.compile(
+    r"step|epoch|stage|loss|grad_norm|learning_rate|entropy|kl|reward|reward_std|num_tokens|tokens_per_second|seconds"
+    r"|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio|vespo/.*|eval_.*|total_flos|train_.*"
+    r"|(completions|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
+    re.DOTALL,
+)
 # Mid-tones, which read on a light background and on a dark one
 COLORS = {"accent": "#2f85b3", "earlier": "#8b959b", "text": "#747e85", "good": "#2c9664", "bad": "#cf5b47"}
 STYLE: Any = {  # matplotlib names each key's type
@@ -88,17 +95,15 @@ class Curve:
         return [fmean(part) for part in parts]
 
 
-def read_curves(metrics: list[dict[str, Any]]) -> dict[str, Curve]:
-    """A curve of every number that was logged, by its key; the reward, the mean length and accuracies have a band."""
+def read_curves(metrics: Sequence[dict[str, Any]]) -> dict[str, Curve]:
+    """A curve of every number that was logged, by its key; the reward, the mean length and accuracies have a band.
+
+    Args:
+        metrics: the logs, one for each step at which anything was logged, in order.
+    """
     points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
-    before: dict[str, float] = {"step": 0, "num_tokens": 0}
-    for line in metrics:
+    for line in _with_times(metrics):
         numbers = {key: item for key, item in line.items() if isinstance(item, int | float) and math.isfinite(item)}
-        if "num_tokens" in numbers and numbers.get("step_time") and line["step"] > before["step"]:
-            # TRL logs the tokens since the start, and the mean time of an optimizer step since the last log
-            numbers["seconds"] = (line["step"] - before["step"]) * numbers["step_time"]
-            numbers["tokens_per_second"] = (numbers["num_tokens"] - before["num_tokens"]) / numbers["seconds"]
-            before = numbers
         for key, value in numbers.items():
             spread = numbers.get("reward_std", 0) if key == "reward" else 0
             low, high = numbers.get(f"{key}_low", value - spread), numbers.get(f"{key}_high", value + spread)
@@ -107,6 +112,42 @@ def read_curves(metrics: list[dict[str, Any]]) -> dict[str, Curve]:
             unit = 100 if re.fullmatch(PER_CENT, key) else 1
             points.setdefault(key, []).append((line["step"], unit * value, unit * low, unit * high))
     return {key: Curve(*map(list, zip(*found, strict=True))) for key, found in points.items()}
+
+
+def _with_times(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The logs with `seconds`, those of all optimizer steps since the log before, and `tokens_per_second`.
+
+    TRL logs the mean time of an optimizer step since the last log, and where a step began with a rollout the tokens
+    since the start. A rollout's tokens are spread over the time of all steps that it serves; while it still serves
+    some, its rate is not known.
+    """
+    lines, last, tokens = [dict(line) for line in metrics], 0, 0.0
+    rollouts: list[tuple[float, int, list[dict[str, Any]]]] = []  # tokens, the first step, the lines of what it serves
+    for line in lines:
+        if not line.get("step_time"):
+            continue
+        line["seconds"] = (line["step"] - last) * line["step_time"]
+        if line.get("num_tokens"):
+            rollouts.append((line["num_tokens"] - tokens, last + 1, []))
+            tokens = line["num_tokens"]
+        if rollouts:
+            rollouts[-1][2].append(line)
+        last = line["step"]
+    served = [those[-1]["step"] - first + 1 for _, first, those in rollouts]
+    if len(served) > 1 and served[-1] < served[-2]:
+        rollouts.pop()
+    for count, _, those in rollouts:
+        those[-1]["tokens_per_second"] = count / sum(line["seconds"] for line in those)
+    return lines
+
+
+def is_a_rewards_own(key: str) -> bool:
+    """Whether a logged number is one that a reward logs by itself.
+
+    >>> is_a_rewards_own("share_of_dates"), is_a_rewards_own("rewards/int_reward_func/mean")
+    (True, False)
+    """
+    return OURS.fullmatch(key) is None
 
 
 def number(value: float) -> str:

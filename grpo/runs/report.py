@@ -19,9 +19,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from grpo.core.errors import ArgumentParser, UserError, reason_of
 from grpo.core.settings import as_list
 from grpo.runs import charts, directory
+from grpo.runs.record import recorded_resume_command
 from rewards import short_name
 
-REFRESH = 30  # seconds after which the page of a run that trains is reloaded, and at least between two versions of it
+REFRESH = 30  # seconds between two versions of the page of a run that trains, at least
 # Keys of eval_*.json, and how people call them
 SHARES = {
     "accuracy_lenient": "Accuracy, lenient",
@@ -75,19 +76,27 @@ def by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def read_facts(run: Path) -> dict[str, Any]:
     """The contents of the run's files; UserError where one is broken, or all are missing."""
-    record, curves = _read_object(run / "run.json"), charts.read_curves(read_metrics(run))
+    record, metrics = _read_object(run / "run.json"), read_metrics(run)
+    curves = charts.read_curves(metrics)
+    trained = [line["step"] for line in metrics if "loss" in line]
+    steps = record.get("step", trained[-1] if trained else 0)
     evaluations = {when: _read_object(run / f"eval_{when}.json") for when in HEADINGS}
+    if evaluations["after"].get("step", steps) != steps:  # of an earlier end
+        evaluations["after"] = {}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     if not (record or curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
-    settings, comparison = record.get("settings") or {}, _read_object(run / "comparison.json")
+    settings = record.get("settings") or {}
+    comparison = _read_object(run / "comparison.json") if "after" in evaluations else {}
     return {
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
         "settings": settings,
         "data_name": ", ".join(as_list(settings.get("dataset_name"))),
         "status": _status(run, record),
-        "resume": record.get("resume") if any(run.glob("checkpoint-*")) else None,
+        "resume": recorded_resume_command(run) if any(run.glob("checkpoint-*")) else None,
+        "steps": steps,
+        "earlier": sorted((path.name for path in run.glob("ended-at-step-*")), key=lambda name: int(name[14:])),
         "curves": curves,
         "limits": _limits(record, settings, curves),
         "stages": record.get("stages") or [],
@@ -121,21 +130,22 @@ def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, 
 def results_of(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any]) -> dict[str, Any]:
     """Rows by key of eval_*.json: name, a number with its interval for each evaluation, and the paired change.
 
-    Rewards are there where questions without gold answers were evaluated; shares are in per cent.
+    Shares are in per cent.
     """
     found = dict.fromkeys(key for summary in evaluations.values() for key in summary)
-    earned = {key: short_name(key[8:]) for key in found if key.startswith("rewards/")}
+    earned = {key: short_name(key[7:]) for key in found if key.startswith("reward_")}
     earned |= {"reward": "Reward, weighted sum"} if "reward" in found else {}
+    rewards = comparison.get("rewards") or {}
     k = next((summary["k"] for summary in evaluations.values() if "k" in summary), "k")
     shares = {key: name.replace("@k", f"@{k}") for key, name in SHARES.items()}
     results = {}
-    for key, name in (earned | shares | {"mean_length": "Mean length, tokens"}).items():
+    for key, name in (shares | {"mean_length": "Mean length, tokens"} | earned).items():
         unit, places = (100, ".1f") if key in SHARES else (1, ".1f" if key == "mean_length" else ".2f")
         known = [summary[key] for summary in evaluations.values() if summary.get(key) is not None]
         cells = [_cell(summary, key, unit, places) for summary in evaluations.values()]
         if len(evaluations) == 2:
             unpaired = {"difference": known[1] - known[0]} if len(known) == 2 else {}
-            paired = comparison.get(key.removeprefix("accuracy_")) or unpaired
+            paired = rewards.get(key[7:]) or comparison.get(key.removeprefix("accuracy_")) or unpaired
             cells.append(_cell(paired, "difference", unit, f"+z{places}"))
         if known:
             results[key] = (name, cells)
@@ -149,13 +159,17 @@ def _cell(summary: dict[str, Any], key: str, unit: int, places: str) -> tuple[st
     return value, " to ".join(ends) if "–" not in ends else ""
 
 
-def _examples(run: Path) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
+def _examples(
+    run: Path, evaluations: dict[str, dict[str, Any]]
+) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
     """The questions that were fixed, broken and never right (leniently), as records before and after.
 
     Without gold answers: those whose answers earn more, less and the same, the largest differences first.
     """
+    if not {"before", "after"} <= evaluations.keys():
+        return {}
     before, after = (read_lines(run / f"completions_{when}.jsonl") for when in ("before", "after"))
-    # an evaluation that was killed while it wrote has fewer
+    # one that was killed while it was written has fewer
     pairs = [pair for pair in zip(before, after, strict=False) if pair[0]["question"] == pair[1]["question"]]
     if all("lenient" in record for pair in pairs for record in pair):
         return {
@@ -184,18 +198,19 @@ def write(run: Path) -> Path:
     return _write_page(run, facts)
 
 
-def refresh(run: Path, steps: int = 0) -> str:
+def refresh(run: Path, steps: int = 0, every: int = REFRESH) -> str:
     """Write `report.html` without `curves.png`: while its run trains, the page reloads itself.
 
     Args:
         steps: optimizer steps of the whole run.
+        every: seconds after which it does.
 
     Returns:
         why it could not be written, empty if it was: no run ends for its report.
     """
     try:
         facts = read_facts(run)
-        now = {"every": REFRESH, "at": time.strftime("%H:%M:%S"), "steps": steps}
+        now = {"every": every, "at": time.strftime("%H:%M:%S"), "steps": steps}
         _write_page(run, facts, now if facts["status"] == "running" else None)
     except Exception as error:
         return reason_of(error)
@@ -207,7 +222,7 @@ def _between(evaluations: dict[str, dict[str, Any]], curves: dict[str, charts.Cu
     if not {"before", "after"} <= evaluations.keys():
         return {}
     last = max(curve.steps[-1] for curve in curves.values())
-    ends = {0: evaluations["before"], last: evaluations["after"]}
+    ends = {0: evaluations["before"], evaluations["after"].get("step", last): evaluations["after"]}
     lines = [{f"eval/{key}": value for key, value in ends[step].items()} | {"step": step} for step in ends]
     return charts.read_curves(lines)
 
@@ -234,7 +249,8 @@ def _template() -> Template:
 
 
 def _write_page(run: Path, facts: dict[str, Any], live: dict[str, Any] | None = None) -> Path:
-    shown = {"examples": _examples(run), "live": live, "headings": HEADINGS, "image": charts.image}
+    shown: dict[str, Any] = {"examples": _examples(run, facts["evaluations"]), "live": live, "headings": HEADINGS}
+    shown |= {"image": charts.image, "is_own": charts.is_a_rewards_own}
     text = _template().render(facts | shown)
     path, part = run / "report.html", run / ".report.html.part"  # a browser may load the page while it is written
     try:

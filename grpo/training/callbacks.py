@@ -18,6 +18,7 @@ from grpo.training.alarms import ALARMS, MIN_UPDATES, WARN_ONLY, History, collap
 from grpo.training.trainer import LeanGRPOTrainer
 from rewards import completion_text
 
+DRAWING = 100  # seconds of training at least for each second of drawing
 SKIPPED = 3  # skipped optimizer steps in a row that end a run: nothing changes, so the next one will hardly be better
 
 
@@ -37,12 +38,13 @@ class MetricsFile(TrainerCallback):
 class LiveReport(TrainerCallback):
     """Rewrite `report.html` while the run trains, at logging steps, every 30 s at most.
 
-    A report that cannot be written is one line, and the run continues without.
+    It takes 1 % of the time at most. A report that cannot be written is one line, and the run continues without.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._due = 0.0  # not before; infinite once it has failed
+        self._every = report.REFRESH  # seconds
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.on_log(args, state, control)
@@ -52,8 +54,11 @@ class LiveReport(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or time.monotonic() < self._due:
             return
-        reason = report.refresh(self.directory, state.max_steps)
-        self._due = math.inf if reason else time.monotonic() + report.REFRESH
+        start = time.monotonic()
+        reason = report.refresh(self.directory, state.max_steps, self._every)
+        end = time.monotonic()
+        self._every = max(report.REFRESH, math.ceil(DRAWING * (end - start)))
+        self._due = math.inf if reason else end + self._every
         if reason:
             show(f"note: no report while it trains ({escape(reason)}); it is written at the end")
 

@@ -18,14 +18,15 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
-from grpo.core.text import for_rich
+from grpo.core.text import for_rich, printable
 from grpo.rewarding.judge import Judge
+from grpo.runs.charts import is_a_rewards_own
 from rewards import completion_text, short_name
 
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
 ROWS = 20  # lines under one header
-SAMPLES = 10  # a run, at most
-FEW = 4  # lines at least between two samples
+SAMPLES = 5  # a run, at most
+FEW = 8  # lines at least between two samples
 LONGEST = 1200  # characters of a prompt or a completion that a sample shows
 BAR = "{percentage:3.0f}%|{bar}| step {n_fmt} of {total_fmt}{postfix}"
 
@@ -74,6 +75,8 @@ class Progress(TrainerCallback):
             return
         if "reward" in logs:
             self._print({"step": str(state.global_step), **self._cells(logs), "left": self._left(state) or "-"})
+            if extra := [f"{key} {_number(value)}" for key, value in logs.items() if is_a_rewards_own(key)]:
+                show(Text(f"       {'  '.join(map(printable, extra))}"))
         elif "eval_reward" in logs:  # of the held-out questions, where eval_strategy asks for it
             own = {key.removeprefix("eval_"): value for key, value in logs.items()}
             self._print({"step": "eval", **self._cells(own), "left": ""})

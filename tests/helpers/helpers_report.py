@@ -36,7 +36,7 @@ def write_run(run, text="plain", count=12):
             "hardware": {"machine": "x86_64", "cpus": 2, "gpus": ["NVIDIA H200", text]},
             "geometry": {"world_size": 2, "num_generations": 16},
             "settings": settings | {"output_dir": f"outputs/{text}", "max_steps": 24, "stop": text, text: None},
-            "changed": {"learning_rate": {"inline": 5e-6, "run": 1e-4}, text: {"inline": text, "run": [text]}},
+            "origin": {"max_steps": "flag", "run_name": "script", text: "recipe"},
             "prompt": {
                 "system": f"Respond so:\n```\n{text}",
                 "opening": text,
@@ -79,7 +79,7 @@ def write_run(run, text="plain", count=12):
         for when, right in (("before", before), ("after", after)):
             record = {"question": f"question {index} {text}", "answer": "7", "strict": right, "lenient": right}
             record |= {"format_strict": right, "format_soft": right}
-            record |= {"completion": f"{when} {index} <answer>\n{text}", "extracted": text, "truncated": not right}
+            record |= {"completion": f"{when} {index} <answer>\n{text}", "read": text, "truncated": not right}
             records[when].append(record)
     jsonl = {"metrics": lines, "alarms": [alarm], **{f"completions_{when}": rows for when, rows in records.items()}}
     for name, rows in jsonl.items():

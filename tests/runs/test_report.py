@@ -50,7 +50,76 @@ def add_metrics(run, *lines):
 def test_a_step_that_was_logged_twice_counts_once(write_jsonl, tmp_path):
     rewards = [{"step": 2, "reward": 1.5}, {"step": 1, "reward": 1.0}, {"step": 2, "reward": 1.6}]
     write_jsonl([*rewards, {"step": 2, "loss": 0}], "metrics.jsonl")
-    assert report.read_metrics(tmp_path) == [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 1.6}]
+    assert report.read_metrics(tmp_path) == [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 1.6, "loss": 0}]
+
+
+def off_policy(rollouts=3, steps=4, last=None):
+    """Logs of rollouts that serve several optimizer steps, as TRL writes them: the reward once a rollout."""
+    lines = []
+    for step in range(1, (last or rollouts * steps) + 1):
+        line = {"step": step, "loss": step / 100, "kl": step / 10, "step_time": 1.0}
+        if step % steps == 1:
+            line |= {"reward": 1.0, "num_tokens": 600 * (step // steps + 1), "step_time": 3.0}
+        lines.append(line)
+    return [*lines, {"step": len(lines), "train_runtime": 99.0, "step_time": 9.0}]
+
+
+@pytest.mark.parametrize("last", [12, 10])  # the last rollout still serves steps
+def test_every_optimizer_step_counts_where_a_rollout_serves_several(last):
+    lines = off_policy(last=last)
+    curves = charts.read_curves(report.by_step(lines))
+    for key in ("loss", "kl", "step_time"):
+        assert curves[key].steps == list(range(1, last + 1))
+        assert curves[key].values == [line[key] for line in lines[:-1]]
+    assert curves["reward"].steps == [1, 5, 9] and sum(curves["seconds"].values) == last + 2 * 3
+    # 600 tokens in the 3 + 1 + 1 + 1 seconds of a rollout's steps
+    speed = curves["tokens_per_second"]
+    assert speed.values == [100.0] * (2 if last == 10 else 3) and speed.steps == [4, 8, 12][: len(speed.steps)]
+
+
+def test_times_are_of_all_steps_since_the_log_before():
+    lines = [{"step": step, "loss": 0.0, "step_time": 2.0, "num_tokens": 10 * step} for step in (5, 10, 12)]
+    curves = charts.read_curves(lines)
+    assert curves["seconds"].values == [10.0, 10.0, 4.0]
+    assert curves["tokens_per_second"].values[:2] == [5.0, 5.0]
+
+
+def change(run, name, **changed):
+    (run / name).write_text(json.dumps(json.loads((run / name).read_text()) | changed))
+
+
+def test_a_result_of_another_step_is_not_the_runs(run, undrawn):
+    """As an earlier end leaves it, whatever has become of the run since."""
+    for name in ("eval_after.json", "comparison.json"):
+        change(run, name, step=24)
+    (run / "ended-at-step-12").mkdir()
+    text = Page(report.write(run)).text
+    assert "Too small to tell" in text and "After" in text and "ended-at-step-12" not in text
+    change_record(run, step=17, status="ended early at step 17 of 24")
+    page = Page(report.write(run))
+    assert "ended early at step 17 of 24 17 of 24 optimizer steps" in page.text
+    assert "Too small to tell" not in page.text and "Change" not in page.text and "fixed" not in page.text
+    assert "when it ended before is in ended-at-step-12" in page.text
+    assert list(report.read_facts(run)["evaluations"]) == ["before"]
+
+
+def test_what_a_reward_logs_has_a_curve_and_nothing_is_left_out(run, no_picture):
+    add_metrics(run, *({"step": step, "loss": 0.1, "share_of_dates": step / 24, "clip_ratio/low_mean": 0.0}
+                       for step in (2, 24)))  # fmt: skip
+    page = Page(report.write(run))
+    assert "Logged by the rewards share_of_dates 0.0833 → 1" in page.text
+    assert "Everything else that was logged" in page.text and "clip_ratio/low_mean" in page.text
+    titles = [attrs["alt"] for name, attrs in page.elements if name == "img"]
+    assert len(titles) == len({title.partition(":")[0] for title in titles})  # none twice
+
+
+def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
+    paired = {"n": 8, "before": 0.25, "after": 0.75, "difference": 0.5, "difference_low": 0.1, "difference_high": 0.9}
+    change(run, "eval_before.json", reward_date_reward_func=0.25, reward=1.0)
+    change(run, "eval_after.json", reward_date_reward_func=0.75, reward=1.5)
+    change(run, "comparison.json", rewards={"date_reward_func": paired}, reward=paired)
+    text = Page(report.write(run)).text
+    assert "date 0.25 0.75 +0.50 +0.10 to +0.90" in text and "Reward, weighted sum 1.00 1.50 +0.50" in text
 
 
 @pytest.mark.parametrize("tail", [b'{"step": 26, "rew', b'{"step": 26, "t": "\xe2\x80'])
@@ -80,14 +149,14 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     page = Page(report.write(run))
     for words in (
         "finished 24 of 24 optimizer steps",
-        "Too small to tell: plain.",
+        "Too small to tell. Plain.",
         "it hardly moved plain; raise learning_rate.",
         "Lenient accuracy 50.0 → 62.5 %",
         "zero_variance at step 4 It fell: plain Do: plain",
         "Reward 0.2 → 2.4",
         "Loss −1e-5 → −1e-5",
         "Duration 1 h 2 min",
-        "learning_rate 5e-06 0.0001",
+        "max_steps 24 flag run_name nplain script",
     ):
         assert words in page.text
     assert page.text.count("question ") == 3 + 2  # fixed, broken

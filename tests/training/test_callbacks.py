@@ -13,7 +13,8 @@ from helpers_runs import LEARNS, alarms
 from helpers_trainer import Spoil, rewards_by_sum, watched
 
 import train_grpo
-from grpo.runs import checkpoints
+from grpo.rewarding.judge import Judge
+from grpo.runs import checkpoints, report
 from grpo.training.callbacks import LiveReport, MetricsFile
 
 
@@ -24,6 +25,24 @@ def test_metrics_are_one_json_object_a_line_without_nan(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     assert lines[0]["loss"] is None and lines[0]["reward"] == 2.4375
+
+
+def test_the_live_report_takes_a_hundredth_of_the_time(tmp_path, monkeypatch):
+    clock, drawn = [0.0], []
+
+    def draw(directory, steps, every):
+        drawn.append((clock[0], every))
+        clock[0] += 2.5  # seconds
+        return ""
+
+    monkeypatch.setattr("grpo.training.callbacks.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(report, "refresh", draw)
+    live, state = LiveReport(tmp_path), SimpleNamespace(is_world_process_zero=True, max_steps=9)
+    while clock[0] < 1000:
+        live.on_log(None, state, None)
+        clock[0] += 1
+    assert 4 <= len(drawn) <= 5 and sum(2.5 for _ in drawn[1:]) <= 0.01 * clock[0]
+    assert [every for _, every in drawn] == [report.REFRESH] + [250] * (len(drawn) - 1)
 
 
 def test_the_report_is_rewritten_while_a_run_trains(tmp_path, capsys):
@@ -83,17 +102,16 @@ def test_weights_that_no_step_moves_are_named(tiny_model, tmp_path):
 
 @pytest.mark.parametrize("right", [True, False])
 def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
-    """The judge's reward says so where a run has it (recipes/countdown.yaml)."""
+    """The run's judge says so."""
 
-    def judge_reward_func(completions, **kwargs):
-        return [2.0 * right] * len(completions)
+    def constant(completions, **kwargs):
+        return [2.0] * len(completions)
 
     def one_answer_to_each_prompt(prompt_ids, *others):
         return [[5 + sum(prompt) % 300, 2] for prompt in prompt_ids], None
 
-    trainer, watch = watched(
-        tiny_model, tmp_path, max_steps=4, reward=[judge_reward_func], lengths=one_answer_to_each_prompt
-    )
+    trainer, watch = watched(tiny_model, tmp_path, max_steps=4, reward=[constant], lengths=one_answer_to_each_prompt)
+    trainer.judge = Judge(function=lambda text, row: right, name="mine")
     trainer.train()
     assert ("mode_collapse" in watch.raised) is not right
     assert ("all right" if right else "all wrong") in alarms(tmp_path)["zero_variance"]["message"]
