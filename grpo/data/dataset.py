@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import datasets
-import pandas as pd
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -19,7 +18,7 @@ from grpo.core.text import counted
 from grpo.data import prompts
 from grpo.data.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
 from grpo.data.prompts import Message, Prompt, PromptFormat, Shot
-from grpo.data.sources import Splits, join, load_source, take_split
+from grpo.data.sources import Rows, Splits, join, load_source, take_split
 
 # Keyword arguments that TRL passes to rewards, columns that it never passes to them, and those that make it take the
 # model for a vision model
@@ -94,7 +93,7 @@ def load_data(
     tokenizer: PreTrainedTokenizerBase,
     prompt_format: PromptFormat,
     exemplars: Sequence[Shot],
-    rows: pd.DataFrame | Dataset | None = None,
+    rows: Rows | None = None,
     needs_gold: Sequence[str] = ("correctness_reward_func",),
 ) -> Data:
     """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
@@ -158,7 +157,7 @@ def load_data(
 # --- Rows as they are read ----------------------------------------------------------------------------------------
 
 
-def read(config: Config, rows: pd.DataFrame | Dataset | None) -> tuple[dict[str, Dataset], dict[str, Dataset]]:
+def read(config: Config, rows: Rows | None) -> tuple[dict[str, Dataset], dict[str, Dataset]]:
     """The tables to train on and to evaluate with, by the names of their data sets.
 
     The second is empty if held-out questions are to be cut off the training rows. The first is empty if the run only

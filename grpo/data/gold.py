@@ -78,7 +78,7 @@ def gold_answer(value: Any, mark: str | None = None) -> str | None:
     ('4', '10')
     """
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
-        value = f"{Decimal(str(value)):f}"  # no exponents
+        value = f"{Decimal(str(value + 0)):f}"  # no exponents, and 0 for -0.0
     if isinstance(value, datetime.date):  # datasets reads a column of dates as such
         value = value.isoformat().removesuffix("T00:00:00")
     if not isinstance(value, str):

@@ -2,28 +2,34 @@
 
 import glob
 import json
+import math
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import datasets
 import pandas as pd
-from datasets import Dataset, DatasetDict, ReadInstruction, Value
+import pyarrow as pa
+from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, ReadInstruction, Value
 from datasets.exceptions import DatasetGenerationError
+from fsspec.compression import compr
+from fsspec.utils import infer_compression
 
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, data_label
 
 Splits = Mapping[str, Dataset]
+Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[dict[str, Any]]  # in memory
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by ending
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
-def load_source(
-    source: str | pd.DataFrame | Dataset, config: str | None = None, setting: str = "dataset_name"
-) -> Splits:
+def load_source(source: str | Rows, config: str | None = None, setting: str = "dataset_name") -> Splits:
     """All splits of a file, a directory, a data set on the Hub, or rows in memory.
 
     Args:
@@ -32,14 +38,14 @@ def load_source(
         setting: what errors call it.
 
     Returns:
-        The rows by split; files and rows in memory have the split `train` alone.
+        The rows by split; files have the split `train` alone, and so have rows in memory that are no DatasetDict.
 
     Raises:
         UserError: it cannot be read, or holds no rows.
     """
     name = source if isinstance(source, str) else IN_MEMORY
     try:
-        splits = _read(source, config) if isinstance(source, str) else {"train": _from_memory(source)}
+        splits = _read(source, config) if isinstance(source, str) else _from_memory(source)
     except Exception as error:  # libraries raise anything where a file contains anything
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None  # datasets hides it
         raise UserError(f"{setting}: {name!r} cannot be read: {cause or error}") from error
@@ -48,12 +54,40 @@ def load_source(
     return splits
 
 
-def _from_memory(table: pd.DataFrame | Dataset) -> Dataset:
-    if isinstance(table, pd.DataFrame):
-        return Dataset.from_pandas(_as_arrow_takes_it(table), preserve_index=False)
-    if isinstance(table, Dataset):
-        return table
-    raise TypeError(f"a {type(table).__name__} is not a table of rows; pass a DataFrame or a Dataset")
+def _from_memory(rows: Rows) -> Splits:
+    if isinstance(rows, DatasetDict):
+        return {str(name): _plain(split) for name, split in rows.items()}
+    if isinstance(rows, pd.DataFrame):
+        return {"train": Dataset.from_pandas(_as_arrow_takes_it(rows), preserve_index=False)}
+    if isinstance(rows, Dataset):
+        return {"train": _plain(rows)}
+    if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
+        return {"train": _from_rows(rows)}
+    remedy = "pass a DataFrame, a Dataset, a DatasetDict or a list of dictionaries"
+    if isinstance(rows, IterableDataset | IterableDatasetDict):
+        remedy = "pass a list of the rows that you want, such as list(rows.take(10_000))"
+    raise TypeError(f"a {type(rows).__name__} is not a table of rows; {remedy}")
+
+
+def _plain(rows: Dataset) -> Dataset:
+    """The rows without their format, which would make arrays of numbers; a transform of the user's is applied."""
+    return _from_rows(list(rows)) if rows.format["type"] == "custom" else rows.with_format(None)
+
+
+def _from_rows(rows: Sequence[Mapping[str, Any]]) -> Dataset:
+    """Rows as Python has them; a column of cells of several kinds is one of JSON, which keeps them apart."""
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+    try:
+        return Dataset.from_dict(columns)
+    except NOT_ARROW:
+        features = {}
+    for name, cells in columns.items():
+        try:
+            features[name] = Dataset.from_dict({name: cells}).features[name]
+        except NOT_ARROW:
+            features[name] = Json()
+            columns[name] = [None if cell is None else json.dumps(cell) for cell in cells]
+    return Dataset.from_dict(columns, features=Features(features))
 
 
 def _as_arrow_takes_it(table: pd.DataFrame) -> pd.DataFrame:
@@ -80,7 +114,7 @@ def _read(name: str, config: str | None) -> Splits:
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # save_to_disk wrote it
             saved = datasets.load_from_disk(path)
             return saved if isinstance(saved, DatasetDict) else {"train": saved}
-        return datasets.load_dataset(str(path), config)
+        return _read_directory(path, config)
     if ending in BUILDERS or os.path.exists(path):
         return _read_file(path, ending)
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
@@ -93,6 +127,17 @@ def _read(name: str, config: str | None) -> Splits:
         raise ValueError(f"{error}; {remedy}") from error
 
 
+def _read_directory(path: Path, config: str | None) -> Splits:
+    if any(path.rglob("*.json*")):  # the card of a clone may name others
+        builder = datasets.load_dataset_builder(str(path), config)
+        if builder.info.builder_name == "json":
+            files = builder.config.data_files or {}
+            found = {str(name): [_rows_as_written(Path(file)) for file in files[name]] for name in files}
+            if not any(None in each for each in found.values()):
+                return {name: _from_rows([row for rows in each for row in rows or ()]) for name, each in found.items()}
+    return datasets.load_dataset(str(path), config)
+
+
 def _read_file(path: Path, ending: str) -> Splits:
     if not os.path.exists(path):
         raise ValueError("the file does not exist; correct its path")
@@ -100,6 +145,8 @@ def _read_file(path: Path, ending: str) -> Splits:
         raise ValueError(f"it is not a {', '.join(BUILDERS)} file; convert it to one of these")
     if ending == ".csv":
         return {"train": _read_csv(path)}
+    if ending != ".parquet" and (rows := _rows_as_written(path)):
+        return {"train": _from_rows(rows)}
     try:
         with tempfile.TemporaryDirectory() as cache:  # no copy of the file stays behind
             files = glob.escape(str(path))
@@ -112,9 +159,42 @@ def _read_file(path: Path, ending: str) -> Splits:
         if path.suffix.lower() == ".jsonl" and (broken := _broken_line(path)):
             raise ValueError(broken) from None
         raise
-    for rows in splits.values():
-        rows.data.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
+    for table in splits.values():
+        table.data.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
     return splits
+
+
+def _rows_as_written(path: Path) -> list[dict[str, Any]] | None:
+    """The objects of a JSON file, one after the other or in an array; numbers that Arrow cannot hold are texts.
+
+    Datasets' own reader makes times of texts that look like some, floats of long integers, and 7 of "007" in a column
+    with numbers. None for anything but objects, of which that reader says what is wrong.
+    """
+    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
+    values: list[Any] = []
+    try:
+        with open(path, "rb") as file:
+            text = compr[infer_compression(str(path))](file, mode="rb").read().decode("utf-8-sig").strip()
+        place = 0
+        while place < len(text):
+            value, place = decoder.raw_decode(text, place)
+            values.append(value)
+            while place < len(text) and text[place].isspace():
+                place += 1
+    except ValueError:
+        return None
+    rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    return rows if all(isinstance(row, dict) for row in rows) else None
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= 20 and -(2**63) <= int(text) < 2**63 else text
+
+
+def _decimal(text: str) -> float | str:
+    number = float(text)
+    lost = not math.isfinite(number) or (number == 0 and re.search("[1-9]", re.split("[eE]", text)[0]))
+    return text if lost else number
 
 
 def _read_csv(path: Path) -> Dataset:
@@ -187,6 +267,9 @@ def join(tables: Mapping[str, Dataset]) -> Dataset:
 
 
 def _as_text(rows: Dataset, column: str) -> Dataset:
+    if isinstance(rows.features[column], Json):
+        cells = [cell if cell is None or isinstance(cell, str) else json.dumps(cell) for cell in rows[column][:]]
+        return rows.remove_columns(column).add_column(column, cells)
     try:
         return rows.cast_column(column, Value("string"))
     except (ValueError, TypeError, NotImplementedError) as error:  # pyarrow's

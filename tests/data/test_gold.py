@@ -63,3 +63,7 @@ def test_reasoning_is_what_comes_before_the_answer():
     assert reasoning_before("2 + 2 = 4\n#### 4") == "2 + 2 = 4" == reasoning_before("2 + 2 = 4 <answer>4</answer>")
     assert reasoning_before(MATH[0]) == MATH[0] and reasoning_before(4) == "" == reasoning_before(None)
     assert gold_answer(float("inf")) is None
+
+
+def test_no_zero_is_negative():
+    assert [gold_answer(zero) for zero in (0, -0, 0.0, -0.0, "-0")] == ["0", "0", "0", "0", "-0"]

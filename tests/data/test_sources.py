@@ -1,12 +1,14 @@
 """Every source gives the same rows, and an error about one names the file and the place."""
 
+import bz2
 import gzip
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from datasets import Dataset, DatasetDict
+import torch
+from datasets import Dataset, DatasetDict, IterableDatasetDict
 from helpers_runs import ROWS
 
 from grpo.core.errors import UserError
@@ -46,21 +48,126 @@ def test_every_source_gives_the_same_rows(name):
 
 
 def test_rows_in_memory_are_a_source():
-    rows = Dataset.from_list(ROWS)
-    assert sources.load_source(rows)["train"] is rows
     frame = pd.DataFrame({"question": ["a", "b", "c"], "answer": [1, "2 cm", None]}, index=[7, 8, 9])
     assert sources.load_source(frame)["train"].to_dict() == {
         "question": ["a", "b", "c"],
         "answer": ["1", "2 cm", None],
     }
-    for table in (pd.DataFrame({"question": []}), [{"question": "a"}]):
-        with pytest.raises(UserError, match="'rows in memory'"):
-            sources.load_source(table)
+    mixed = [{"question": "a", "answer": 1, "size": 2**70}, {"question": "b", "answer": "007"}, {"question": "c"}]
+    listed = sources.load_source(mixed)["train"]
+    assert listed["answer"][:] == [1, "007", None] and listed["size"][:] == [str(2**70), None, None]
+
+
+FORMATS = {
+    **{
+        name: lambda rows, name=name: rows.with_format(name)
+        for name in ("torch", "numpy", "pandas", "arrow", "python")
+    },
+    "some columns": lambda rows: rows.with_format("numpy", columns=["answer"]),
+    "transform": lambda rows: rows.with_transform(
+        lambda batch: {**batch, "made": [torch.tensor(3)] * len(batch["n"])}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_makes_no_arrays_of_what_people_ask(name):
+    """A torch tensor is no gold answer, and a numpy text no text."""
+    given = [{**row, "n": number, "trace": [1, number]} for number, row in enumerate(ROWS)]
+    made = {"made": 3} if name == "transform" else {}
+    formatted = FORMATS[name](Dataset.from_list(given))
+    for rows in (formatted, DatasetDict(train=formatted, test=formatted)):
+        splits = sources.load_source(rows)
+        assert list(splits) == list(rows) if isinstance(rows, DatasetDict) else ["train"]
+        assert all(split[:] == Dataset.from_list([{**row, **made} for row in given])[:] for split in splits.values())
+        assert {type(split[0]["n"]) for split in splits.values()} == {int}
+
+
+STREAM = Dataset.from_list(ROWS).to_iterable_dataset()
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (pd.DataFrame({"question": []}), "holds no rows"),
+        ([], "holds no rows"),
+        (["What is 1 + 1?"], "pass a DataFrame"),
+        ({"question": ["a"]}, "a dict is not a table of rows; pass a DataFrame"),
+        (STREAM, r"IterableDataset is not a table of rows; pass a list .* list\(rows.take\(10_000\)\)"),
+        (IterableDatasetDict(train=STREAM), r"list\(rows.take"),
+        ([{"question": object()}], "object"),
+    ],
+)
+def test_what_is_no_table_of_rows_is_one_line(rows, says):
+    with pytest.raises(UserError, match=f"dataset_name: 'rows in memory' .*{says}"):
+        sources.load_source(rows)
 
 
 def test_a_file_may_mix_numbers_and_texts_and_lack_some(write_jsonl):
     path = write_jsonl([{"question": "a", "answer": 1}, {"question": "b", "answer": "2 apples"}, {"question": "c"}])
     assert sources.load_source(path)["train"]["answer"][:] == [1, "2 apples", None]
+
+
+LONG = "123456789012345678901234567890"
+WRITTEN = {  # a cell's JSON, and as what it is read
+    LONG: LONG,
+    f"-{LONG}": f"-{LONG}",
+    str(2**63): str(2**63),
+    str(-(2**63)): -(2**63),
+    str(2**53 + 1): 2**53 + 1,
+    "1e400": "1e400",
+    "-1E+400": "-1E+400",
+    "1e-400": "1e-400",
+    "0e-400": 0.0,
+    "1e300": 1e300,
+    "-0": 0,
+    "1.50": 1.5,
+    '"2024-01-05 10:30"': "2024-01-05 10:30",
+    '"2024-01-05"': "2024-01-05",
+    '"2024-01-05T10:30:00Z"': "2024-01-05T10:30:00Z",
+    '"007"': "007",
+    '"true"': "true",
+    '"null"': "null",
+    '"1.50"': "1.50",
+    f'["{LONG}", "2024-01-05 10:30"]': [LONG, "2024-01-05 10:30"],
+    f'{{"value": {LONG}, "at": "2024-01-05 10:30"}}': {"value": LONG, "at": "2024-01-05 10:30"},
+}
+FORMS = {
+    "r.jsonl": lambda path, rows: path.write_text("\n".join(rows)),
+    "r.json": lambda path, rows: path.write_text(f"[{', '.join(rows)}]"),
+    "pretty.json": lambda path, rows: path.write_text(json.dumps(list(map(json.loads, rows)), indent=2)),
+    "lines.json": lambda path, rows: path.write_text("\ufeff" + "\r\n\r\n".join(rows)),
+    "r.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(rows).encode())),
+    "r.json.bz2": lambda path, rows: path.write_bytes(bz2.compress(f"[{', '.join(rows)}]".encode())),
+}
+
+
+@pytest.mark.parametrize("beside", ["", "1", "0.5", '"x"'])
+@pytest.mark.parametrize("cell", WRITTEN)
+def test_cells_of_a_json_file_stay_as_they_are_written(cell, beside):
+    """Alone in their column, and beside a cell of another kind."""
+    cells = [cell, beside] if beside else [cell]
+    Path("r.jsonl").write_text("".join(f'{{"question": "a", "answer": {each}}}\n' for each in cells))
+    found = sources.load_source("r.jsonl")["train"]["answer"][0]
+    assert found == WRITTEN[cell] and isinstance(found, str) is isinstance(WRITTEN[cell], str)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_cells_stay_as_written_in_any_form_of_json(name):
+    rows = [f'{{"question": "2024-01-05 10:3{n}", "answer": {LONG}}}' for n in range(2)]
+    if name == "pretty.json":
+        rows = [row.replace(LONG, f'"{LONG}"') for row in rows]  # Python itself writes no other number
+    FORMS[name](Path(name), rows)
+    read = sources.load_source(name)["train"].to_list()
+    assert read == [{"question": f"2024-01-05 10:3{n}", "answer": LONG} for n in range(2)]
+
+
+def test_cells_stay_as_written_in_a_directory():
+    for split, cell in (("train", LONG), ("test", '"2024-01-05"')):
+        Path("data").mkdir(exist_ok=True)
+        Path(f"data/{split}.jsonl").write_text(f'{{"question": "a", "answer": {cell}}}\n')
+    splits = sources.load_source("data")
+    assert splits["train"]["answer"][:] == [LONG] and splits["test"]["answer"][:] == ["2024-01-05"]
 
 
 def test_cells_of_a_csv_file_stay_as_they_are_written():
@@ -76,6 +183,7 @@ BROKEN = {  # the file, and where or why it cannot be read
     "latin.jsonl": (b'{"question": "caf\xe9 1", "answer": 1}\n', "UTF8"),
     "ragged.csv": (b"question,answer\na,1\nb,2,3\n", "line 3"),
     "commas.csv": (b"question,answer\nWhat is 1, 2?,3\n", "quote texts that contain commas"),
+    "long.jsonl": (b'{"q": 12345678901234567890, "a": "2024-01-05"}\n{"q":\n', "line 2"),
     "broken.parquet": (b"PAR1", "Parquet"),
     "empty.jsonl": (b"", "no rows"),
     "header.csv": (b"question,answer\n", "no rows"),
@@ -145,3 +253,9 @@ def test_joined_rows_have_all_columns_their_source_and_text_if_types_differ():
     assert sources.join({"one": one}) is one
     with pytest.raises(UserError, match="'level'"):
         sources.join({"one": one, "other": Dataset.from_dict({"level": [["hard"]]})})
+
+
+def test_joined_texts_of_a_mixed_column_are_themselves():
+    mixed = sources.load_source([{"level": 1}, {"level": "hard"}, {"level": None}])["train"]
+    joined = sources.join({"mixed": mixed, "other": Dataset.from_dict({"level": ["easy"]})})
+    assert joined["level"][:] == ["1", "hard", None, "easy"]
