@@ -82,10 +82,12 @@ class Data:
         return None not in self.held_out["answer"][:]
 
     def facts(self) -> dict[str, Any]:
-        """Facts for run.json: the prompt format, and rows by what became of them."""
+        """Facts for run.json: how a question is asked, and rows by what became of them."""
         dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
         rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped}
-        return {"prompt": dataclasses.asdict(self.prompt_format), "shots": list(self.shots), "data": rows}
+        asked = self.prompt_format.prompt("{question}", self.shots)
+        prompt = dataclasses.asdict(self.prompt_format)
+        return {"prompt": prompt, "shots": list(self.shots), "asked": asked, "data": rows}
 
 
 def load_data(
