@@ -1,5 +1,7 @@
-"""Complete TRL's model card with what a run learned, from which data and rewards, and with which prompt."""
+"""Complete TRL's model card with what a run learned, from which data and rewards, and how to ask it."""
 
+import pprint
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -8,13 +10,21 @@ from huggingface_hub import ModelCard
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from grpo.core.settings import as_list
+from grpo.data.prompts import PromptFormat
 from grpo.runs import charts, report
 from rewards import short_name
 
+LONGEST = 300  # characters of a question that the card asks
 
-def complete(run: Path) -> None:
-    """Add to the card that TRL has written, `README.md`, what the run's files say; none of its paths."""
+
+def complete(run: Path, step: int | None = None) -> None:
+    """Add to the card that TRL has written, `README.md`, what the run's files say; none of its paths.
+
+    Args:
+        step: the optimizer step of the weights, where the last log is older.
+    """
     card, facts = ModelCard.load(run / "README.md"), report.read_facts(run)
+    facts["steps"] = facts["steps"] if step is None else step
     names = as_list(facts["settings"].get("dataset_name"))
     card.data.datasets = [name.partition(":")[0] for name in names if _is_hub_id(name)] or None
     if (run / "adapter_config.json").exists():
@@ -23,6 +33,8 @@ def complete(run: Path) -> None:
     text = card.text.replace("[None](https://huggingface.co/None)", "a local model")
     text = text.replace('model="None"', f'model="your-name/{run.resolve().name}"')
     opening, heading, rest = text.partition("## Quick start")
+    if facts["record"].get("prompt"):
+        rest = re.sub(r"(?s)```python\n.*?\n```", lambda stock: _quick_start(run, facts, stock[0]), rest, count=1)
     card.text = "\n".join([opening.rstrip(), "", *_results(facts), *_training(facts), heading]) + rest
     card.save(run / "README.md")
 
@@ -61,8 +73,8 @@ def _training(facts: dict[str, Any]) -> list[str]:
     lines = ["## Training data, rewards and prompt", ""]
     for name in as_list(settings.get("dataset_name")):
         lines.append(f"- Data: `{name if _is_hub_id(name) else Path(name).name}`")
-    if "reward" in facts["curves"]:
-        lines.append(f"- Optimizer steps: {facts['curves']['reward'].steps[-1]} ({facts['status']})")
+    if facts["steps"]:
+        lines.append(f"- Optimizer steps: {facts['steps']} ({facts['status']})")
     for stage in facts["stages"] or [settings | {"name": "Rewards"}]:
         names = stage.get("reward_funcs") or []
         weights = stage.get("reward_weights") or [1.0] * len(names)
@@ -73,3 +85,40 @@ def _training(facts: dict[str, Any]) -> list[str]:
         lines += ["", f"Ask it as it was trained, with this prompt{shots}:", ""]
         lines.append(textwrap.indent(text.strip("\n"), "    "))
     return [*lines, ""]
+
+
+def _quick_start(run: Path, facts: dict[str, Any], stock: str) -> str:
+    """TRL's block of code, `stock`, with the run's prompt, and greedily, as it was evaluated."""
+    record, settings = facts["record"], facts["settings"]
+    prompt = PromptFormat(**record["prompt"]).prompt("{question}", record.get("shots") or ())
+    *earlier, last = [{"content": prompt}] if isinstance(prompt, str) else prompt
+    head, _, tail = last["content"].rpartition("{question}")
+    asked = " + ".join([*([_code(head)] if head else []), "question", *([_code(tail)] if tail else [])])
+    if earlier or not isinstance(prompt, str):
+        lines = [*map(_code, earlier), f'{{"role": "user", "content": {asked}}}']
+        asked = "\n".join(["[", *(textwrap.indent(f"{line},", "    ") for line in lines), "]"])
+    options = [f"max_new_tokens={settings.get('max_completion_length') or 256}", "do_sample=False"]
+    options.append("return_full_text=False")
+    if kwargs := settings.get("chat_template_kwargs"):
+        options.append(f"tokenizer_encode_kwargs={kwargs!r}")
+    replaced = {
+        "question = ": f"question = {_example(run, settings)!r}\nprompt = {asked}",
+        "output = ": f"output = generator(prompt, {', '.join(options)})[0]",
+    }
+    return "\n".join(
+        next((new for start, new in replaced.items() if line.startswith(start)), line) for line in stock.split("\n")
+    )
+
+
+def _code(value: Any) -> str:
+    """Python's source of it, long texts over several lines."""
+    text = pprint.pformat(value, width=100, sort_dicts=False)
+    return f"({text})" if "\n" in text and not isinstance(value, dict) and not text.startswith("(") else text
+
+
+def _example(run: Path, settings: dict[str, Any]) -> str:
+    """A held-out question; only of data that anybody can read, since the card is published."""
+    if not all(map(_is_hub_id, as_list(settings.get("dataset_name")))) or settings.get("eval_dataset_name"):
+        return "your question"
+    records = [record for when in report.HEADINGS for record in report.read_lines(run / f"completions_{when}.jsonl")]
+    return next((row["question"] for row in records if len(row["question"]) <= LONGEST), "your question")

@@ -381,7 +381,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         super().create_model_card(*args, **kwargs)
         output = Path(self.args.output_dir or "")
         if self.is_world_process_zero() and (output / "run.json").exists():
-            model_card.complete(output)
+            model_card.complete(output, self.state.global_step)
 
 
 class _InEpochs(RepeatSampler):
