@@ -4,12 +4,13 @@ TRL, transformers and PEFT refuse other values themselves, at once and in a read
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.core.errors import UserError
-from grpo.core.settings import Geometry
+from grpo.core.settings import Geometry, as_list
 from grpo.core.text import counted
 from rewards import check_pattern
 
@@ -19,14 +20,38 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         lambda number: number >= 1,
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
         "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples eval_num_samples "
-        "eval_every pack_tokens",
+        "eval_every pack_tokens lora_r ref_model_sync_steps num_generations_eval eval_accumulation_steps ddp_timeout "
+        "vllm_tensor_parallel_size vllm_max_model_length",
     ),
     ("at least 2", lambda number: number >= 2, "num_generations"),
-    ("at least 0", lambda number: number >= 0, "num_shots eval_samples seed top_k dataloader_num_workers"),
-    ("above 0", lambda number: 0 < number < math.inf, "temperature num_train_epochs"),
-    ("from 0 to 1", lambda number: 0 <= number <= 1, "learning_rate max_faulty_rewards min_p"),
-    ("above 0 and at most 1", lambda number: 0 < number <= 1, "top_p"),
-    ("at least 0 and below 1", lambda number: 0 <= number < 1, "adam_beta1 adam_beta2"),
+    (
+        "at least 0",
+        lambda number: number >= 0,
+        "num_shots eval_samples seed data_seed top_k dataloader_num_workers epsilon epsilon_high max_grad_norm "
+        "warmup_steps eval_delay save_total_limit off_policy_mask_threshold",
+    ),
+    (
+        "at least 0",
+        lambda number: 0 <= number < math.inf,
+        "beta weight_decay adam_epsilon neftune_noise_alpha router_aux_loss_coef",
+    ),
+    (
+        "above 0",
+        lambda number: 0 < number < math.inf,
+        "temperature num_train_epochs delta repetition_penalty lora_alpha logging_steps save_steps eval_steps "
+        "sapo_temperature_pos sapo_temperature_neg vllm_importance_sampling_clip_max vllm_server_timeout",
+    ),
+    (
+        "from 0 to 1",
+        lambda number: 0 <= number <= 1,
+        "learning_rate max_faulty_rewards min_p top_entropy_quantile ref_model_mixup_alpha",
+    ),
+    ("above 0 and at most 1", lambda number: 0 < number <= 1, "top_p vllm_gpu_memory_utilization"),
+    (
+        "at least 0 and below 1",
+        lambda number: 0 <= number < 1,
+        "adam_beta1 adam_beta2 lora_dropout label_smoothing_factor",
+    ),
     ("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1, "max_steps"),
 )
 # Where TRL takes any text and complains in the first step
@@ -52,6 +77,8 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
     for key, choices in CHOICES.items():
         if settings[key] not in choices:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
+    _check_mappings(settings)
+    _check_data(settings)
     try:
         check_pattern(settings["answer_pattern"])
     except ValueError as error:
@@ -68,6 +95,36 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")
 
 
+def _check_mappings(settings: Mapping[str, Any]) -> None:
+    for key, value in settings.items():
+        file_or_text = key in (
+            "accelerator_config",
+            "deepspeed",
+            "fsdp_config",
+            "transformers_continuous_batching_config",
+        )
+        if value is None or isinstance(value, Mapping) or not (file_or_text or key.endswith("_kwargs")):
+            continue
+        if file_or_text and isinstance(value, str) and (value.strip().startswith("{") or os.path.isfile(value)):
+            continue
+        raise UserError(f"{key}: {value!r} is not a mapping; write {{name: value}}, as a flag in JSON")
+
+
+def _check_data(settings: Mapping[str, Any]) -> None:
+    for key in ("dataset_name", "eval_dataset_name"):
+        names = as_list(settings[key])
+        needed = key == "dataset_name" and not (settings["eval_only"] and settings["eval_dataset_name"])
+        if (needed and not names) or not all(name.strip() for name in names):
+            raise UserError(f"{key}: it is empty; use a file, a directory or a Hub id")
+        found: dict[str, str] = {}
+        for name in names:
+            path = os.path.expanduser(name)
+            place = os.path.realpath(path) if os.path.exists(path) else name
+            if place in found:
+                raise UserError(f"{key}: {name!r} is the same data as {found[place]!r}; name it once")
+            found[place] = name
+
+
 def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
     for key in {"eval_only", "eval_every"} & typed:
         if settings["eval_samples"] == 0 and settings[key]:
@@ -75,6 +132,11 @@ def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
     for key in ("use_transformers_continuous_batching", "use_transformers_paged"):
         if settings[key]:
             raise UserError(f"{key}: it turns float32 weights into 16-bit ones for good; drop it")
+    if settings["enable_jit_checkpoint"]:
+        raise UserError(
+            "enable_jit_checkpoint: it saves in the middle of a rollout, from where no run can resume, and replaces "
+            "this program's own answer to SIGTERM, a checkpoint at the rollout's end; drop it"
+        )
 
 
 def _check_adaptive(settings: Mapping[str, Any]) -> None:
