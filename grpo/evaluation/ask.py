@@ -1,61 +1,111 @@
-"""`python -m grpo ask [RUN] "QUESTION"`: a saved run answers, with the prompt that it was trained on."""
+"""`python -m grpo ask [RUN] "QUESTION"`: a saved model answers, with the prompt that it was trained on.
 
-import json
+A model that nothing records a prompt of, such as one of the Hub, is asked with the script's.
+"""
+
+import ast
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable
-from grpo.data.prompts import PromptFormat, tokenize
+from grpo.data import prompts
+from grpo.data.prompts import PromptFormat
 from grpo.policy import sampling
 from grpo.policy.loading import loads
-from grpo.runs import checkpoints, directory
-from rewards import extract_answer
+from grpo.policy.merge import load_base
+from grpo.runs import checkpoints, directory, handover
+from rewards import XML_COT_FORMAT, extract_answer
+
+SCRIPT = Path(__file__).resolve().parents[2] / "train_grpo.py"
+# Of a model without a record
+SETTINGS: dict[str, Any] = dict(dtype="bfloat16", bf16=True, max_completion_length=512, chat_template_kwargs=None)
 
 
-def answer(run: Path, question: str) -> str:
-    """The greedy completion of a question, and the answer read out of it.
+def script_prompt() -> PromptFormat:
+    """The script's own format, with its SYSTEM_PROMPT as it is written there: the package does not import the script.
+
+    Raises:
+        UserError: the script has no such text.
+    """
+    assigned = [node for node in ast.parse(SCRIPT.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
+    texts = [node.value for node in assigned if ast.unparse(node.targets[0]) == "SYSTEM_PROMPT"]
+    if not texts or not isinstance(texts[0], ast.Constant):
+        raise UserError(f"ask: {SCRIPT.name} has no text SYSTEM_PROMPT, the prompt of a model without a record")
+    system = str(texts[0].value)
+    return PromptFormat(system, "{question}", XML_COT_FORMAT, opening=system)
+
+
+def answer(model_dir: Path, question: str) -> str:
+    """The greedy completion of a question, and the answer read out of it, below a line with the model's name.
 
     Args:
-        run: the directory of a run, or a checkpoint or merged model in it.
+        model_dir: a run, a checkpoint, a merged model or any other directory with a model, or a copy of one.
     """
-    place = run if (run / "run.json").is_file() else run.parent
-    try:
-        record = json.loads((place / "run.json").read_text(encoding="utf-8"))
-        prompt_format, settings = PromptFormat(**record["prompt"]), record["settings"]
-        prompt = prompt_format.prompt(question, record["shots"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"ask: {str(run)!r} is not a run ({type(error).__name__} in its run.json)") from None
-    if not any((run / name).is_file() for name in ("config.json", "adapter_config.json")):
-        newest, _ = checkpoints.newest(run)
-        instead = f"; ask its newest checkpoint, {newest}" if newest else ""
-        raise UserError(f"ask: {str(run)!r} holds no model ({record.get('status')}){instead}")
+    record = handover.read(model_dir)
+    if not any((model_dir / name).is_file() for name in ("config.json", "adapter_config.json")):
+        raise UserError(f"ask: {_without_model(model_dir)}")
     logging.disable_progress_bar()  # of weights that are loaded
     gpu = torch.cuda.is_available()
+    settings = record["settings"] if record else SETTINGS
     dtype = settings["dtype"] if gpu else "float32"
-    with loads(str(run), "ask"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(run, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(run, dtype=dtype, trust_remote_code=False)
-    model = model.to("cuda" if gpu else "cpu")
+    with loads(str(model_dir), "ask"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False)
+    prompt_format = PromptFormat(**record["prompt"]) if record else _rendered_by(tokenizer)
+    shots = record["shots"] if record else []
+    if (model_dir / "adapter_config.json").is_file():
+        base = load_base(model_dir, "ask", dtype)
+        with loads(str(model_dir), "ask"):
+            model: Any = PeftModel.from_pretrained(base, model_dir)
+    else:
+        with loads(str(model_dir), "ask"):
+            model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
+    model = model.to("cuda" if gpu else "cpu").eval()
     limit = settings["max_completion_length"]
-    prompts = tokenize([prompt], tokenizer, settings["chat_template_kwargs"] or {})
+    asked = prompts.tokenize([prompt_format.prompt(question, shots)], tokenizer, settings["chat_template_kwargs"])
     with torch.autocast(model.device.type, torch.bfloat16, enabled=gpu and settings["bf16"]):
-        ((ids, cut),) = sampling.answer(model, tokenizer, prompts, limit, batch_size=1)
+        ((ids, cut),) = sampling.answer(model, tokenizer, asked, limit, batch_size=1)
     text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
     read = extract_answer(text, prompt_format.pattern)
     read = "nothing marks it" if read == text.strip() else read or "empty"
     end = f" (cut off at {limit} tokens)" if cut else ""
-    return printable(f"{text.rstrip()}\n\nAnswer: {read}{end}")
+    with_prompt = "" if record else f" to the prompt of {SCRIPT.name}, since no record has its own"
+    return printable(f"{model_dir} answers{with_prompt}:\n\n{text.rstrip()}\n\nAnswer: {read}{end}")
+
+
+def _without_model(place: Path) -> str:
+    """The reason why a path holds no model, and what to ask instead."""
+    if not place.is_dir():
+        return f"there is no directory {str(place)!r}; name one of a run or a model"
+    newest, _ = checkpoints.newest(place)
+    instead = f"; ask its newest checkpoint, {newest}" if newest else ""
+    status = directory.read_record(place, "status")
+    return f"{str(place)!r} holds no model ({status or 'no config.json'}){instead}"
+
+
+def _rendered_by(tokenizer: Any) -> PromptFormat:
+    """The script's format as this tokenizer renders it."""
+    own = dataclasses.replace(script_prompt(), chat=tokenizer.chat_template is not None)
+    text = prompts.rendered(own.prompt("2 + 2?"), tokenizer)
+    return dataclasses.replace(own, prefill=prompts.prefilled(text, own.completion))
 
 
 def main(argv: list[str]) -> int:
     """`python -m grpo ask`; its exit status."""
-    parser = ArgumentParser(prog="python -m grpo ask", description="Ask a saved run; print its greedy answer.")
-    parser.add_argument("run", metavar="RUN", nargs="?", type=Path, help="default: the newest finished one")
+    parser = ArgumentParser(prog="python -m grpo ask", description="Ask a saved model; print its greedy answer.")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        type=Path,
+        help="a run, or another directory with a model; default: the newest finished run",
+    )
     parser.add_argument("question", metavar="QUESTION")
     given = parser.parse_args(argv)
     if not given.question or (given.run is None and Path(given.question).is_dir()):
@@ -63,5 +113,5 @@ def main(argv: list[str]) -> int:
     run = given.run or directory.newest(finished=True)
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")
-    print(f"{run} answers:\n\n{answer(run, given.question)}")
+    print(answer(run, given.question))
     return 0

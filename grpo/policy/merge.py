@@ -1,21 +1,49 @@
 """`python -m grpo merge RUN`: add an adapter to its model's weights, so that any program can load the result."""
 
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard
 from peft import PeftConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.policy.loading import loads
+from grpo.runs import handover
+
+ROOT = Path(__file__).resolve().parents[2]  # whose models are found wherever the command runs
+
+
+def load_base(adapter: Path, where: str, dtype: str) -> Any:
+    """The model that an adapter was trained on, unquantized.
+
+    Args:
+        where: what errors call the caller.
+        dtype: the weights' number format; "auto": the model's own.
+    """
+    with loads(str(adapter), where):
+        config = PeftConfig.from_pretrained(str(adapter))
+    base = str(config.base_model_name_or_path)
+    if not os.path.exists(base) and (ROOT / base).is_dir():
+        base = str(ROOT / base)
+    if os.path.isdir(base):  # of a download the bar is worth its line
+        logging.disable_progress_bar()
+    with loads(base, f"{where}: the model under {str(adapter)!r},"):
+        return AutoModelForCausalLM.from_pretrained(
+            base, dtype=dtype, revision=config.revision, trust_remote_code=False
+        )
 
 
 def merge(adapter: Path, output: Path) -> None:
-    """Write a model with its adapter added to the weights, and the tokenizer, in the base model's number format.
+    """Write a model with its adapter added to the weights, in the base model's number format.
 
-    The base model is loaded unquantized, so that an adapter trained on 4-bit weights merges, too. The sum is computed
-    in float32 and rounded once.
+    The tokenizer, the part of the run's record that `ask` reads and the run's card go with it. The base model is
+    loaded unquantized, so that an adapter trained on 4-bit weights merges, too. The sum is computed in float32 and
+    rounded once.
 
     Raises:
         UserError: there is no adapter, its files cannot be used, or `output` exists.
@@ -24,18 +52,35 @@ def merge(adapter: Path, output: Path) -> None:
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")
     if output.exists():
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
+    record = handover.read(adapter)
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
+    base = load_base(adapter, "merge", "auto")
+    number = base.dtype
     with loads(str(adapter), "merge"):
-        config = PeftConfig.from_pretrained(str(adapter))
-        source: dict[str, Any] = dict(revision=config.revision, trust_remote_code=False)
-        base = AutoModelForCausalLM.from_pretrained(config.base_model_name_or_path, dtype="auto", **source)
-        number = base.dtype
         model = PeftModel.from_pretrained(base.float(), adapter).merge_and_unload()
         tokenizer = AutoTokenizer.from_pretrained(adapter, trust_remote_code=False)
+    logging.disable_progress_bar()  # of shards that are written
     model.to(number).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
+    if record:
+        handover.write(record, partial)
+    if (adapter / "run.json").is_file() and (adapter / "README.md").is_file():  # a checkpoint's card is PEFT's form
+        _write_card(adapter, partial)
     partial.rename(output)
+
+
+def _write_card(run: Path, merged: Path) -> None:
+    """Write the run's card for the merged model: another name, no adapter."""
+    card, name = ModelCard.load(run / "README.md"), f"{run.resolve().name}-merged"
+    card.data.model_name, card.data.library_name = name, "transformers"
+    tags = card.data.tags or []
+    card.data.tags = [tag for tag in tags if tag not in ("lora", "peft") and "adapter" not in tag] or None
+    text = re.sub(r"^# Model Card for .*", f"# Model Card for {name}", card.text, flags=re.MULTILINE)
+    text = re.sub(r'(pipeline\("text-generation", model=)"[^"]*"', rf'\1"your-name/{name}"', text)
+    trained = "It has been trained using [TRL](https://github.com/huggingface/trl)"
+    card.text = text.replace(f"{trained}.", f"{trained} as a LoRA adapter, which is merged into the weights.")
+    card.save(merged / "README.md")
 
 
 def main(argv: list[str]) -> int:

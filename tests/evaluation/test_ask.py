@@ -1,4 +1,4 @@
-"""A saved run, its checkpoints and its adapter answer a question with the prompt that they were trained on."""
+"""A saved model answers a question with the prompt that it was trained on, wherever it is copied to."""
 
 import dataclasses
 import json
@@ -11,6 +11,7 @@ from helpers_runs import DEMO
 
 import train_grpo
 from grpo.__main__ import main
+from grpo.evaluation import ask
 
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 
@@ -61,6 +62,46 @@ def test_checkpoints_and_adapters_of_a_run_are_asked(learned, learned_adapter, c
     assert capfd.readouterr().out.count("Answer: ") == 2
 
 
+def test_a_copy_is_asked_with_the_prompt_it_was_trained_on(learned, learned_adapter, capfd):
+    """Far from the run: a run, a checkpoint whose seal has the prompt, a merged model."""
+    run, adapter = learned.copy("first"), learned_adapter.copy("second")
+    records = []
+    for place in (run / "run.json", adapter / "run.json"):
+        record = json.loads(place.read_text())
+        record["prompt"] |= {"pattern": "6 {answer}", "prefill": "6 of one"}
+        place.write_text(json.dumps(record))
+        records.append(record)
+    seal = run / "checkpoint-1" / "complete.json"
+    seal.write_text(json.dumps(json.loads(seal.read_text()) | {key: records[0][key] for key in ("prompt", "shots")}))
+    assert main(["merge", "second", "--output", "away/merged"]) == 0
+    for place in (run, run / "checkpoint-1", adapter):
+        shutil.copytree(place, Path("away", place.name))
+    shutil.rmtree(run)
+    shutil.rmtree(adapter)
+    capfd.readouterr()
+    for name in ("first", "checkpoint-1", "second", "merged"):
+        assert main(["ask", f"away/{name}", QUESTION]) == 0
+        shown = capfd.readouterr().out
+        assert shown.startswith(f"away/{name} answers:\n\n6 of one") and "Answer: of one" in shown
+
+
+def test_what_is_inside_a_run_has_its_prompt(learned, capfd):
+    run = learned.copy()
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"prompt": record["prompt"] | {"prefill": "6 of one"}}))
+    shutil.copytree(DEMO / "model", run / "ended-at-step-1")
+    for name in ("ended-at-step-1", "checkpoint-2"):
+        assert main(["ask", str(run / name), QUESTION]) == 0
+        assert capfd.readouterr().out.startswith(f"run/{name} answers:\n\n6 of one")
+
+
+def test_a_model_without_a_record_is_asked_with_the_scripts_prompt(capfd):
+    assert ask.script_prompt() == train_grpo.PROMPT_FORMATS["xml"]
+    assert main(["ask", str(DEMO / "model"), QUESTION]) == 0
+    first, *_, last = capfd.readouterr().out.splitlines()
+    assert "the prompt of train_grpo.py" in first and last == "Answer: 19"
+
+
 def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
     run = learned.copy("unfinished")
     (run / "config.json").unlink()
@@ -68,10 +109,28 @@ def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
     assert f"{run}/checkpoint-2" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "named"), [(["nowhere", "2 + 2?"], "'nowhere'"), (["2 + 2?"], "outputs/"), ([""], "question")]
-)
+MISTAKES = [
+    (["nowhere", "2 + 2?"], "'nowhere'"),
+    (["2 + 2?"], "outputs/"),
+    ([""], "question"),
+    (["notes", "2 + 2?"], "'notes' holds no model"),
+    (["broken", "2 + 2?"], "'broken' is not a run (JSONDecodeError in broken/run.json)"),
+    (["foreign", "2 + 2?"], "'foreign' is not a run (KeyError in foreign/run.json)"),
+    (["weightless", "2 + 2?"], "'weightless' does not load"),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), MISTAKES)
 def test_a_mistake_is_one_line_and_status_2(words, named, capfd):
+    for name, files in {
+        "notes": {"notes.txt": ""},
+        "broken": {"run.json": "{", "config.json": "{}"},
+        "foreign": {"run.json": "{}", "config.json": "{}"},
+        "weightless": {"config.json": "{}"},
+    }.items():
+        Path(name).mkdir()
+        for file, text in files.items():
+            Path(name, file).write_text(text)
     assert main(["ask", *words]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ") and named in line

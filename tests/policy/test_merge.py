@@ -1,16 +1,21 @@
 """grpo/policy/merge.py: a merged adapter answers as the adapter does, and nothing half-written looks like a model."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from helpers_runs import DEMO
+from helpers_runs import DEMO, ROOT
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast, pipeline
+from transformers.utils import logging
 
 import train_grpo
 from grpo.__main__ import main
 from grpo.policy.merge import merge
+from grpo.runs import directory
 
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 
@@ -37,6 +42,45 @@ def test_a_merged_adapter_answers_as_the_adapter_does(adapter_run, capfd):
     changed = {name for name in start if not torch.equal(weights[name], start[name])}
     assert len(changed) == 4 * 7 and all("_proj" in name for name in changed)
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}  # the base model's
+
+
+def test_a_merged_model_has_its_prompt_and_its_card(adapter_run, capfd):
+    logging.enable_progress_bar()
+    assert main(["merge", "run"]) == 0
+    assert capfd.readouterr() == ("Saved in run/merged\n", "")  # no progress bars
+    record, merged = (json.loads(path.joinpath("run.json").read_text()) for path in (adapter_run, Path("run/merged")))
+    assert (merged["prompt"], merged["shots"]) == (record["prompt"], record["shots"])
+    assert merged.keys() == {"status", "prompt", "shots", "settings"} and len(merged["settings"]) == 4
+    card = ModelCard.load(adapter_run / "merged" / "README.md")
+    assert card.data.library_name == "transformers" and not {"lora", "peft"} & set(card.data.tags)
+    assert "# Model Card for run-merged" in card.text and "adapter, which is merged into the weights" in card.text
+    assert 'model="your-name/run-merged"' in card.text and "## Results" in card.text
+    assert not any(word in card.content for word in (str(Path.cwd()), str(ROOT), "PeftModel"))
+    assert directory.newest(finished=True) is None  # it is not a run
+
+
+def test_a_checkpoint_is_merged_without_the_runs_results(adapter_run):
+    assert main(["merge", "run/checkpoint-2", "--output", "elsewhere"]) == 0
+    assert not Path("elsewhere/README.md").exists() and Path("elsewhere/run.json").exists()
+
+
+def test_a_moved_run_serves_every_tool(adapter_run, tmp_path, monkeypatch, capfd):
+    """Another directory, another working directory, and a base model that was named from the repository's."""
+    adapter = json.loads((adapter_run / "adapter_config.json").read_text())
+    assert Path(adapter["base_model_name_or_path"]) == DEMO / "model"
+    relative = adapter | {"base_model_name_or_path": str((DEMO / "model").relative_to(ROOT))}
+    (adapter_run / "adapter_config.json").write_text(json.dumps(relative))
+    moved = tmp_path / "far" / "moved"
+    shutil.copytree(adapter_run, moved.with_name("second"))
+    shutil.move(adapter_run, moved)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for words in (
+        ["ask", str(moved), QUESTION], ["report", str(moved)], ["xray", str(moved)], ["merge", str(moved)],
+        ["compare", str(moved), "../far/second"], ["ask", str(moved / "merged"), QUESTION],
+    ):  # fmt: skip
+        assert main(words) == 0, capfd.readouterr().err
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_nothing_is_written_over(adapter_run, capfd):
