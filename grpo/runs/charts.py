@@ -21,9 +21,9 @@ from rewards import short_name
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
 # What TRL, transformers and this program log; any other number is a reward's own (TRL's log_metric)
 OURS = re.compile(
-    r"step|epoch|stage|loss|grad_norm|learning_rate|entropy|kl|reward|reward_std|num_tokens|tokens_per_second|seconds"
-    r"|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio|vespo/.*|eval_.*|total_flos|train_.*"
-    r"|(completions|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
+    r"step|epoch|stage|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
+    r"|num_input_tokens_seen|tokens_per_second|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
+    r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time|(completions|vespo|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
     re.DOTALL,
 )
 # Mid-tones, which read on a light background and on a dark one
@@ -124,7 +124,7 @@ def _with_times(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     lines, last, tokens = [dict(line) for line in metrics], 0, 0.0
     rollouts: list[tuple[float, int, list[dict[str, Any]]]] = []  # tokens, the first step, the lines of what it serves
     for line in lines:
-        if not line.get("step_time"):
+        if not line.get("step_time") or line["step"] <= last:
             continue
         line["seconds"] = (line["step"] - last) * line["step_time"]
         if line.get("num_tokens"):

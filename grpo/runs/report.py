@@ -76,27 +76,32 @@ def by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def read_facts(run: Path) -> dict[str, Any]:
     """The contents of the run's files; UserError where one is broken, or all are missing."""
-    record, metrics = _read_object(run / "run.json"), read_metrics(run)
-    curves = charts.read_curves(metrics)
-    trained = [line["step"] for line in metrics if "loss" in line]
-    steps = record.get("step", trained[-1] if trained else 0)
+    record, lines = _read_object(run / "run.json"), read_lines(run / "metrics.jsonl")
+    curves = charts.read_curves(by_step(lines))
+    trained = [line["step"] for line in lines if "loss" in line or "train_runtime" in line]
+    steps = record["step"] if record.get("step") is not None else max(trained, default=0)
+    status = _status(run, record)
     evaluations = {when: _read_object(run / f"eval_{when}.json") for when in HEADINGS}
-    if evaluations["after"].get("step", steps) != steps:  # of an earlier end
+    comparison = _read_object(run / "comparison.json")
+    # those of an earlier end are not this one's; an older version's have no step
+    now = None if record and status not in ("finished", "evaluated") else steps
+    if evaluations["after"].get("step", now) != steps:
         evaluations["after"] = {}
+    if not evaluations["after"] or comparison.get("step", now) != steps:
+        comparison = {}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     if not (record or curves or evaluations):
         raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
     settings = record.get("settings") or {}
-    comparison = _read_object(run / "comparison.json") if "after" in evaluations else {}
     return {
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
         "settings": settings,
         "data_name": ", ".join(as_list(settings.get("dataset_name"))),
-        "status": _status(run, record),
+        "status": status,
         "resume": recorded_resume_command(run) if any(run.glob("checkpoint-*")) else None,
         "steps": steps,
-        "earlier": sorted((path.name for path in run.glob("ended-at-step-*")), key=lambda name: int(name[14:])),
+        "earlier": sorted((path.name for path in run.glob("ended-at-step-*")), key=lambda name: (len(name), name)),
         "curves": curves,
         "limits": _limits(record, settings, curves),
         "stages": record.get("stages") or [],
@@ -145,8 +150,10 @@ def results_of(evaluations: dict[str, dict[str, Any]], comparison: dict[str, Any
         cells = [_cell(summary, key, unit, places) for summary in evaluations.values()]
         if len(evaluations) == 2:
             unpaired = {"difference": known[1] - known[0]} if len(known) == 2 else {}
-            paired = rewards.get(key[7:]) or comparison.get(key.removeprefix("accuracy_")) or unpaired
-            cells.append(_cell(paired, "difference", unit, f"+z{places}"))
+            paired = (
+                rewards.get(key[7:]) if key.startswith("reward_") else comparison.get(key.removeprefix("accuracy_"))
+            )
+            cells.append(_cell(paired or unpaired, "difference", unit, f"+z{places}"))
         if known:
             results[key] = (name, cells)
     return results

@@ -8,6 +8,7 @@ from typing import Any
 
 from datasets import Dataset
 from rich.console import Console
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 from tqdm import tqdm
@@ -75,11 +76,11 @@ class Progress(TrainerCallback):
             return
         if "reward" in logs:
             self._print({"step": str(state.global_step), **self._cells(logs), "left": self._left(state) or "-"})
-            if extra := [f"{key} {_number(value)}" for key, value in logs.items() if is_a_rewards_own(key)]:
-                show(Text(f"       {'  '.join(map(printable, extra))}"))
+            self._print_own(logs)
         elif "eval_reward" in logs:  # of the held-out questions, where eval_strategy asks for it
             own = {key.removeprefix("eval_"): value for key, value in logs.items()}
             self._print({"step": "eval", **self._cells(own), "left": ""})
+            self._print_own(own)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.bar.close()
@@ -109,6 +110,12 @@ class Progress(TrainerCallback):
             show(Text("\n" + "  ".join(name.rjust(width) for name, width in self._columns.items()), style="bold"))
         self._rows += 1
         show(Text("  ".join(cells.get(name, "-").rjust(width) for name, width in self._columns.items())))
+
+    def _print_own(self, logs: dict[str, float]) -> None:
+        """What rewards log themselves (TRL's `log_metric`), below the line that it belongs to."""
+        own = [f"{printable(key)[:40]} {_number(value)}" for key, value in logs.items() if is_a_rewards_own(key)]
+        if own:
+            show(Padding(Text("  ".join(own)), (0, 0, 0, 7), expand=False))
 
     def _left(self, state: TrainerState) -> str:
         """The time that the other steps take: `0:42`, `12:05`, `3h05`; empty while nothing is known."""

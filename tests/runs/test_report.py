@@ -10,10 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers_report import PARTS, Page, write_run
+from trl.trainer import grpo_trainer
 
 from grpo.__main__ import main as tool
 from grpo.core.errors import UserError
+from grpo.rewarding import guard, weighting
 from grpo.runs import charts, directory, report
+from grpo.training import callbacks, trainer
 
 
 @pytest.fixture
@@ -81,7 +84,16 @@ def test_times_are_of_all_steps_since_the_log_before():
     lines = [{"step": step, "loss": 0.0, "step_time": 2.0, "num_tokens": 10 * step} for step in (5, 10, 12)]
     curves = charts.read_curves(lines)
     assert curves["seconds"].values == [10.0, 10.0, 4.0]
-    assert curves["tokens_per_second"].values[:2] == [5.0, 5.0]
+    assert curves["tokens_per_second"].values == [5.0, 5.0]  # the last has fewer steps
+
+
+def test_a_steps_mean_time_is_over_the_steps_that_were_timed(run, undrawn):
+    """Not those after the last log."""
+    (run / "metrics.jsonl").write_text("")
+    add_metrics(run, *off_policy(), {"step": 30, "train_runtime": 9.0})
+    change_record(run, step=30)
+    text = Page(report.write(run)).text
+    assert "Time in optimizer steps 18 s An optimizer step, mean 1.5 s" in text and "Optimizer steps 30" in text
 
 
 def change(run, name, **changed):
@@ -103,14 +115,60 @@ def test_a_result_of_another_step_is_not_the_runs(run, undrawn):
     assert list(report.read_facts(run)["evaluations"]) == ["before"]
 
 
+@pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM", "ended early at step 24 of 40"])
+def test_only_a_finished_run_has_results_without_a_step(run, status):
+    """As an earlier version wrote them."""
+    assert "after" in report.read_facts(run)["evaluations"] and report.read_facts(run)["comparison"]
+    change_record(run, status=status)
+    facts = report.read_facts(run)
+    assert list(facts["evaluations"]) == ["before"] and not facts["comparison"]
+
+
+def test_a_comparison_of_another_step_than_the_evaluation_is_left_out(run):
+    change(run, "eval_after.json", step=24)
+    change(run, "comparison.json", step=12)
+    facts = report.read_facts(run)
+    assert "after" in facts["evaluations"] and not facts["comparison"]
+
+
+def test_steps_are_those_of_the_record_or_of_the_logs(run):
+    add_metrics(run, {"step": 26, "eval/n": 8}, {"step": 25, "loss": 0.5})
+    assert report.read_facts(run)["steps"] == 25
+    add_metrics(run, {"step": 29, "train_runtime": 9.0})  # logging_steps has left out the last
+    assert report.read_facts(run)["steps"] == 29
+    change_record(run, step=31)
+    assert report.read_facts(run)["steps"] == 31
+
+
+@pytest.mark.parametrize(("status", "shown"), [("finished", "24 of 24"), ("interrupted by Ctrl-C", "24")])
+def test_a_run_of_epochs_says_its_steps_as_others_do(run, status, shown, undrawn):
+    change_record(run, status=status, settings={"max_steps": -1})
+    assert f"{status} {shown} optimizer steps" in Page(report.write(run)).text
+
+
 def test_what_a_reward_logs_has_a_curve_and_nothing_is_left_out(run, no_picture):
     add_metrics(run, *({"step": step, "loss": 0.1, "share_of_dates": step / 24, "clip_ratio/low_mean": 0.0}
                        for step in (2, 24)))  # fmt: skip
     page = Page(report.write(run))
-    assert "Logged by the rewards share_of_dates 0.0833 → 1" in page.text
+    assert "Logged by your rewards share_of_dates 0.0833 → 1" in page.text
     assert "Everything else that was logged" in page.text and "clip_ratio/low_mean" in page.text
     titles = [attrs["alt"] for name, attrs in page.elements if name == "img"]
     assert len(titles) == len({title.partition(":")[0] for title in titles})  # none twice
+
+
+def test_no_number_of_trl_passes_for_a_rewards_own():
+    """Those of its step, of transformers' trainer, and of this program, in training and in an evaluation."""
+    places = [Path(module.__file__) for module in (grpo_trainer, trainer, weighting, guard, callbacks)]
+    keys = {
+        re.sub(r"{.*?}", "x", key)
+        for place in places
+        for key in re.findall(r"""[mM]etrics(?:\[[^]]*\])?(?:\[|\.setdefault\()f?["']([^"']+)""", place.read_text())
+    }
+    keys -= {"train"}  # the key of those in training
+    assert {"kl", "num_tokens", "step_time", "rewards/x/mean", "policy_loss", "skipped_steps", "groups/x"} <= keys
+    logs = ("loss", "grad_norm", "learning_rate", "epoch", "runtime", "samples_per_second", "steps_per_second")
+    keys |= {*logs, "seconds", "tokens_per_second", "eval/accuracy_lenient", "time/evaluation", "train_loss"}
+    assert not [key for key in keys for prefix in ("", "eval_") if charts.is_a_rewards_own(prefix + key)]
 
 
 def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):

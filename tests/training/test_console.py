@@ -44,11 +44,18 @@ def test_columns_stay_within_the_console_and_aligned(width, shown, monkeypatch, 
     }.items()  # fmt: skip
 
 
-def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys):
+def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     shows = Progress([], {}, Judge())
-    shows.on_log(None, state(100, 7), None, {**LOGS, "share_of_dates": 0.25})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].split() == ["share_of_dates", "0.25"] and lines[-2].split()[0] == "7"
+    shows.on_log(None, state(100, 7), None, {**LOGS, "share_of_dates": 0.25, "unknown": None})
+    evaluated = {f"eval_{key}": value for key, value in {**LOGS, "share_of_dates": 0.75, "runtime": 1.5}.items()}
+    shows.on_log(None, state(100, 7), None, evaluated)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[-3] == ["share_of_dates", "0.25", "unknown", "-"] and lines[-4][0] == "7"
+    assert lines[-2][0] == "eval" and lines[-1] == ["share_of_dates", "0.75"]
+    many = {f"share_of_{index}{'x' * 60}": 0.25 for index in range(9)}
+    shows.on_log(None, state(100, 8), None, {**LOGS, **many})
+    assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
 
 
 def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
