@@ -305,8 +305,10 @@ def run(
     if is_first_process():
         print_checks(checks)
         if tried:
-            title = "[italic]Rewards, tried on the first training row[/italic]"  # a table's own wraps at its width
-            Console().print("", title, probe.matrix(tried, weights), "", sep="\n")
+            # a table's own title wraps at its width
+            title = "[italic]Rewards, tried on completions for the first training row[/italic]"
+            texts = probe.perturbed(data.reasoning[0], data.train[0]["answer"], data.prompt_format)
+            Console().print("", title, probe.matrix(tried, weights), "", probe.listing(texts), "", sep="\n")
         prompt = prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
         print_example(prompt, data.train[0]["answer"] or "none")
     stop_at_errors(checks)
@@ -353,7 +355,7 @@ def check(
     checks += about_lengths(config, data, solution_lengths(data, encode))
     if tried:
         checks += probe.about_tags(prompt, data, tried, weights)
-        checks += probe.about_rewards(tried, weights)
+        checks += probe.about_rewards(tried, weights, data.train.column_names)
         checks += probe.about_changed(changed)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)

@@ -26,6 +26,7 @@ from grpo.rewarding.registry import Rewards
 from rewards import PENALTIES, XML_COT_FORMAT, last_number, short_name, template_parts
 
 PATIENCE = 60.0  # seconds for an async reward
+ENDING = 60  # characters of a test completion's end
 EXTRA = "\nI hope that this helps!\n"
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
@@ -98,7 +99,7 @@ def perturbed(reasoning: str, answer: str | None, prompt_format: PromptFormat) -
     perfect = prompt_format.answered(reasoning, answer)
     return {
         "perfect": perfect,
-        "wrong number": prompt_format.answered(reasoning, wrong),
+        "wrong answer": prompt_format.answered(reasoning, wrong),
         "no tags": f"{reasoning}\nThe answer is {answer}.",
         "extra text": perfect + EXTRA,
         "empty": "",
@@ -162,14 +163,18 @@ def _told(fault: str) -> str:
     return ours if ours.startswith("it returned") else f"raises {fault}"
 
 
-def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
-    """The rewards that fail, agree or prefer what is wrong, and what all of them together tell apart."""
+def about_rewards(tried: Tried, weights: dict[str, float], columns: Sequence[str]) -> Iterator[Check]:
+    """The rewards that fail, agree or prefer what is wrong, and what all of them together tell apart.
+
+    Args:
+        columns: those of the training rows.
+    """
     for name, values in tried.items():
         title = f"reward {short_name(name)}"
         if name == "debug_reward_func" and works(values):
             continue  # constant by design
         if not works(values):
-            yield _about_failure(title, values)
+            yield _about_failure(name, values, columns)
         elif len(set(values.values())) == 1:
             if name == "judge_reward_func" and "perfect" not in values:
                 continue  # what a judge of the user's finds right is not known here
@@ -177,7 +182,7 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
         elif name not in FORM and prefers_wrong(earned := weighted_sum({name: values}, weights)):
-            finding = f"wrong number earns {_number(earned['wrong number'])}, perfect {_number(earned['perfect'])}"
+            finding = f"wrong answer earns {_number(earned['wrong answer'])}, perfect {_number(earned['perfect'])}"
             remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
             yield Check("warning", title, finding, remedy)
     total = weighted_sum(tried, weights)
@@ -187,10 +192,10 @@ def about_rewards(tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
         finding = ", ".join(f"{kind} earns {_number(value)}" for kind, value in total.items())
         remedy = ""
         if "perfect" in total:  # what is right is known
-            finding = f"perfect earns {_number(total['perfect'])}, wrong number {_number(total['wrong number'])}"
-            if total["perfect"] <= total["wrong number"]:
+            finding = f"perfect earns {_number(total['perfect'])}, wrong answer {_number(total['wrong answer'])}"
+            if total["perfect"] <= total["wrong answer"]:
                 remedy = (
-                    "a wrong number earns no less than the right one; add a correctness reward, or raise its weight"
+                    "a wrong answer earns no less than the right one; add a correctness reward, or raise its weight"
                 )
         if len(set(total.values())) == 1:
             remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
@@ -210,19 +215,24 @@ def works(values: Mapping[str, Value]) -> bool:
     return not any(isinstance(value, str) for value in values.values())
 
 
-def _about_failure(title: str, values: Mapping[str, Value]) -> Check:
+def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str]) -> Check:
     failed = {kind: value for kind, value in values.items() if isinstance(value, str)}
     fault = next(iter(failed.values()))
     on = "" if len(failed) == len(values) else f" on {' and '.join(map(repr, failed))}"
-    kwargs = "unexpected keyword argument" in fault  # TRL passes all columns, and more
-    return Check("error", title, fault + on, "add **kwargs to its parameters" if kwargs else "fix it")
+    remedy = "fix it"
+    if "unexpected keyword argument" in fault:  # TRL passes all columns, and more
+        remedy = "add **kwargs to its parameters"
+    elif re.match(rf"raises TypeError: (\S+\.)?({re.escape(name)}|__call__)\(\) missing ", fault):
+        passed = [column for column in columns if column != "prompt"]
+        remedy = f"it gets {', '.join(['prompts', 'completions', 'completion_ids', *passed])}: use these names"
+    return Check("error", f"reward {short_name(name)}", fault + on, remedy)
 
 
 def prefers_wrong(earned: Mapping[str, float]) -> bool:
-    """Whether the wrong number earns more than the perfect answer, by more than its length may do."""
+    """Whether the wrong answer earns more than the perfect answer, by more than its length may do."""
     if "perfect" not in earned:  # what is right is not known
         return False
-    return earned["wrong number"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
+    return earned["wrong answer"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
 
 
 def about_tags(prompt: str, data: Data, tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
@@ -257,8 +267,9 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
     finding = f"{shown} · {data.where_golds_are()} · "
     finding += "".join(f"{100 * len(some) / len(golds):.0f} % {kind}, " for kind, some in kinds.items() if some)
     finding += f"longest {counted(max(map(len, golds)), 'character')}"
-    exact = [gold for gold in texts if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))]
-    exact += mathematics if "correctness_reward_func" in reward_names else []
+    exact = [gold for gold in texts if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))] + mathematics
+    if not any(name in reward_names for name in EXACT):
+        exact = []
     remedy = ""
     marked = [gold for gold in golds if has_mark(gold)]
     if len(marked) > 0.05 * len(golds) and (mark := gold_mark(marked)):
@@ -266,7 +277,7 @@ def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Itera
         remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
     elif len(exact) > 0.1 * len(golds):
         remedy = r"only exactly this text earns correctness: keep the answer alone, mark it (####, \boxed{}, Answer:)"
-        remedy += ", or use judge_reward_func, which also takes 1/2 for 0.5"
+        remedy += ", or use judge_reward_func" + ", which also takes 1/2 for 0.5" * bool(mathematics)
     elif len(numbers) < 0.5 * len(golds) and "int_reward_func" in reward_names:
         remedy = "int_reward_func pays for digits, which are wrong here; drop it"
     elif len(units) > 0.1 * len(golds):
@@ -295,7 +306,7 @@ def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) 
         return
     right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
     remedy = ""
-    if row.get("answer") and (verdicts["wrong number"] or not verdicts["perfect"]):
+    if row.get("answer") and (verdicts["wrong answer"] or not verdicts["perfect"]):
         remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
     yield warn_if(remedy, "judge", f"{judge.name}; of the test completions right: {right}", remedy)
 
@@ -324,6 +335,19 @@ def matrix(tried: Tried, weights: dict[str, float]) -> Table:
         table.add_row(for_rich(short_name(name) + weight), *map(_number, values.values()))
     if total:
         table.add_row("weighted sum", *map(_number, total.values()), style="bold")
+    return table
+
+
+def listing(texts: Mapping[str, str]) -> Table:
+    """The test completions: the first in full, and of the others how they end, in which they differ from it."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    first, *others = texts
+    table.add_row(first, for_rich(texts[first].strip()))
+    for kind in others:
+        text = " ".join(texts[kind].split())
+        table.add_row(kind, for_rich(text if len(text) <= ENDING else f"…{text[1 - ENDING :]}") or "(no text)")
     return table
 
 

@@ -58,6 +58,8 @@ def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, 
     judge = Judge(prompt_format.pattern)
     if script.judge:
         own = config.reward_functions.get(script.judge)
+        if not own:
+            _check_quotes(script.judge, "judge", config.script_file)
         judge = Judge(prompt_format.pattern, own or files.function(script.judge, "judge"), script.judge)
     follow = {
         "template": prompt_format.completion,
@@ -74,7 +76,22 @@ def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, 
     args: Any = script.reward_args or {}
     if not isinstance(args, Mapping):
         raise UserError(f"reward_args: {args!r} is not a dictionary; write {{reward: {{parameter: value}}}}")
+    for name in script.reward_funcs:
+        if name not in {**REWARD_FUNCS, **config.reward_functions} and name not in TRLS:
+            _check_quotes(name, "reward_funcs", config.script_file)
     return choose(script.reward_funcs, args, follow, config.reward_functions, files), judge
+
+
+def _check_quotes(name: str, setting: str, script_file: str) -> None:
+    """Raise UserError for the name of a function that the script has and HYPERPARAMETERS does not list itself."""
+    loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == script_file)
+    function = next((vars(module)[name] for module in loaded if name in vars(module)), None)
+    if callable(function):
+        file = Path(script_file).name
+        raise UserError(
+            f"{setting}: {name!r} is a function of {file}; write it into HYPERPARAMETERS without quotes: "
+            f'"{setting}": ' + (f"[{name}]" if setting == "reward_funcs" else name)
+        )
 
 
 def choose(

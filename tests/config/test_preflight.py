@@ -72,7 +72,7 @@ PROBLEMS = {  # rows that are added, and settings: the check and what it says
     "long prompts": (LONG, {}, "prompt length", "above it"),
     "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 %"),
     "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
-    "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect earns 0.5, wrong number 0.5"),
+    "no correctness": ([], {"reward_weights": "1"}, "all rewards", "perfect earns 0.5, wrong answer 0.5"),
     "prompt without tags": ([], {"system_prompt": "Think."}, "tags", "<reasoning> and <answer>"),
 }
 
@@ -92,6 +92,8 @@ GOLDS = [  # of a column, rewards: their kind, and what a warning names
     (lambda n: f"({n}, 1)", ["correctness_reward_func"], "mathematics", "judge_reward_func"),
     (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "text", "keep the answer alone"),
     (lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}", GIST_REWARDS, "", "11 of 30 have 'Answer:'"),
+    (lambda n: f"2007-04-{n}", ["soft_format_reward_func"], "text", ""),
+    (lambda n: f"2007-04-{n}", ["signed_correctness_reward_func"], "text", "keep the answer alone"),
     (lambda n: "ABCD"[n % 4], GIST_REWARDS, "text", "int_reward_func"),
     (lambda n: f"{n} days", GIST_REWARDS, "numbers, 100 % with a unit", "correctness_reward_func"),
     (lambda n: f"{n} days", ["judge_reward_func"], "numbers, 100 % with a unit", ""),

@@ -23,7 +23,7 @@ def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", encode=lambda text: list(te
 
 
 def checks(tried, **weights):
-    return {check.name: check for check in about_rewards(tried, {name: 1.0 for name in tried} | weights)}
+    return {check.name: check for check in about_rewards(tried, {name: 1.0 for name in tried} | weights, list(ROW))}
 
 
 def constant(completions, **kwargs):
@@ -34,7 +34,7 @@ def test_each_reward_is_tried_on_all_of_them():
     tried = try_out(**FIVE)
     totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
     assert totals == pytest.approx(
-        {"perfect": 4.0, "wrong number": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
+        {"perfect": 4.0, "wrong answer": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
     )
     assert {check.status for check in checks(tried).values()} == {"ok"}
 
@@ -112,7 +112,7 @@ def test_a_result_that_is_no_list_of_numbers_is_an_error(result):
 
 def test_a_number_that_is_not_finite_is_an_error_with_its_place():
     found = checks(try_out(odd=lambda completions, **kwargs: [1.0, float("nan"), 1.0, 1.0, 1.0], **FIVE))
-    assert found["reward odd"].status == "error" and "nan on 'wrong number'" in found["reward odd"].finding
+    assert found["reward odd"].status == "error" and "nan on 'wrong answer'" in found["reward odd"].finding
 
 
 def words(completions, **kwargs):
@@ -123,14 +123,14 @@ def wrong_is_better(completions, answer, **kwargs):
     return [2.0 - value for value in REWARD_FUNCS["correctness_reward_func"](completions, answer)]
 
 
-def test_a_reward_that_prefers_a_wrong_number_is_a_warning():
+def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
     found = checks(try_out(wrong_is_better=wrong_is_better, **FIVE))["reward wrong_is_better"]
-    assert found.status == "warning" and "wrong number earns 2, perfect 0" in found.finding
+    assert found.status == "warning" and "wrong answer earns 2, perfect 0" in found.finding
     assert "reward wrong_is_better" not in checks(try_out(wrong_is_better=wrong_is_better), wrong_is_better=-1.0)
     right = checks(try_out(**FIVE), correctness_reward_func=-1.0)
-    assert "wrong number earns 0, perfect -2" in right["reward correctness"].finding
+    assert "wrong answer earns 0, perfect -2" in right["reward correctness"].finding
     with_unit = try_out({**ROW, "answer": "9 days"}, "", str.split, **FIVE)
-    assert "wrong number earns 0.5, perfect 0" in checks(with_unit)["reward int"].finding
+    assert "wrong answer earns 0.5, perfect 0" in checks(with_unit)["reward int"].finding
 
 
 @pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
@@ -139,11 +139,11 @@ def test_a_reward_for_the_form_prefers_nothing(gold):
     rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
     for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
         found = checks(try_out({**ROW, "answer": gold}, reasoning, str.split, **rewards))
-        assert not any("wrong number earns" in found[name].finding for name in found if name != "all rewards")
+        assert not any("wrong answer earns" in found[name].finding for name in found if name != "all rewards")
 
 
-def test_a_wrong_number_is_as_long_as_the_right_one():
-    wrong = {gold: perturbed("", gold, XML)["wrong number"].split()[-2] for gold in ("9", "99", "72", "0", "-1")}
+def test_a_wrong_answer_is_as_long_as_the_right_one():
+    wrong = {gold: perturbed("", gold, XML)["wrong answer"].split()[-2] for gold in ("9", "99", "72", "0", "-1")}
     assert wrong == {"9": "8", "99": "98", "72": "73", "0": "1", "-1": "-2"}
 
 
@@ -167,6 +167,41 @@ def test_a_reward_that_changes_its_input_is_named_with_the_argument():
         ("warning", "reward clears"),
     ]
     assert "changes its input: answer and prompts" in found[1].finding and "copy" in found[1].remedy
+
+
+class NeedsLevel:
+    def __call__(self, completions, *, level, **kwargs):
+        return [1.0] * len(completions)
+
+
+def test_a_reward_that_asks_for_what_there_is_not_gets_the_list_of_columns():
+    def needs(completions, solution, **kwargs):
+        return [1.0] * len(completions)
+
+    def inner(completions, **kwargs):
+        return needs(completions)
+
+    found = checks(try_out(needs=needs, NeedsLevel=NeedsLevel(), inner=inner))
+    for name, missing in (("needs", "solution"), ("NeedsLevel", "level")):
+        assert f"'{missing}'" in found[f"reward {name}"].finding
+        assert found[f"reward {name}"].remedy.startswith(
+            "it gets prompts, completions, completion_ids, answer, other:"
+        )
+    assert found["reward inner"].remedy == "fix it"  # its own call, which no column helps
+
+
+@pytest.mark.parametrize(("gold", "wrong"), [("9", "8"), ("2007-04-13", "not 2007-04-13"), (None, None)])
+def test_the_test_completions_are_shown_within_80_columns(gold, wrong, capsys):
+    texts = perturbed("It takes [bold] steps. " * 9, gold, XML)
+    Console(width=80).print(probe.listing(texts))
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80 and [line for line in lines if line.startswith("empty") and "(no text)" in line]
+    first = "".join(shown.partition("wrong" if gold else "no tags")[0].split())
+    assert first == "".join((next(iter(texts)) + next(iter(texts.values()))).split())
+    if wrong:
+        (line,) = [line for line in lines if line.startswith("wrong answer")]
+        assert line.rstrip().endswith(f"<answer> {wrong} </answer>")
 
 
 def test_a_reward_without_kwargs_is_an_error_with_the_remedy():

@@ -9,6 +9,8 @@ import pytest
 from helpers_runs import ROOT
 from trl.trainer.utils import get_callable_name
 
+import train_grpo
+from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.rewarding import registry
 from grpo.rewarding.judge import Judge
@@ -177,3 +179,15 @@ def test_a_function_of_the_scripts_replaces_the_one_of_its_name():
     _, functions = by_name({"reward_funcs": [int_reward_func]})
     assert chosen("int_reward_func", functions=functions)["int_reward_func"](completions=["a"]) == [0.75]
     assert registry.choose(["int_reward_func"], {}, {})["int_reward_func"](completions=["a"]) == [0.0]
+
+
+@pytest.mark.parametrize(("setting", "written"), [("reward_funcs", "[mine]"), ("judge", "mine")])
+def test_the_name_of_a_function_of_the_script_belongs_there_without_quotes(setting, written):
+    script = ["int_reward_func", "mine"] if setting == "reward_funcs" else "mine"
+    flags = {"use_cpu": True, "report_to": "none", setting: script}
+    config = configure({**train_grpo.HYPERPARAMETERS, **flags}, [], script_file=__file__)
+    with pytest.raises(UserError, match=f"^{setting}: 'mine' is a function of test_registry.py; .*without quotes"):
+        registry.load_rewards(config, train_grpo.PROMPT_FORMATS["xml"])
+    config.script_file = train_grpo.__file__  # which has none of that name
+    with pytest.raises(UserError, match=f"^{setting}: 'mine' is not a"):
+        registry.load_rewards(config, train_grpo.PROMPT_FORMATS["xml"])
