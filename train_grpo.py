@@ -180,7 +180,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
     tokenizer, prompt_format = load_tokenizer(config, prompt_format)  # AutoTokenizer, padding on the left
     needs_gold = needing_gold(config, reward_funcs, judge)
     data = load_data(config, tokenizer, prompt_format, exemplars, dataset, needs_gold)
-    perfect = preflight.run(config, tokenizer, data, reward_funcs, judge)  # prints the table, raises at an error
+    tried = preflight.run(config, tokenizer, data, reward_funcs, judge)  # prints the table, raises at an error
     if config.script.dry_run:
         return 0
     if config.script.eval_only:
@@ -200,7 +200,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
                 peft_config=peft_config,
                 **config.step_options,
             )
-        watch(trainer, run, data, judge, perfect)  # metrics, samples, alarms, the report
+        watch(trainer, run, data, judge, tried)  # metrics, samples, alarms, the report
         before = measure_before(run, trainer, data)  # the held-out questions, and with eval_every while it trains
 
         # 4. Train: sample a group for each prompt, score it, push towards what scored above the group's mean

@@ -288,11 +288,12 @@ def run(
     data: Data,
     rewards: Rewards,
     judge: Judge,
-) -> dict[str, float]:
+) -> dict[str, dict[str, float]]:
     """Print every check of the table, what the rewards give, and a prompt as the model gets it.
 
     Returns:
-        What each reward gives for a perfect completion, for the report; empty for an evaluation alone.
+        What each reward gives for a `perfect` completion and for one with a `wrong` answer, by name, for the run's
+        record; empty for an evaluation alone.
 
     Raises:
         UserError: for the first check that failed, where the model's files cannot be used, and for a column that would
@@ -316,8 +317,13 @@ def run(
         warnings = sum(check.status == "warning" for check in checks)
         found = f"{warnings or 'no'} warning{'s' * (warnings != 1)}, no error"
         say(f"Dry run: {found}; nothing was trained or written")
-    perfect = {rewards[name].__name__: values.get("perfect") for name, values in tried.items()}
-    return {name: value for name, value in perfect.items() if isinstance(value, float)}
+    given: dict[str, dict[str, float]] = {"perfect": {}, "wrong": {}}
+    for name, values in tried.items():
+        for kind, value in values.items():
+            key = kind.partition(" ")[0]  # wrong number, wrong answer
+            if key in given and isinstance(value, float):
+                given[key][rewards[name].__name__] = value
+    return given
 
 
 def try_out(

@@ -10,13 +10,13 @@ from grpo.training.stopping import StopAtRolloutEnd
 from grpo.training.trainer import LeanGRPOTrainer
 
 
-def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, perfect: dict[str, float]) -> None:
+def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, tried: dict[str, dict[str, float]]) -> None:
     """Begin the run's record and its tracker, and add the callbacks in their order.
 
     Args:
         data: whose prompts may end in what completions begin with.
         judge: for evaluations, and to read the answers of samples.
-        perfect: what each reward gives for a perfect completion, for the report.
+        tried: what each reward gives for a perfect completion and for a wrong one, for the report.
 
     Raises:
         UserError: a tracker refuses the run, or the training rows are not those of the checkpoint to resume from.
@@ -39,4 +39,4 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, perfect:
     console.replace_progress(trainer, judge)
     facts = data.facts()
     facts["data"]["fingerprint"] = trainer.checkpoint_facts["data"]
-    run.begin(**facts, perfect=perfect)
+    run.begin(**facts, **tried)
