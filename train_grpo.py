@@ -221,7 +221,7 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
 
     Args:
         argv: the command line without the program's name; None reads sys.argv.
-        dataset: a pandas DataFrame or a Dataset, which replaces `dataset_name`.
+        dataset: a pandas DataFrame, a Dataset or a list of dictionaries, which replaces `dataset_name`.
     """
     words = sys.argv[1:] if argv is None else argv
     return run_main(lambda: experiment(configure(HYPERPARAMETERS, words, dataset, __file__), dataset))
