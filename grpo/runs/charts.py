@@ -179,7 +179,8 @@ def draw(
         limit: a dotted horizontal line.
         beside: other curves, drawn thinner, with their colours.
     """
-    left, right = curve.steps[0], max(curve.steps[-1], curve.steps[0] + 1)
+    steps = [step for each, _ in [(curve, color), *beside] for step in (each.steps[0], each.steps[-1])]
+    left, right = min(steps), max(*steps, min(steps) + 1)
     others = [value for other, _ in beside for value in other.values]
     _scale(axes, left, right, [limit or 0, *curve.lows, *curve.highs, *others])
     if curve.lows != curve.highs:

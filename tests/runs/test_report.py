@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers_report import PARTS, Page, write_run
+from matplotlib.figure import Figure
 from trl.trainer import grpo_trainer
 
 from grpo.__main__ import main as tool
@@ -299,6 +300,14 @@ def test_a_curve_has_its_points_and_its_band():
     assert reward.ends == (1.0, 3.0)
     logs = [{"step": step, "reward": float(step % 2)} for step in range(29)]
     assert charts.read_curves(logs)["reward"].ends == (0.5, 0.5)  # single values would say 0 → 0
+
+
+def test_a_chart_shows_all_steps_of_its_curves():
+    """A reward on held-out questions is measured before the first log."""
+    axes = Figure().subplots()
+    held_out, logged = (charts.Curve([*steps], *[[1.0, 2.0]] * 3) for steps in ((0, 20), (5, 15)))
+    charts.draw(axes, logged, beside=[(held_out, "earlier")])
+    assert axes.get_xlim() == (0, 20)
 
 
 def test_accuracy_has_a_curve_with_its_interval_or_two_points(run, undrawn, monkeypatch):
