@@ -1,12 +1,15 @@
 """README.md and docs/: every snippet runs, every flag, link and file that is mentioned exists.
 
 Commands are run where the reader stands: in a directory with the recipes, the demo's model, some of its problems, a
-finished run (`outputs/demo-GRPO`) and an adapter (`outputs/my-adapter`). A training command is a dry run on the CPU; a
-model or data set that is not there (a Hub id) is replaced by the demo's. NOT_RUN lists the others.
+finished run (`outputs/demo-GRPO`), an adapter (`outputs/my-adapter`) and `my_task.py`, a copy of the script into which
+the reward and the settings of docs/your-own-task.md are pasted. A training command is a dry run on the CPU; a model or
+data set that is not there (a Hub id) is replaced by the demo's. NOT_RUN lists the others.
 """
 
+import ast
 import dataclasses
 import doctest
+import importlib.util
 import json
 import os
 import re
@@ -62,7 +65,10 @@ def code(text):
     return re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE))
 
 
-PYTHON, RECIPES = list(blocks("python")), list(blocks("yaml"))
+INTO_SCRIPT = "# my_task.py, "  # the first line of what is pasted
+PASTED = [block.values[0] for block in blocks("python") if block.values[0].startswith(INTO_SCRIPT)]
+PYTHON = [block for block in blocks("python") if block.values[0] not in PASTED]
+RECIPES = list(blocks("yaml"))
 COMMANDS = {
     line.strip(): f"{block.id}-{number}"
     for block in blocks("bash")
@@ -76,6 +82,19 @@ COMMANDS |= {
 
 
 # --- The reader's directory
+
+
+def pasted(above, settings):
+    """The script with a text above HYPERPARAMETERS and with these settings in it, as a reader edits a copy."""
+    text = (ROOT / "train_grpo.py").read_text(encoding="utf-8")
+    keys = {keyword.arg for keyword in ast.parse(f"dict({settings})", mode="eval").body.keywords}
+    block = next(node for node in ast.parse(text).body if ast.unparse(node).startswith("HYPERPARAMETERS"))
+    lines = text.splitlines(keepends=True)
+    for keyword in reversed(block.value.keywords):
+        if keyword.arg in keys:
+            del lines[keyword.lineno - 1 : keyword.end_lineno]
+    first = block.lineno
+    return "".join([*lines[: first - 1], above, "\n\n", lines[first - 1], settings, *lines[first:]])
 
 
 # The run that is there when a page resumes or uses one
@@ -107,6 +126,7 @@ def directory(tmp_path_factory):
     for block in PYTHON:
         if named := re.match(r"# (\w+\.py)\n", block.values[0]):
             (reader / named[1]).write_text(block.values[0], encoding="utf-8")
+    (reader / "my_task.py").write_text(pasted(*PASTED), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(reader)
         assert train_grpo.main(BEGUN) == 0
@@ -116,6 +136,7 @@ def directory(tmp_path_factory):
         AutoTokenizer.from_pretrained("assets/demo/model").save_pretrained("outputs/my-adapter")
         for name in ("Qwen-1.5B-GRPO", "Qwen-1.5B-GRPO-my_problems", "demo-GRPO-my_problems"):
             os.symlink("demo-GRPO", f"outputs/{name}")
+        shutil.copytree("outputs/demo-GRPO", "outputs/demo-GRPO-my_problems-2")
     return reader
 
 
@@ -164,6 +185,14 @@ def run(words, capfd):
     if words[:2] == ["pip", "install"]:
         files = [word for before, word in pairwise(words) if before == "-r"]
         assert files and all((ROOT / file).is_file() for file in files)
+    elif words[0] == "cp":
+        assert words == ["cp", "train_grpo.py", "my_task.py"]
+    elif words[:2] == ["python", "my_task.py"]:
+        spec = importlib.util.spec_from_file_location("my_task", "my_task.py")
+        sys.modules["my_task"] = script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+        assert script.close_reward_func in script.HYPERPARAMETERS["reward_funcs"]
+        train(words[2:], capfd, script=script)
     elif words[:3] == ["python", "-m", "grpo"]:
         shutil.rmtree("outputs/my-adapter/merged", ignore_errors=True)  # of the last time that it was mentioned
         assert tool(words[3:]) == 0, capfd.readouterr().err
@@ -184,13 +213,13 @@ def launched(words):
     return int(options.nnodes.partition(":")[0]) * int(options.nproc_per_node)
 
 
-def train(argv, capfd, processes=1):
-    """train_grpo.py with these flags: a dry run on the CPU."""
+def train(argv, capfd, processes=1, script=train_grpo):
+    """The script with these flags: a dry run on the CPU."""
     if "--resume_from_checkpoint" in argv:  # beside the flags that the run was started with
         argv = [*BEGUN[2 if "--config" in argv else 0 :], *argv]
     flags = dict(pairwise([*argv, ""]))
     recipe = yaml.safe_load(Path(flags["--config"]).read_text(encoding="utf-8")) if "--config" in flags else {}
-    settings = {**train_grpo.HYPERPARAMETERS, **recipe}
+    settings = {**script.HYPERPARAMETERS, **recipe}
     settings |= {word[2:]: value for word, value in flags.items() if word.startswith("--")}
     replaced = ["--dry_run", "true", "--use_cpu", "true", "--report_to", "none"]
     if not os.path.isdir(settings["model_name_or_path"]):
@@ -206,7 +235,7 @@ def train(argv, capfd, processes=1):
         elif settings.get(key) in (True, "true") and key.startswith("use_"):
             replaced += [f"--{key}", "false"]
     refused = "push_to_hub: the Hub refuses the model" if "--push_to_hub" in argv else ""  # there is no Hub
-    status = train_grpo.main([*argv, *replaced])
+    status = script.main([*argv, *replaced])
     err = capfd.readouterr().err
     assert status == (2 if refused else 0) and refused in err, err
     if processes > 1:
