@@ -13,10 +13,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.errors import ArgumentParser, UserError, one_line
 from grpo.core.text import printable
 from grpo.data import prompts
-from grpo.data.prompts import PromptFormat
+from grpo.data.prompts import Prompt, PromptFormat
 from grpo.policy import sampling
 from grpo.policy.loading import loads
 from grpo.policy.merge import load_base
@@ -57,8 +57,9 @@ def answer(model_dir: Path, question: str) -> str:
     dtype = settings["dtype"] if gpu else "float32"
     with loads(str(model_dir), "ask"):
         tokenizer: Any = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False)
-    prompt_format = PromptFormat(**record["prompt"]) if record else _rendered_by(tokenizer)
-    shots = record["shots"] if record else []
+    prompt_format, prompt = (
+        _as_recorded(model_dir, record, question) if record else _by_script(model_dir, tokenizer, question)
+    )
     if (model_dir / "adapter_config.json").is_file():
         base = load_base(model_dir, "ask", dtype)
         with loads(str(model_dir), "ask"):
@@ -68,7 +69,7 @@ def answer(model_dir: Path, question: str) -> str:
             model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
     model = model.to("cuda" if gpu else "cpu").eval()
     limit = settings["max_completion_length"]
-    asked = prompts.tokenize([prompt_format.prompt(question, shots)], tokenizer, settings["chat_template_kwargs"])
+    asked = prompts.tokenize([prompt], tokenizer, settings["chat_template_kwargs"])
     with torch.autocast(model.device.type, torch.bfloat16, enabled=gpu and settings["bf16"]):
         ((ids, cut),) = sampling.answer(model, tokenizer, asked, limit, batch_size=1)
     text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
@@ -89,11 +90,27 @@ def _without_model(place: Path) -> str:
     return f"{str(place)!r} holds no model ({status or 'no config.json'}){instead}"
 
 
-def _rendered_by(tokenizer: Any) -> PromptFormat:
-    """The script's format as this tokenizer renders it."""
+def _as_recorded(model_dir: Path, record: dict[str, Any], question: str) -> tuple[PromptFormat, Prompt]:
+    """The recorded format and the question in it; UserError where the record is not of this version's form."""
+    try:
+        prompt_format = PromptFormat(**record["prompt"])
+        return prompt_format, prompt_format.prompt(question, record["shots"])
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"ask: the record of {str(model_dir)!r} has a prompt of another version ({type(error).__name__}: {error})"
+        ) from None
+
+
+def _by_script(model_dir: Path, tokenizer: Any, question: str) -> tuple[PromptFormat, Prompt]:
+    """The script's format as this tokenizer renders it, and the question in it.
+
+    Raises:
+        UserError: the chat template refuses it.
+    """
     own = dataclasses.replace(script_prompt(), chat=tokenizer.chat_template is not None)
-    text = prompts.rendered(own.prompt("2 + 2?"), tokenizer)
-    return dataclasses.replace(own, prefill=prompts.prefilled(text, own.completion))
+    with one_line(f"ask: the chat template of {str(model_dir)!r} refuses the prompt of {SCRIPT.name} (", ")"):
+        text = prompts.rendered(own.prompt("2 + 2?"), tokenizer)  # a template is code of the model's author
+    return dataclasses.replace(own, prefill=prompts.prefilled(text, own.completion)), own.prompt(question)
 
 
 def main(argv: list[str]) -> int:

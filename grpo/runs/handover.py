@@ -27,7 +27,8 @@ def read(model: Path) -> dict[str, Any] | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if path.name == SEAL:  # of a checkpoint that has only its settings
+            lacks_it = isinstance(error, KeyError | TypeError)
+            if path.name == SEAL or (path.parent != model and lacks_it):  # settings alone; another program's record
                 continue
             raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
     return None

@@ -102,6 +102,14 @@ def test_a_model_without_a_record_is_asked_with_the_scripts_prompt(capfd):
     assert "the prompt of train_grpo.py" in first and last == "Answer: 19"
 
 
+def test_another_programs_record_around_a_model_is_not_its_record(capfd):
+    shutil.copytree(DEMO / "model", "theirs/model")
+    for text in ('{"id": 3}', "[]"):
+        Path("theirs/run.json").write_text(text)
+        assert main(["ask", "theirs/model", QUESTION]) == 0
+        assert "the prompt of train_grpo.py" in capfd.readouterr().out
+
+
 def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
     run = learned.copy("unfinished")
     (run / "config.json").unlink()
@@ -117,6 +125,9 @@ MISTAKES = [
     (["broken", "2 + 2?"], "'broken' is not a run (JSONDecodeError in broken/run.json)"),
     (["foreign", "2 + 2?"], "'foreign' is not a run (KeyError in foreign/run.json)"),
     (["weightless", "2 + 2?"], "'weightless' does not load"),
+    (["newer", "2 + 2?"], "the record of 'newer' has a prompt of another version (TypeError"),
+    (["alone", "2 + 2?"], "the chat template of 'alone' refuses the prompt of train_grpo.py (no system message)"),
+    (["shortened", "2 + 2?"], "the record of 'shortened' has a prompt of another version (ValueError"),
 ]
 
 
@@ -131,6 +142,13 @@ def test_a_mistake_is_one_line_and_status_2(words, named, capfd):
         Path(name).mkdir()
         for file, text in files.items():
             Path(name, file).write_text(text)
+    shutil.copytree(DEMO / "model", "alone")
+    Path("alone/chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
+    record = {key: None for key in ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")}
+    style = dataclasses.asdict(train_grpo.PROMPT_FORMATS["xml"])
+    for name, prompt, shots in (("newer", style | {"tone": "kind"}, []), ("shortened", style, [["2 + 2?", "4"]])):
+        shutil.copytree(DEMO / "model", name)
+        Path(name, "run.json").write_text(json.dumps({"prompt": prompt, "shots": shots, "settings": record}))
     assert main(["ask", *words]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ") and named in line
