@@ -10,7 +10,6 @@ from huggingface_hub import ModelCard
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from grpo.core.settings import as_list
-from grpo.data.prompts import PromptFormat
 from grpo.runs import charts, report
 from rewards import short_name
 
@@ -33,7 +32,7 @@ def complete(run: Path, step: int | None = None) -> None:
     text = card.text.replace("[None](https://huggingface.co/None)", "a local model")
     text = text.replace('model="None"', f'model="your-name/{run.resolve().name}"')
     opening, heading, rest = text.partition("## Quick start")
-    if facts["record"].get("prompt"):
+    if facts["record"].get("asked"):
         rest = re.sub(r"(?s)```python\n.*?\n```", lambda stock: _quick_start(run, facts, stock[0]), rest, count=1)
     card.text = "\n".join([opening.rstrip(), "", *_results(facts), *_training(facts), heading]) + rest
     card.save(run / "README.md")
@@ -89,8 +88,7 @@ def _training(facts: dict[str, Any]) -> list[str]:
 
 def _quick_start(run: Path, facts: dict[str, Any], stock: str) -> str:
     """TRL's block of code, `stock`, with the run's prompt, and greedily, as it was evaluated."""
-    record, settings = facts["record"], facts["settings"]
-    prompt = PromptFormat(**record["prompt"]).prompt("{question}", record.get("shots") or ())
+    settings, prompt = facts["settings"], facts["record"]["asked"]  # messages or a text, with {question} last
     *earlier, last = [{"content": prompt}] if isinstance(prompt, str) else prompt
     head, _, tail = last["content"].rpartition("{question}")
     asked = " + ".join([*([_code(head)] if head else []), "question", *([_code(tail)] if tail else [])])

@@ -23,7 +23,9 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, tried: d
     """
     config = run.config
     trainer.judge, trainer.prefill = judge, data.prompt_format.prefill
-    trainer.checkpoint_facts = resume.facts(config, data.train)
+    facts = data.facts()
+    # a checkpoint that is handed to somebody is asked with its prompt
+    trainer.checkpoint_facts = resume.facts(config, data.train) | {key: facts[key] for key in ("prompt", "shots")}
     trackers.start(config.training)
     # the first reason to stop counts: a cause is looked for before the alarms that follow from it
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
@@ -37,6 +39,5 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, tried: d
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, judge)
-    facts = data.facts()
     facts["data"]["fingerprint"] = trainer.checkpoint_facts["data"]
     run.begin(**facts, **tried)

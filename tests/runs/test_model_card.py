@@ -93,7 +93,7 @@ LONG = "Answer, and say nothing else: " * 9
 @pytest.mark.parametrize(("system", "shots"), [("", []), ("Write ```\nas here: {question}", SHOTS), (LONG, SHOTS)])
 def test_the_quick_start_asks_as_the_run_does(complete, chat, question, system, shots):
     kept = PromptFormat(system, question, "{reasoning}<a>{answer}</a>", opening=system, chat=chat)
-    prompt, options = asked(complete(record={"prompt": vars(kept), "shots": shots}, max_completion_length=99))
+    prompt, options = asked(complete(record={"asked": kept.prompt("{question}", shots)}, max_completion_length=99))
     assert prompt == kept.prompt("question 0 plain", shots)  # a held-out one
     assert options == {"max_new_tokens": 99, "do_sample": False, "return_full_text": False}
 
