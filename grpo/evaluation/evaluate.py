@@ -5,18 +5,16 @@
 """
 
 import contextlib
+import io
 import json
 import math
-import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
-import numpy as np
-import torch
 from accelerate.utils import broadcast_object_list
 from rich.panel import Panel
 from rich.table import Table
@@ -29,6 +27,7 @@ from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
 from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
 from grpo.rewarding import probe, registry
+from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import checkpoints, report
@@ -139,18 +138,9 @@ def _scores(rewards: Rewards, columns: dict[str, Any], judge: Judge) -> dict[str
         rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, judge)}
     found: dict[str, list[float | None]] = {}
     if rewards and is_first_process():
-        with _random_states_kept():
+        with random_states_kept():
             found = probe.scores(rewards, columns)
     return broadcast_object_list([found])[0]
-
-
-@contextlib.contextmanager
-def _random_states_kept() -> Iterator[None]:
-    python, arrays = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        yield
-    random.setstate(python)
-    np.random.set_state(arrays)
 
 
 def add_verdicts(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], judge: Judge) -> str:
@@ -164,9 +154,14 @@ def add_verdicts(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any
     asked, failure = [], ""
     if is_first_process():  # a judge may be slow, or a paid model
         try:
-            for record, row in zip(records, rows, strict=True):
-                asked.append([judge.verdict(text, row) for text in (record["completion"], *record.get("samples", []))])
-        except Exception as error:  # a user's function may raise anything, and must not cost the training
+            with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
+                for record, row in zip(records, rows, strict=True):
+                    texts = [record["completion"], *record.get("samples", [])]
+                    asked.append([judge.verdict(text, row) for text in texts])
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a user's function may raise anything, and costs no training
             if judge.function is None:
                 raise
             failure = f"judge {judge.name} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -202,16 +197,19 @@ def add_rewards(
 ) -> dict[str, float]:
     """Write into each record its `rewards` and their weighted sum, the `reward`; None is a reward that failed.
 
+    Without the values of a reward that has a weight there is no sum.
+
     Returns:
         their means, for the summary.
     """
     if not scores:
         return {}
+    whole = all(name in scores for name, weight in weights.items() if weight)
     columns = {f"reward_{name}": values for name, values in scores.items()} | {"reward": []}
     for index, record in enumerate(records):
         record["rewards"] = {name: values[index] for name, values in scores.items()}
         known = [weights[name] * value for name, value in record["rewards"].items() if value is not None]
-        record["reward"] = math.fsum(known) if known else None
+        record["reward"] = math.fsum(known) if known and whole else None
         columns["reward"].append(record["reward"])
     numbers = {key: [value for value in values if value is not None] for key, values in columns.items()}
     return {key: fmean(values) for key, values in numbers.items() if values}

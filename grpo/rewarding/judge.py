@@ -11,8 +11,8 @@ from typing import Any
 import rewards
 
 Verdict = Callable[[str, Mapping[str, Any]], bool]
-# What a rollout adds to a row of the data
-OF_A_ROLLOUT = {"prompt", "prompts", "completions", "completion_ids"}
+# What a rollout adds to a row of the data, and what TRL keeps from rewards
+OF_A_ROLLOUT = {"prompt", "prompts", "completion", "completions", "completion_ids"}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, gather_object
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
@@ -35,6 +35,7 @@ from grpo.core.processes import say
 from grpo.policy import sampling, sharding
 from grpo.policy.sampling import Sampling
 from grpo.rewarding.guard import RewardGuard, fault_of
+from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, model_card
 from grpo.training import attention, micro_batches, packable, packing
@@ -94,7 +95,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         self.checkpoint_facts: dict[str, Any] = {}
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
-        self._judge_failed = False
+        self._judge_failed, self._judge_fault = False, ""
         model = self.accelerator.unwrap_model(self.model)
         if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth has one of its own
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
@@ -164,28 +165,32 @@ class LeanGRPOTrainer(GRPOTrainer):
         """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
         with self._timed("time/rewards"), self.guard.watching(self):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
-            right = torch.tensor(list(map(self._is_right, inputs, completions)), device=self.accelerator.device)
-        self._note_solved(self.accelerator.gather(right).cpu())
+            with random_states_kept():
+                right = list(map(self._is_right, inputs, completions))
+        self._note_solved(self.accelerator.gather(torch.tensor(right, device=self.accelerator.device)).cpu())
         return self.guard.exclude(self, values)
 
     def _is_right(self, row: dict[str, Any], completion: Any) -> float:
-        """The judge's verdict on a completion, 0 or 1; NaN where there is none."""
+        """The judge's verdict on a completion, 0 or 1; NaN where there is none, infinity where the judge fails."""
         if self.judge is None or not self.judge.can_judge(row):
             return math.nan
         try:
             return float(self.judge.verdict(completion_text(completion), row))
-        except Exception as error:  # a user's function may raise anything; where it is a reward, the guard reports it
-            if not self._judge_failed:
-                say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault_of(error)})")
-            self._judge_failed = True
-            return math.nan
+        except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
+            self._judge_fault = fault_of(error)
+            return math.inf
 
     def _note_solved(self, right: torch.Tensor) -> None:
         """Log which share of the groups is all right, all wrong and mixed.
 
         Args:
-            right: (completions of all processes,), 0 or 1, NaN where nobody knows.
+            right: (completions of all processes,), 0 or 1, NaN where nobody knows, infinity where the judge failed.
         """
+        if right.isinf().any() and not self._judge_failed:
+            (fault, *_) = [each for each in gather_object([self._judge_fault]) if each] or [""]
+            say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
+            self._judge_failed = True
+        right = right.masked_fill(right.isinf(), torch.nan)
         if self.judge is not None:
             self.judge.forget()
         group = (self.num_generations if self.model.training else self.num_generations_eval) or 1

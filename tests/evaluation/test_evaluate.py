@@ -164,6 +164,22 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
 # --- Rewards
 
 
+def drawn_after(call):
+    """The call's result, and whether the global random numbers after it are those without it."""
+
+    def draw():
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    def seed():
+        for each in (random.seed, np.random.seed, torch.manual_seed):
+            each(1)
+
+    seed()
+    found, after = call(), draw()
+    seed()
+    return found, after == draw()
+
+
 def test_every_reward_is_recorded_and_changes_neither_random_states_nor_the_screen(demo, questions, capsys):
     """A reward that prints, draws and empties what it gets, one that fails on a row, and an async one."""
 
@@ -181,21 +197,39 @@ def test_every_reward_is_recorded_and_changes_neither_random_states_nor_the_scre
 
     four, second = questions.select(range(4)), questions["question"][1]
     rewards = {reward.__name__: reward for reward in (noisy, fails, right)}
-    torch.manual_seed(1)
-    random.seed(1)
-    np.random.seed(1)
-    found = measure(*demo, four, rewards=rewards, reward_funcs=[*rewards])
-    after = random.random(), np.random.rand(), torch.rand(1).item()
-    torch.manual_seed(1)
-    random.seed(1)
-    np.random.seed(1)
-    assert after == (random.random(), np.random.rand(), torch.rand(1).item())
+    found, kept = drawn_after(lambda: measure(*demo, four, rewards=rewards, reward_funcs=[*rewards]))
+    assert kept
     shown = capsys.readouterr().out
     assert "sample of a gist" not in shown and "rewards fail on 1 of 4 answers" in shown
     assert [record["rewards"]["fails"] for record in found.records] == [1, None, 1, 1]
     assert found.records[1]["reward"] is None and all(set(r["rewards"]) == set(rewards) for r in found.records)
     known = [record["rewards"]["right"] for record in found.records if record["rewards"]["right"] is not None]
     assert found.summary["reward_right"] == sum(known) / 3 and {"reward", "accuracy_lenient"} < set(found.summary)
+
+
+def test_a_judge_of_ones_own_changes_neither_random_states_nor_the_screen(demo, questions, capsys):
+    def noisy(text, row):
+        print("asks a model")
+        return random.random() + np.random.rand() + torch.rand(1).item() > 0
+
+    found, kept = drawn_after(lambda: measure(*demo, questions.select(range(2)), Judge("xml", noisy, "mine")))
+    assert kept and found.summary["accuracy_lenient"] == 1 and "asks a model" not in capsys.readouterr().out
+    found, kept = drawn_after(lambda: measure(*demo, questions.select(range(2)), Judge("xml", exiting, "mine")))
+    assert kept and found.summary["judge_error"] == "judge mine raises SystemExit: no key"
+
+
+def exiting(text, row):
+    raise SystemExit(f"no key{'' if random.random() + torch.rand(1) else '!'}")
+
+
+def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
+    """Without gold answers the rewards that need them are not scored, and the others are not all."""
+    without = questions.select(range(2)).remove_columns("answer").add_column("answer", [None, None])
+    rewards = {name: REWARD_FUNCS[name] for name in ("correctness_reward_func", "xmlcount_reward_func")}
+    judge = Judge("xml", lambda text, row: True, "mine")
+    found = measure(*demo, without, judge, rewards=rewards, reward_funcs=[*rewards])
+    assert "reward_xmlcount_reward_func" in found.summary and "reward_correctness_reward_func" not in found.summary
+    assert "reward" not in found.summary and [record["reward"] for record in found.records] == [None, None]
 
 
 def test_the_built_in_judge_may_not_fail(monkeypatch):

@@ -2,14 +2,16 @@
 
 import json
 import pickle
+import random
 import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers_runs import DEMO, ROOT
-from helpers_trainer import trained
+from helpers_trainer import make_trainer, trained
 
 import train_grpo
 from grpo.core.checklist import Check
@@ -71,14 +73,37 @@ def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monke
     assert logged(Judge(), answer=[None] * 40) == ([], True)
     assert len(logged(Judge(), answer=["1"] * 40)[0]) == 3
     capsys.readouterr()
-    assert logged(Judge(function=lambda text, row: row["gone"], name="mine"), answer=["1"] * 40) == ([], True)
+    for function in (lambda text, row: row["gone"], lambda text, row: sys.exit("no key")):
+        assert logged(Judge(function=function, name="mine"), answer=["1"] * 40) == ([], True)
+        assert capsys.readouterr().out.count("note: the judge fails") == 1
+
+
+def test_a_judge_that_fails_on_another_process_is_named_too(tiny_model, tmp_path, capsys):
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path)
+    for _ in range(2):
+        trainer._note_solved(torch.tensor([1.0, 0.0, 1.0, torch.inf] + [1.0] * 4))
+    assert trainer.solved.tolist() == [pytest.approx(2 / 3), 1.0]
     assert capsys.readouterr().out.count("note: the judge fails") == 1
+
+
+def test_a_judge_that_draws_random_numbers_changes_no_training(tiny_model, tmp_path, monkeypatch):
+    def gradients(judge):
+        monkeypatch.setattr(LeanGRPOTrainer, "judge", judge)
+        options = {"max_steps": 2, "max_completion_length": 6, "lengths": "sampled"}
+        return trained(LeanGRPOTrainer, tiny_model, tmp_path, **options)[0]
+
+    def drawing(text, row):
+        return random.random() + np.random.rand() + torch.rand(1).item() > 1.5
+
+    plain, judged = gradients(None), gradients(Judge(function=drawing, name="mine"))
+    assert all(torch.equal(one[name], other[name]) for one, other in zip(plain, judged, strict=True) for name in one)
+    assert any(gradient.any() for gradient in plain[1].values())
 
 
 def test_a_judge_remembers_a_verdict_until_it_is_told_to_forget():
     asked = []
     judge = Judge(function=lambda text, row: asked.append(row.pop("level")) is None, name="mine")
-    rows = [{"level": 1}, {"level": 2}, {"level": 1, "prompts": "other", "completion_ids": [3]}]
+    rows = [{"level": 1}, {"level": 2}, {"level": 1, "prompts": "other", "completion": "x", "completion_ids": [3]}]
     assert all(judge.verdict("7", row) for row in rows) and asked == [1, 2]
     assert rows[0] == {"level": 1}  # it may change its own copy
     judge.forget()
