@@ -194,7 +194,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         if self.judge is not None:
             self.judge.forget()
         group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
-        self.solved = right.view(-1, group).nanmean(dim=1)
+        self.solved = right.view(-1, group).mean(dim=1)
         known = self.solved[~self.solved.isnan()]
         kinds = {"all_right": known == 1, "all_wrong": known == 0, "mixed": (known > 0) & (known < 1)}
         for kind, those in kinds.items() if len(known) else ():

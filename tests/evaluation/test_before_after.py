@@ -1,5 +1,6 @@
 """The same held-out questions are asked before and after training, whatever judges the answers."""
 
+import html
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import train_grpo
-from grpo.evaluation import before_after
+from grpo.evaluation import before_after, comparison, evaluate
 from grpo.evaluation.evaluate import Evaluation
 
 
@@ -26,6 +27,34 @@ def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
     earlier = "".join(lines).replace(', "row": {}', "")  # of an earlier version, which recorded no rewards
     assert saved(earlier) is None
     assert saved("".join(lines), answers=("2", "4")) is None and saved("".join(lines), samples=4) is None
+
+
+def evaluated(text, *values):
+    """An evaluation whose answers were all this wrong text, and whose one reward gave these values."""
+    flags = dict.fromkeys(comparison.MEASURES, False)
+    records = [
+        {"question": f"{place}?", "answer": "7", "completion": text, "read": text, "rewards": {"own": value}}
+        | {"reward": value, "truncated": False, "tokens": 3, **flags}
+        for place, value in enumerate(values)
+    ]
+    return Evaluation(evaluate.summarize(records) | {"reward": 0.5, "reward_own": 0.5, "seconds": 1.0}, records)
+
+
+def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
+    """A damaged file of logs costs it nothing: curves are those of the trainer, and perfect is what the run began with."""
+    (tmp_path / "metrics.jsonl").write_text("{half a li\n")
+    history = [{"step": step, "reward": 1.0, "frac_reward_zero_std": 0.0, "loss": 0.0} for step in range(1, 13)]
+    history = [line | {"rewards/xmlcount_reward_func/mean": 0.5} for line in history]
+    trainer = SimpleNamespace(state=SimpleNamespace(global_step=12, log_history=history))
+    run = SimpleNamespace(output=tmp_path, facts={"perfect": {"xmlcount_reward_func": 0.5}})
+    before, after = evaluated("6", 0.0, 0.5, 0.5), evaluated("8", 1.0, 1.0, None)
+    before_after.measure_after(SimpleNamespace(run=run, trainer=trainer, before=before, after=after))
+    compared = json.loads((tmp_path / "comparison.json").read_text())
+    assert compared["step"] == json.loads((tmp_path / "eval_after.json").read_text())["step"] == 12
+    assert compared["reward"]["n"] == compared["rewards"]["own"]["n"] == 2 and compared["reward"]["difference"] == 0.75
+    assert any("at least 100 %" in cause for cause in compared["diagnosis"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "own │ 0.50 │ 0.50" in shown and "Likely cause: none of 3 held-out answers" in shown
 
 
 def read(name):
@@ -71,4 +100,5 @@ def test_a_judge_that_raises_gives_no_accuracy_but_the_reason(tiny_run, write_js
     assert read("comparison.json")["verdict"] == "no_accuracy" and reason in read("comparison.json")["sentence"]
     assert read("run.json")["status"] == "finished" and Path("run/model.safetensors").exists()
     for name in ("report.html", "README.md"):
-        assert "No accuracy:" in Path("run", name).read_text()
+        text = html.unescape(Path("run", name).read_text())
+        assert "No accuracy" in text and reason.removeprefix("judge ") in text
