@@ -41,7 +41,7 @@ def evaluated(text, *values):
 
 
 def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
-    """A damaged file of logs costs it nothing: curves are those of the trainer, and perfect is what the run began with."""
+    """A damaged file of logs costs it nothing: curves and rewards of a perfect completion are in memory."""
     (tmp_path / "metrics.jsonl").write_text("{half a li\n")
     history = [{"step": step, "reward": 1.0, "frac_reward_zero_std": 0.0, "loss": 0.0} for step in range(1, 13)]
     history = [line | {"rewards/xmlcount_reward_func/mean": 0.5} for line in history]
