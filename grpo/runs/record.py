@@ -147,13 +147,17 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
         file.write(line.encode("utf-8", errors="replace"))
 
 
-def finish(directory: Path, status: str, seconds: float, step: int | None) -> None:
+def finish(directory: Path, status: str, seconds: float, step: int | None, planned: int = 0) -> None:
     """Write to `run.json` how and at which optimizer step the run ended, and the seconds of all its sessions.
 
     A session that was killed has no seconds. An evaluation alone has no step.
+
+    Args:
+        planned: optimizer steps of the whole run; 0 while they are unknown.
     """
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     record["sessions"][-1] |= {"seconds": round(seconds, 1), "status": status}
     total = sum(session.get("seconds", 0) for session in record["sessions"])
     ended = {"status": status, "seconds": round(total, 1)} | ({} if step is None else {"step": step})
+    ended |= {"planned": planned} if planned else {}
     write_json(directory / "run.json", without_nan(record | ended))

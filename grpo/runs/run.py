@@ -114,7 +114,7 @@ class Run:
     def _note(self, status: str) -> None:
         if self._recorded:
             step = None if self.config.script.eval_only else self.step
-            record.finish(self.output, status, time.perf_counter() - self.config.started, step)
+            record.finish(self.output, status, time.perf_counter() - self.config.started, step, self.planned)
 
     # What to do next
 
