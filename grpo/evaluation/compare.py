@@ -1,8 +1,8 @@
 """Put several runs side by side in a table: accuracies before and after, gains, and what differs between them.
 
 A run's gain is paired: the same questions before and after. So is the comparison of two runs after training, where
-both were asked the same questions. The mean gain over runs of one experiment, which differ in the seed alone, has
-Student's interval, since with two or three of them the normal one is far too narrow.
+both were asked the same questions and judged alike. The mean gain over runs of one experiment, which differ in the seed
+alone, has Student's interval, since with two or three of them the normal one is far too narrow.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ NOT_TRAINED = {
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model"),
     *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
 }
-REPEATED = {"seed", "data_seed", "commit"}  # may differ between runs of one experiment
+SEEDS = {"seed", "data_seed"}  # may differ between runs of one experiment
+OF_REWARDS = ("reward_funcs", "reward_weights", "reward_args", "stages", "judge")
 
 
 def read(run: Path) -> dict[str, Any]:
@@ -48,16 +49,17 @@ def gains(runs: Sequence[dict[str, Any]], measure: str) -> list[float]:
 
 
 def differing_sources(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """What no setting names and is not the same in all runs: the prompt, code, training rows; in words.
+    """What no setting names and is not the same in all runs that have it: the prompt, code, training rows.
 
     The rest of the script is named only where nothing else differs, since it also holds what rewards call.
     """
-    known = [run["record"].get("sources") or {} for run in runs]
-    rows = [(run["record"].get("data") or {}).get("fingerprint") for run in runs]
-    labels = dict.fromkeys(label for sources in known for label in sources)
-    found = [label for label in labels if len({sources.get(label) for sources in known}) > 1]
-    found += ["training rows"] if len(set(rows)) > 1 else []
-    return [f"other {label.replace('code of', 'code in')}" for label in found if label != REST or len(found) == 1]
+    known: dict[str, set[str]] = {}
+    for run in runs:
+        rows = (run["record"].get("data") or {}).get("fingerprint")
+        for label, value in {**(run["record"].get("sources") or {}), "training rows": rows}.items():
+            known.setdefault(label, set()).update([value] if value else [])
+    found = [label for label, values in known.items() if len(values) > 1]
+    return [label for label in found if label != REST or len(found) == 1]
 
 
 def differing(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -79,22 +81,27 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     for name, run in zip(names, runs, strict=True):
         status = "" if run["status"] == "finished" else f"\n({run['status']})"
         table.add_row(for_rich(name + status), *(_cell(run, key) for key in measures.values()))
-    differ, others = differing(runs), differing_sources(runs)
+    differ, others = (
+        differing(runs),
+        [f"other {each.replace('code of', 'code in')}" for each in differing_sources(runs)],
+    )
     unknown = [name for name, run in zip(names, runs, strict=True) if not run["record"].get("sources")]
-    if differ.keys() <= REPEATED and not (others or unknown):
+    if differ.keys() <= SEEDS and not (others or unknown):
         table.add_section()
         table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
     show(table)
     for line in after_training(names, runs):
         show(for_rich(line), soft_wrap=True)
-    if others:
-        show(for_rich(f"Between them: {', '.join(others)}"), soft_wrap=True)
     if unknown:
-        show(for_rich(f"Prompt and rewards' code are unknown of {', '.join(unknown)}"), soft_wrap=True)
-    if differ:
-        show("Settings that differ:")
-    elif not (others or unknown):
+        text = f"Of {', '.join(unknown)}, prompt and rewards' code are unknown: an earlier version recorded neither"
+        show(for_rich(text), soft_wrap=True)
+    if differ or others:
+        show("What differs:")
+    elif not unknown:
         show("All settings are the same: one experiment, counted several times")
+    if others:
+        text = ", ".join(others)
+        show(for_rich(f"  {text[0].upper()}{text[1:]}"), soft_wrap=True)
     for key, values in differ.items():
         show(f"  {for_rich(key)}: {for_rich(' | '.join(map(str, values)))}", soft_wrap=True)
 
@@ -106,22 +113,45 @@ def after_training(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> list
         first, other = runs[0]["answers"], run["answers"]
         if not (first and other):
             continue
-        if [row["question"] for row in first] != [row["question"] for row in other]:
-            lines.append(f"{names[0]} and {name} were asked different questions")
+        asked = [[(row["question"], row.get("answer")) for row in answers] for answers in (first, other)]
+        if asked[0] != asked[1]:
+            lines.append(f"{name} was not asked {names[0]}'s questions: their gains are over different ones")
             continue
-        compared, parts = comparison.compare(first, other), []
-        for measure in ("lenient", "strict"):
-            if measure in compared:
-                found = compared[measure]
-                points = [f"{100 * found[key]:+z.1f}" for key in ("difference", "difference_low", "difference_high")]
-                parts.append(
-                    f"{measure} {points[0]} points (95 % interval {points[1]} to {points[2]}; "
-                    f"{found['fixed']} better, {found['broken']} worse)"
-                )
-        if parts:
-            asked = counted(len(first), "question")
-            lines.append(f"After training, on the same {asked}, {name} against {names[0]}: {', '.join(parts)}")
+        compared = comparison.compare(first, other)
+        measures = [measure for measure in ("lenient", "strict") if measure in compared]
+        if measures and not _are_judged_alike(runs[0], run):
+            lines.append(f"{names[0]} and {name} are not judged alike: their accuracies cannot be compared")
+            continue
+        if not measures and _are_paid_alike(runs[0], run):
+            measures = ["reward"] if compared["reward"]["n"] > 1 else []
+        if measures:
+            parts = ", ".join(_paired(measure, compared[measure]) for measure in measures)
+            pairs = counted(len(first), "question")
+            lines.append(f"After training, on the same {pairs}, {name} against {names[0]}: {parts}")
     return lines
+
+
+def _are_judged_alike(first: dict[str, Any], other: dict[str, Any]) -> bool:
+    judges = [run["evaluations"]["after"].get("judge") for run in (first, other)]
+    return judges[0] == judges[1] and f"code of the judge {judges[0]}" not in differing_sources([first, other])
+
+
+def _are_paid_alike(first: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether the same answers earn the same in both runs."""
+    known = all(run["record"].get("sources") for run in (first, other))
+    return (
+        known
+        and all(first["settings"].get(key) == other["settings"].get(key) for key in OF_REWARDS)
+        and not any(label.startswith("code of") for label in differing_sources([first, other]))
+    )
+
+
+def _paired(measure: str, found: dict[str, Any]) -> str:
+    """A paired difference with its interval, in words."""
+    unit, places, points = (1, 2, "") if measure == "reward" else (100, 1, " points")
+    numbers = [f"{unit * found[key]:+z.{places}f}" for key in ("difference", "difference_low", "difference_high")]
+    counts = "" if measure == "reward" else f"; {found['fixed']} better, {found['broken']} worse"
+    return f"{measure} {numbers[0]}{points} (95 % interval {numbers[1]} to {numbers[2]}{counts})"
 
 
 def _cell(run: dict[str, Any], key: str) -> str:

@@ -29,12 +29,12 @@ def test_the_table_has_gains_their_mean_and_what_differs(runs, capsys, monkeypat
     gain, mean = comparison.tango(2, 0, 8), scipy.stats.ttest_1samp([25.0, 50.0, 62.5], 0).confidence_interval(0.95)
     for low, high in ([100 * end for end in gain], mean):
         assert f"({low:+.1f} to {high:+.1f})".replace("-", "−") in text
-    assert "mean gain +45.8" in text and text.endswith("Settings that differ: seed: 1 | 2 | 3")
+    assert "mean gain +45.8" in text and text.endswith("What differs: seed: 1 | 2 | 3")
     other = write_learner(Path("other"), 3, seed=1, learning_rate=1e-4, eval_every=5)
     text = shown(capsys, runs[0], other)
-    assert text.endswith("Settings that differ: learning_rate: None | 0.0001") and "mean gain" not in text
+    assert text.endswith("What differs: learning_rate: None | 0.0001") and "mean gain" not in text
     same = write_learner(Path("again"), 3, seed=1)
-    assert "Settings that differ" not in shown(capsys, runs[0], same)
+    assert "What differs" not in shown(capsys, runs[0], same)
 
 
 def test_an_unfinished_run_is_shown_without_a_gain(runs, capsys):
@@ -44,6 +44,92 @@ def test_an_unfinished_run_is_shown_without_a_gain(runs, capsys):
     (runs[2] / "run.json").write_text(json.dumps(record | {"status": "interrupted by SIGTERM"}))
     text = shown(capsys, *runs)
     assert "seed3 50.0 37.5 (interrupted by SIGTERM)" in text and "mean gain +37.5" in text
+
+
+def change(run, name="run.json", **values):
+    path = Path(run) / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_what_no_setting_names_is_shown_and_makes_two_experiments(capsys):
+    """Each label that both runs have, in its words; the rest of the script where nothing else differs."""
+    first, other = (write_learner(Path(name), gain) for name, gain in (("a", 2), ("b", 4)))
+    sources = {"system prompt": "1", "code of date_exact": "1", "rest of the script": "1"}
+    change(first, sources=sources, data={"fingerprint": "1"})
+    change(other, sources=sources, data={"fingerprint": "1"})
+    said = shown(capsys, first, other)
+    assert said.endswith("All settings are the same: one experiment, counted several times") and "mean gain" in said
+    for changed, words in (
+        ({"system prompt": "2", "code of date_exact": "2", "rest of the script": "2"},
+         "Other system prompt, other code in date_exact"),
+        ({"rest of the script": "2"}, "Other rest of the script"),
+    ):  # fmt: skip
+        change(other, sources=sources | changed)
+        said = shown(capsys, first, other)
+        assert said.endswith(f"What differs: {words}") and "one experiment" not in said and "mean gain" not in said
+    change(other, sources={key: sources[key] for key in ("system prompt", "code of date_exact")}, data={})
+    assert "Other" not in shown(capsys, first, other)  # it is not known, since it ran in a notebook
+    change(other, sources=sources, data={"fingerprint": "2"})
+    assert shown(capsys, first, other).endswith("What differs: Other training rows")
+    change(other, sources=None, data={})
+    said = shown(capsys, first, other)
+    assert "Of b, prompt and rewards' code are unknown" in said and "Other" not in said
+    assert "one experiment" not in said and "mean gain" not in said
+
+
+def test_only_seeds_may_differ_between_runs_of_one_experiment(runs, capsys):
+    change(runs[1], commit="another")
+    said = shown(capsys, *runs)
+    assert "mean gain" not in said and "commit: " in said and "seed: 1 | 2 | 3" in said
+
+
+def test_later_runs_are_compared_with_the_first_question_by_question(runs, capsys):
+    said = shown(capsys, *runs)
+    low, high = (100 * end for end in comparison.tango(2, 0, 8))
+    figures = f"+25.0 points (95 % interval {low:+.1f} to {high:+.1f}; 2 better, 0 worse)"
+    assert f"After training, on the same 8 questions, seed2 against seed1: lenient {figures}, strict {figures}" in said
+    assert "seed3 against seed1: lenient +37.5" in said
+
+
+@pytest.mark.parametrize("changed", [{"question": "another"}, {"answer": "8"}])
+def test_other_questions_are_not_paired(changed, runs, capsys):
+    path = runs[1] / "completions_after.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | changed), *others, ""]))
+    said = shown(capsys, *runs)
+    assert "seed2 was not asked seed1's questions: their gains are over different ones" in said
+    assert "seed2 against" not in said and "seed3 against seed1" in said
+
+
+def test_other_judges_are_not_paired(runs, capsys):
+    change(runs[1], "eval_after.json", judge="mine.is_right")
+    sources = json.loads((runs[0] / "run.json").read_text())["sources"]
+    change(runs[2], sources=sources | {"code of the judge mine.is_right": "1"})
+    change(runs[2], "eval_after.json", judge="mine.is_right")
+    said = shown(capsys, *runs)
+    assert said.count("are not judged alike") == 2 and "against" not in said
+    change(runs[1], sources=sources | {"code of the judge mine.is_right": "2"})
+    assert "seed2 and seed3 are not judged alike" in shown(capsys, runs[1], runs[2])
+
+
+def test_without_gold_answers_the_same_rewards_are_paired(capsys):
+    def write(name, paid, **settings):
+        run = write_learner(Path(name), 2, **settings)
+        rows = [{"question": str(place), "answer": None, "reward": paid + place} for place in range(8)]
+        (run / "completions_after.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return run
+
+    runs = [write("a", 1, seed=1), write("b", 1.5, seed=2), write("c", 2, reward_weights=[2.0])]
+    said = shown(capsys, *runs)
+    line = "After training, on the same 8 questions, b against a: reward +0.50 (95 % interval +0.50 to +0.50)"
+    assert line in said and "c against" not in said
+
+
+def test_an_evaluation_of_an_earlier_end_is_not_one_after_training(runs, capsys):
+    change(runs[1], step=40)
+    change(runs[1], "eval_after.json", step=24)
+    said = shown(capsys, *runs)
+    assert "seed2 50.0 37.5" in said and "seed2 against" not in said and "mean gain +43.8" in said
 
 
 @pytest.mark.parametrize("words", ["seed1", "seed1 ./seed1", "seed1 nothing", "seed1 empty", "seed1 seed2 --fast"])
