@@ -23,7 +23,8 @@ PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accu
 OURS = re.compile(
     r"step|epoch|stage|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
     r"|num_input_tokens_seen|tokens_per_second|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
-    r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time|(completions|vespo|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
+    r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time"
+    r"|(completions|vespo|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
     re.DOTALL,
 )
 # Mid-tones, which read on a light background and on a dark one

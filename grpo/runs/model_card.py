@@ -83,6 +83,8 @@ def _training(facts: dict[str, Any]) -> list[str]:
         shots = f", and with {settings['num_shots']} worked examples" if settings.get("num_shots") else ""
         lines += ["", f"Ask it as it was trained, with this prompt{shots}:", ""]
         lines.append(textwrap.indent(text.strip("\n"), "    "))
+    if text := prompt.get("completion"):
+        lines += ["", "A perfect completion:", "", textwrap.indent(text.strip("\n"), "    ")]
     return [*lines, ""]
 
 

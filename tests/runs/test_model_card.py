@@ -43,6 +43,7 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
     assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in text
     assert "`int` × 1, `own.brevity` × 0.25" in text
     assert "    Respond so:\n    ```\n    plain" in text  # indented: its fence opens none
+    assert "A perfect completion:\n\n    plain\n" in text
     assert text.index("## Results") < text.index("## Quick start") < text.index("## Citations")
 
 
