@@ -54,7 +54,7 @@ class AccuracyCurve(TrainerCallback):
             self._measure()  # it was stopped before this was measured
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._is_due(state) and not self.run.stopped:
+        if self._is_due(state) and self.run.status < 128:  # a signal does not wait for an evaluation
             self._measure()
 
     def _is_due(self, state: Any) -> bool:
