@@ -1,8 +1,8 @@
 """Put several runs side by side in a table: accuracies before and after, gains, and what differs between them.
 
 A run's gain is paired: the same questions before and after. So is the comparison of two runs after training, where
-both were asked the same questions and judged alike. The mean gain over runs of one experiment, which differ in the seed
-alone, has Student's interval, since with two or three of them the normal one is far too narrow.
+both were asked the same questions and judged alike. The mean gain over runs of one experiment, which differ in the
+seed alone, has Student's interval, since with two or three of them the normal one is far too narrow.
 """
 
 from collections.abc import Sequence
@@ -81,10 +81,7 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     for name, run in zip(names, runs, strict=True):
         status = "" if run["status"] == "finished" else f"\n({run['status']})"
         table.add_row(for_rich(name + status), *(_cell(run, key) for key in measures.values()))
-    differ, others = (
-        differing(runs),
-        [f"other {each.replace('code of', 'code in')}" for each in differing_sources(runs)],
-    )
+    differ, others = differing(runs), differing_sources(runs)
     unknown = [name for name, run in zip(names, runs, strict=True) if not run["record"].get("sources")]
     if differ.keys() <= SEEDS and not (others or unknown):
         table.add_section()
@@ -100,7 +97,7 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     elif not unknown:
         show("All settings are the same: one experiment, counted several times")
     if others:
-        text = ", ".join(others)
+        text = ", ".join(f"other {label.replace('code of', 'code in')}" for label in others)
         show(for_rich(f"  {text[0].upper()}{text[1:]}"), soft_wrap=True)
     for key, values in differ.items():
         show(f"  {for_rich(key)}: {for_rich(' | '.join(map(str, values)))}", soft_wrap=True)
@@ -118,7 +115,7 @@ def after_training(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> list
             lines.append(f"{name} was not asked {names[0]}'s questions: their gains are over different ones")
             continue
         compared = comparison.compare(first, other)
-        measures = [measure for measure in ("lenient", "strict") if measure in compared]
+        measures = [measure for measure in MEASURES if measure in compared and measure != "reward"]
         if measures and not _are_judged_alike(runs[0], run):
             lines.append(f"{names[0]} and {name} are not judged alike: their accuracies cannot be compared")
             continue
@@ -139,11 +136,9 @@ def _are_judged_alike(first: dict[str, Any], other: dict[str, Any]) -> bool:
 def _are_paid_alike(first: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether the same answers earn the same in both runs."""
     known = all(run["record"].get("sources") for run in (first, other))
-    return (
-        known
-        and all(first["settings"].get(key) == other["settings"].get(key) for key in OF_REWARDS)
-        and not any(label.startswith("code of") for label in differing_sources([first, other]))
-    )
+    settings = all(first["settings"].get(key) == other["settings"].get(key) for key in OF_REWARDS)
+    code = any(label.startswith("code of") for label in differing_sources([first, other]))
+    return known and settings and not code
 
 
 def _paired(measure: str, found: dict[str, Any]) -> str:
