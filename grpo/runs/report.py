@@ -163,7 +163,8 @@ def _cell(summary: dict[str, Any], key: str, unit: int, places: str) -> tuple[st
     """A number and its interval as texts; a dash for no number, an empty text for no interval."""
     numbers = [summary.get(key + end) for end in ("", "_low", "_high")]
     value, *ends = ["–" if each is None else format(unit * each, places).replace("-", "−") for each in numbers]
-    return value, " to ".join(ends) if "–" not in ends else ""
+    known = "–" not in ends and numbers[1] != numbers[2]  # without any variation there is none
+    return value, " to ".join(ends) if known else ""
 
 
 def _examples(

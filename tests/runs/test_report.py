@@ -178,6 +178,10 @@ def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
     change(run, "eval_before.json", reward_date_reward_func=0.25, reward=1.0)
     change(run, "eval_after.json", reward_date_reward_func=0.75, reward=1.5)
     change(run, "comparison.json", rewards={"date_reward_func": paired}, reward=paired)
+    steady = {**paired, "difference": 0.0, "difference_low": 0.0, "difference_high": 0.0}
+    change(run, "comparison.json", reward=steady)  # no interval without any variation
+    assert "weighted sum 1.00 1.50 +0.00 Learning" in Page(report.write(run)).text
+    change(run, "comparison.json", reward=paired)
     text = Page(report.write(run)).text
     assert "date 0.25 0.75 +0.50 +0.10 to +0.90" in text and "Reward, weighted sum 1.00 1.50 +0.50" in text
 
