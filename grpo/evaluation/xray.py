@@ -2,10 +2,10 @@
 
     python -m grpo xray FILE.jsonl | RUN_DIR [--reward_funcs NAME ...] [--allow_custom_rewards true]
 
-Of a run, its completions_after.jsonl is read, or completions_before.jsonl while it has none after training; both
-hold what each of the run's rewards gave. Any other file has an object a line, with `completion` (text or a list of
-messages) and `answer` (text, a number, or a GSM8K solution with `####`); rewards get its other fields, too. The
-recipe's five rewards score it, or those that you name.
+Of a run, its completions_after.jsonl is read, or completions_before.jsonl while it has none after its last step; both
+hold what each of the run's rewards gave, and their weighted sum as the total. Any other file has an object a line,
+with `completion` (text or a list of messages) and `answer` (text, a number, or a GSM8K solution with `####`); rewards
+get its other fields, too. The recipe's five rewards score it, or those that you name.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from grpo.rewarding.judge import Judge
 
 PLAIN: dict[str, Any] = {"system": "", "question": "{question}", "completion": rewards.XML_COT_FORMAT, "chat": False}
 FEW = 5  # flagged rows of each kind that are listed
+Scores = dict[str, list[float | None]]  # by reward, for each row; None where it gave no number
 
 
 class Row(NamedTuple):
@@ -96,15 +97,23 @@ def read(file: Path) -> list[Row]:
 
 
 def file_of(path: Path) -> Path:
-    """The file, or a run's completions after training, or before it while it has none after it."""
+    """The file, or a run's completions after its last step, or before training while it has none after it."""
     if not path.exists():
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
         return path
     for when in ("after", "before", "only"):
-        if (path / f"completions_{when}.jsonl").is_file():
+        if (path / f"completions_{when}.jsonl").is_file() and not (when == "after" and _is_of_an_earlier_end(path)):
             return path / f"completions_{when}.jsonl"
     raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run that has some")
+
+
+def _is_of_an_earlier_end(run: Path) -> bool:
+    if not ((run / "eval_after.json").is_file() and (run / "run.json").is_file()):
+        return False
+    from grpo.runs import report  # here: it loads what draws
+
+    return "after" not in report.read_facts(run)["evaluations"]
 
 
 def read_run(file: Path) -> Run:
@@ -140,7 +149,9 @@ def choose_rewards(
     for name in names or []:
         if name in (*rewards.REWARD_FUNCS, *registry.TRLS) and reasons[name]:
             raise UserError(f"--reward_funcs: {name!r} cannot be scored here, {reasons[name]}; use another one")
-    scored = [name for name in wanted if not reasons[name] or (names and name not in rewards.REWARD_FUNCS)]
+    # a name that nobody knows is a mistake, but for one that the run has from its script
+    unknown = [name for name in names or [] if name not in rewards.REWARD_FUNCS and not _is_of_script(name, run)]
+    scored = [name for name in wanted if not reasons[name] or name in unknown]
     without = [name for name in wanted if name not in scored]
     notes = [
         f"not scored, {reason}: {', '.join(name for name in without if reasons[name] == reason)}"
@@ -153,6 +164,10 @@ def choose_rewards(
     args = {name: given[name] for name in given if name in known_as}
     follow = {"template": run.template, "answer_pattern": run.pattern, "judge": judge}
     return registry.choose(scored, args, follow, files=files), notes
+
+
+def _is_of_script(name: str, run: Run) -> bool:
+    return "." not in name and name in (run.settings.get("reward_funcs") or [])
 
 
 def _why_not(name: str, with_golds: bool, own_judge: str | None, own_code: bool) -> str:
@@ -170,16 +185,20 @@ def _why_not(name: str, with_golds: bool, own_judge: str | None, own_code: bool)
     return ""
 
 
-def recorded(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """What a run's rewards gave to each row when it was evaluated, 0 where one failed; empty for other files."""
+def recorded(rows: Sequence[Row]) -> Scores:
+    """What a run's rewards gave to each row when it was evaluated; empty for other files."""
     given = [values for row in rows if isinstance(values := row.fields.get("rewards"), dict)]
     if len(given) < len(rows):
         return {}
     names = dict.fromkeys(name for values in given for name in values)
-    return {name: [float(values.get(name) or 0.0) for values in given] for name in names}
+    return {name: [_number(values.get(name)) for values in given] for name in names}
 
 
-def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict[str, list[float]], list[str]]:
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[Scores, list[str]]:
     """The values of each reward for each row, and the reasons why others have none."""
     data = [_data_of(row.fields) for row in rows]
     keys = dict.fromkeys(key for each in data for key in each)
@@ -191,14 +210,15 @@ def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[dict
     chat = run.prompt.chat
     columns["completions"] = [[{"role": "assistant", "content": row.text}] if chat else row.text for row in rows]
     columns |= {"log_extra": lambda *_: None, "log_metric": lambda *_: None}  # TRL's, for rewards that log
-    scores, notes = {}, []
+    scores: Scores = {}
+    notes = []
     for name, reward in chosen.items():
         try:
             found: Any = reward(**columns)
             found = asyncio.run(found) if inspect.iscoroutine(found) else found
             if len(found) != len(rows):
                 raise ValueError(f"it returned {counted(len(found), 'value')} for {counted(len(rows), 'completion')}")
-            scores[name] = [float(value or 0.0) for value in found]
+            scores[name] = [None if value is None else float(value) for value in found]
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             notes.append(f"not scored: {name} raises {type(error).__name__}: {_shown(str(error))}")
     return scores, notes
@@ -219,10 +239,9 @@ def is_right(row: Row, run: Run) -> bool | None:
 
 
 def print_scores(
-    rows: Sequence[Row], scores: dict[str, list[float]], run: Run, heading: str, notes: Sequence[str]
+    rows: Sequence[Row], scores: Scores, totals: Sequence[float | None], run: Run, heading: str, notes: Sequence[str]
 ) -> None:
     """Print how many are right, each reward's mean, then the first flagged rows of each kind."""
-    totals = [sum(values[at] for values in scores.values()) for at in range(len(rows))]
     answers = [rewards.extract_answer(row.text, run.pattern) for row in rows]
     flagged = {
         kind: [at for at, row in enumerate(rows) if holds(row.text, answers[at], row.gold, run)]
@@ -237,15 +256,30 @@ def print_scores(
         print(printable(note))
     if scores:
         print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
-    for name, values in (scores | {"total": totals} if scores else {}).items():
-        print(f"{rewards.short_name(name):<28}{fmean(values):>12.3f}{fmean(value > 0 for value in values):>8.0%}")
+    for name, values in (scores | {"total": list(totals)} if scores else {}).items():
+        known = [value for value in values if value is not None]
+        mean, above = (f"{fmean(known):.3f}", f"{fmean(value > 0 for value in known):.0%}") if known else "––"
+        print(f"{rewards.short_name(name):<28}{mean:>12}{above:>8}")
     for kind, places in flagged.items():
         if places:
             print(f"\n{kind} ({len(places)} of {len(rows)})")
         for at in places[:FEW]:
             gold = "" if rows[at].gold is None else f"gold {_shown(rows[at].gold)}, "
-            parts = " ".join(f"{values[at]:g}" for values in scores.values())
-            print(f"  line {rows[at].line}: {gold}answer read {_shown(answers[at])}, total {totals[at]:.3f} ({parts})")
+            parts = " ".join(_or_dash(values[at], "g") for values in scores.values())
+            total = _or_dash(totals[at], ".3f")
+            print(f"  line {rows[at].line}: {gold}answer read {_shown(answers[at])}, total {total} ({parts})")
+
+
+def _totals(rows: Sequence[Row], scores: Scores, are_recorded: bool) -> list[float | None]:
+    """The weighted sum that a run recorded for each row, otherwise the plain sum."""
+    if are_recorded and all("reward" in row.fields for row in rows):
+        return [_number(row.fields["reward"]) for row in rows]
+    known = [[value for values in scores.values() if (value := values[at]) is not None] for at in range(len(rows))]
+    return [sum(values) if values else None for values in known]
+
+
+def _or_dash(value: float | None, places: str) -> str:
+    return "–" if value is None else format(value, places)
 
 
 def _shown(text: Any) -> str:
@@ -273,9 +307,11 @@ def main(argv: list[str]) -> int:
     with_golds = all(row.gold is not None for row in rows)
     notes: list[str] = []
     scores = {} if given.reward_funcs else recorded(rows)
+    are_recorded = bool(scores)
     if not scores:
         chosen, unable = choose_rewards(given.reward_funcs, run, with_golds, given.allow_custom_rewards == "true")
         scores, failed = score(rows, chosen, run)
         notes = [*unable, *failed]
-    print_scores(rows, scores, run, "" if file == given.path else f"{file.name}: ", notes)
+    totals = _totals(rows, scores, are_recorded)
+    print_scores(rows, scores, totals, run, "" if file == given.path else f"{file.name}: ", notes)
     return 0

@@ -106,14 +106,17 @@ def test_a_runs_recorded_rewards_are_shown_also_those_of_its_script(capsys):
     write_run(reward_funcs=["near", "int_reward_func"])
     lines = [
         {"completion": GOOD, "answer": "7", "row": {"level": 3}, "rewards": {"near": value, "int_reward_func": 0.5}}
-        for value in (0.25, 0.75, None)
+        | {"reward": weighted}  # twice near
+        for value, weighted in ((0.25, 1.0), (0.75, 2.0), (None, None))
     ]
     Path("completions_after.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert tool(["xray", "."]) == 0
     out = capsys.readouterr().out
-    assert means(out) == {"near": 0.333, "int": 0.5, "total": 0.833} and "not scored" not in out
-    assert tool(["xray", ".", "--reward_funcs", "int_reward_func"]) == 0
-    assert set(means(capsys.readouterr().out)) == {"int", "total"}
+    # as the report has them: a row that a reward failed on is in no mean
+    assert means(out) == {"near": 0.5, "int": 0.5, "total": 1.5} and "not scored" not in out
+    assert tool(["xray", ".", "--reward_funcs", "int_reward_func", "near"]) == 0
+    out = capsys.readouterr().out
+    assert means(out) == {"int": 0.5, "total": 0.5} and "only the script that trained has it: near" in out
     Path("completions_after.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7"}))
     assert tool(["xray", "."]) == 0
     out = capsys.readouterr().out
@@ -126,11 +129,32 @@ def test_with_a_judge_of_ones_own_the_lenient_rule_flags_nothing(capsys):
 
 
 def test_a_run_is_read_after_training_if_it_has_that(capsys):
+    """But not by the answers of an earlier end than the run's last step."""
     write_run()
     for when, text in {"before": "8", "after": "7"}.items():
         Path(f"completions_{when}.jsonl").write_text(json.dumps({"completion": text, "answer": "7"}))
     assert tool(["xray", "."]) == 0
     assert capsys.readouterr().out.startswith("completions_after.jsonl: 1 of 1 right (lenient), 0 in the format")
+    for name, values in (("run.json", {"step": 6, "status": "finished"}), ("eval_after.json", {"step": 4})):
+        path = Path(name)
+        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | values))
+    assert tool(["xray", "."]) == 0
+    assert capsys.readouterr().out.startswith("completions_before.jsonl: 0 of 1 right")
+    Path("eval_after.json").write_text('{"step": 6}')
+    assert tool(["xray", "."]) == 0
+    assert capsys.readouterr().out.startswith("completions_after.jsonl: 1 of 1 right")
+
+
+def test_a_reward_that_gives_none_for_a_row_has_no_value_there(capsys):
+    Path("mine.py").write_text("def even(completions, level, **_): return [each % 2 or None for each in level]\n")
+    rows = [{"completion": GOOD + str(level), "answer": "7", "level": level} for level in (1, 2, 3)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = shown(capsys, "--reward_funcs", "mine.even", "int_reward_func", "--allow_custom_rewards", "true")
+    assert means(out) == {"even": 1.0, "int": 0.5, "total": 1.167}
+    rows = [{"completion": "<answer>7 m</answer>", "answer": "7", "level": 2}]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = shown(capsys, "--reward_funcs", "mine.even", "int_reward_func", "--allow_custom_rewards", "true")
+    assert "total 0.000 (– 0)" in out and ["even", "–", "–"] in [line.split() for line in out.splitlines()]
 
 
 # --- Reading
