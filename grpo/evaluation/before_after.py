@@ -73,7 +73,8 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
         curves = charts.read_curves(report.by_step(trainer.state.log_history))
-        compared = comparison.compare(before.records, after.records, error, diagnosis.had_signal(curves))
+        nothing = diagnosis.why_nothing_was_learned(curves)
+        compared = comparison.compare(before.records, after.records, error, nothing)
         compared |= {"step": step, "diagnosis": []}
         if compared["verdict"] not in diagnosis.NEEDS_NONE:
             tried = [run.facts.get(kind) or {} for kind in ("perfect", "wrong")]

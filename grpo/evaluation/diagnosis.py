@@ -137,13 +137,31 @@ def _figures(
     for_right = [name for name, value in perfect.items() if value > wrong.get(name, value)]
     dead = [name for name in _unearned(curves, perfect) if not (explained and name in for_right)]
     seen |= {"dead": len(dead), "names": " and ".join(map(short_name, dead))}
-    if judged and sum(map(bool, (new.get("lenient") for new in after))) < len(after) / 2:
+    few = judged and sum(map(bool, (new.get("lenient") for new in after))) < len(after) / 2
+    if few and not for_right and not _may_pay_for_right(curves, (*before, *after)):
         seen["misled"] = _earned(curves, perfect)
     seen |= _change_of_reward(curves)
     changes = [bool(new.get("lenient")) - bool(old.get("lenient")) for old, new in zip(before, after, strict=True)]
     if -sum(changes) > 2 * sum(map(abs, changes)) ** 0.5:  # more became wrong than chance explains
         seen["astray"] = -seen.get("fall", 0)
     return seen
+
+
+def _may_pay_for_right(curves: Mapping[str, Curve], records: Sequence[dict[str, Any]]) -> bool:
+    """Whether a reward pays right answers more than wrong ones, or is the user's own, which may do so."""
+    names = {key[8:-5] for key in curves if key.startswith("rewards/") and key.endswith("/mean")}
+    if names - {*REWARD_FUNCS, *PENALTIES}:
+        return True
+    for name in {name for record in records for name in record.get("rewards", {})}:
+        paid: dict[bool, list[float]] = {True: [], False: []}
+        for record in records:
+            if (value := record.get("rewards", {}).get(name)) is not None:
+                paid[bool(record["lenient"])].append(value)
+        largest = max(map(abs, (*paid[True], *paid[False])), default=0.0)
+        # right answers may by chance be a little more often in the format
+        if paid[True] and paid[False] and fmean(paid[True]) - fmean(paid[False]) > 0.1 * largest:
+            return True
+    return False
 
 
 def _earned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> float:
@@ -169,10 +187,18 @@ def _unearned(curves: Mapping[str, Curve], perfect: Mapping[str, float]) -> list
     return found
 
 
-def had_signal(curves: Mapping[str, Curve]) -> bool:
-    """Whether the completions of some group earned differently; otherwise every advantage and gradient was 0."""
-    same = curves.get("frac_reward_zero_std")
-    return same is None or min(same.values) < 100
+def why_nothing_was_learned(curves: Mapping[str, Curve]) -> str:
+    """The logs' reason why a run learned nothing from its rewards; empty where they show none.
+
+    A KL term or an entropy bonus has a gradient also where no group's completions earned differently.
+    """
+    same, norms = curves.get("frac_reward_zero_std"), curves.get("grad_norm")
+    no_signal = same is not None and min(same.values) == 100
+    no_gradient = norms is not None and max(norms.values) == 0
+    reasons = ["in every group all completions earned the same"] if no_signal else []
+    if no_gradient:
+        return f"nothing was learned, since {' and '.join([*reasons, 'every gradient was 0'])}"
+    return f"no reward could be learned, since {reasons[0]}" if reasons else ""
 
 
 def _change_of_reward(curves: Mapping[str, Curve]) -> dict[str, float]:
