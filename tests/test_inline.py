@@ -93,6 +93,7 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     # tools
     assert tool(["compare", *runs]) == 0
     said = shown(capfd).lower()
+    assert "training rows" not in said  # which are the same, in other prompts
     assert "one experiment" not in said and "system prompt" in said and "code in shorter" in said
     assert tool(["xray", runs[0]]) == 0
     said = shown(capfd)

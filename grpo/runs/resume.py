@@ -186,10 +186,10 @@ def _is_moved(then: Any, now: Any) -> bool:
     return os.path.basename(os.path.normpath(then)) == os.path.basename(os.path.normpath(now))
 
 
-def fingerprint(rows: Dataset) -> str:
-    """A hash of the prompts and gold answers of rows, in their order."""
+def fingerprint(rows: Dataset, asked: str = "prompt") -> str:
+    """A hash of the prompts, or of another column, and the gold answers of rows, in their order."""
     found = hashlib.sha256()
-    for pair in zip(rows["prompt"], rows["answer"], strict=True):
+    for pair in zip(rows[asked], rows["answer"], strict=True):
         found.update(json.dumps(pair).encode())
     return found.hexdigest()
 

@@ -39,5 +39,5 @@ def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, tried: d
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, judge)
-    facts["data"]["fingerprint"] = trainer.checkpoint_facts["data"]
+    facts["data"]["fingerprint"] = resume.fingerprint(data.train, "question")  # whatever the prompt around it
     run.begin(**facts, **tried)
