@@ -1,4 +1,4 @@
-"""Alarms: GRPO runs that go wrong, recognized from TRL's metrics and the rewards for right answers, each with a fix.
+"""Alarms: GRPO runs that go wrong, recognized from TRL's metrics and the judge's verdicts, each with a fix.
 
 `Watch` (callbacks.py) fills a `History`; the checks below, all listed in `ALARMS`, are pure functions of it. A check
 returns a sentence, or None while all is well.
