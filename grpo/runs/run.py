@@ -104,7 +104,12 @@ class Run:
             status += f" at step {self.step} of {self.planned}"
         if is_first_process():
             self._note(status)
-            written, complete = report.write(self.output), self._trained and not self.stopped
+            try:
+                written = report.write(self.output)
+            except UserError as error:  # a file that somebody has broken costs no result
+                written = self.output / "report.html"
+                say(f"note: no new report ({error})")
+            complete = self._trained and not self.stopped
             say(f"Saved in {self.output}" + ("" if complete else f"; the report is {written}"))
             if self.stopped:
                 say(f"{status[0].upper()}{status[1:]}. {self.how_to_resume()}")

@@ -31,6 +31,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from grpo.core import gpu
+from grpo.core.errors import UserError
 from grpo.core.processes import say
 from grpo.policy import sampling, sharding
 from grpo.policy.sampling import Sampling
@@ -386,7 +387,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         super().create_model_card(*args, **kwargs)
         output = Path(self.args.output_dir or "")
         if self.is_world_process_zero() and (output / "run.json").exists():
-            model_card.complete(output, self.state.global_step)
+            try:
+                model_card.complete(output, self.state.global_step)
+            except UserError as error:  # a file that somebody has broken costs no checkpoint
+                say(f"note: the model card is TRL's alone ({error})")
 
 
 class _InEpochs(RepeatSampler):
