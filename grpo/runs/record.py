@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -32,11 +33,13 @@ def command_line(program: str, argv: list[str]) -> str:
 
 def resume_command(output: Path, config: Config) -> str:
     """The command that resumes the run in `output`; where a flag occurs twice, the last one counts."""
-    words, resume = list(config.argv), ["--resume_from_checkpoint", "auto"]
+    resume, words = re.compile(r"--resume[_-]from[_-]checkpoint\b"), []
+    for before, word in itertools.pairwise(["", *config.argv]):
+        if not (resume.match(word) or (resume.match(before) and "=" not in before)):
+            words.append(word)
     if not any(re.match(r"--output[_-]dir\b", word) for word in words):
         words += ["--output_dir", str(output)]
-    if words[-2:] != resume:
-        words += resume
+    words += ["--resume_from_checkpoint", "auto"]
     if config.script.dataset_name == IN_MEMORY:  # rows that were passed from Python, which no command can
         return f"{Path(config.script_file).stem}.main({words}, dataset=...)"
     return f"{processes.launch()} {command_line(config.program, words)}"
@@ -75,6 +78,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         step, resumed = step_of(checkpoint), checkpoint.parent
         earlier = read_record(resumed) or {}
         if directory.resolve() == resumed.resolve():
+            write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier.get("step"))
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)

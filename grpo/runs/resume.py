@@ -17,7 +17,7 @@ from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
-from grpo.runs.directory import read_record
+from grpo.runs.directory import LENGTHS, read_record
 from grpo.runs.record import without_nan
 
 # Another value would change the meaning of the checkpoint's place in the data, or of its optimizer's state
@@ -104,9 +104,10 @@ def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) ->
 
 
 def is_unchanged(checkpoint: Path, config: Config) -> bool:
-    """Whether nothing that is trained or measured has changed since a checkpoint."""
+    """Whether nothing but the number of steps has changed since a checkpoint."""
     sealed = checkpoints.read_seal(checkpoint)
-    return not (changes(sealed, config.settings()) or other_sources(sealed, config.sources))
+    changed = changes(sealed, config.settings()).keys() - LENGTHS
+    return not (changed or other_sources(sealed, config.sources))
 
 
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
