@@ -49,7 +49,7 @@ def test_a_run_trains_saves_and_records(learned):
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "finished" and record["seconds"] > 0
     assert record["settings"]["model_name_or_path"] == str(DEMO / "model")
-    assert record["changed"]["learning_rate"] == {"inline": 5e-6, "run": 1e-3}
+    assert (record["origin"]["learning_rate"], record["settings"]["learning_rate"]) == ("flag", 1e-3)
     assert record["prompt"]["system"] == train_grpo.SYSTEM_PROMPT and record["shots"] == []
     assert record["perfect"] == dict.fromkeys(rewards.GIST_REWARDS, 0.5) | {"correctness_reward_func": 2.0}
     generate = pipeline("text-generation", model=str(run))

@@ -155,7 +155,7 @@ def test_a_recipe_the_script_and_the_command_line_list_stages_alike(tmp_path):
     assert first.stages == second.stages == inline.stages == read_stages([FIRST, SECOND])
     assert first.training.max_steps == 120 and first.training.reward_weights == [1.0, 1.0, 0.0]
     assert first.script.reward_funcs == ["xmlcount_reward_func", "int_reward_func", "correctness_reward_func"]
-    assert "stages" not in inline.changed
+    assert inline.origin["stages"] == inline.origin["max_steps"] == "script"
     judged = {**SECOND, "reward_funcs": ["judge_reward_func", "int_reward_func"]}
     adaptive = ["--adaptive_rewards", "judge_reward_func"]  # a reward that only a stage has
     assert configure({**train_grpo.HYPERPARAMETERS, "stages": [judged]}, [*adaptive, *CPU]).stages
