@@ -122,7 +122,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     packed=True,  # train without padding: TRL's gradient in less time; False takes TRL's own step
     ddp_find_unused_parameters=False,
     save_total_limit=2,  # a checkpoint holds weights and optimizer state: 9 GB for 1.5B in bfloat16
-    log_completions=True,  # prints sampled completions, some ten times a run
+    log_completions=True,  # prints sampled completions, up to five times a run
     num_completions_to_print=2,  # the best and the worst of a group
 )
 

@@ -88,7 +88,7 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     assert script(CODE, RATE)(named) == 0
     assert "learning_rate 5e-06 → 1e-05, the code of shorter → the run will differ" in shown(capfd)
     assert script(PROMPT)(named) == 2
-    assert "system prompt of this command differ from" in shown(capfd)
+    assert "this command has another system prompt than" in shown(capfd)
 
     # tools
     assert tool(["compare", *runs]) == 0

@@ -140,7 +140,7 @@ def assert_says(shown, run, status, script="train_grpo.py"):
 
 def assert_set_aside(run, step, result):
     """What was measured at this step, before the run went on, is complete and can be asked."""
-    kept = run / f"ended-at-step-{step}"
+    kept = run / f"_ended-at-step-{step}"
     assert {name: (kept / name).read_bytes() for name in result} == result
     status, shown = output_of(tools.main, "ask", kept, "What is 2 + 3?")
     assert status == 0 and f"{kept} answers" in shown

@@ -37,8 +37,9 @@ def settle(
     if named or asked:
         config.default_dir = config.default_run = ""
     if claim.checkpoint:
-        world_size = config.geometry.world_size
-        config.notes += resume.compare(Path(claim.checkpoint), config.settings(), world_size, config.sources)
+        checkpoint, world_size = Path(claim.checkpoint), config.geometry.world_size
+        config.resumed_with = resume.changed_since(checkpoint, config.settings(), config.sources)
+        config.notes += resume.compare(checkpoint, config.settings(), world_size, config.sources)
 
 
 def sources(

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+import torch
+
 from grpo.core.errors import is_of_a_library
 
 REST = "rest of the script"  # the label of a script's code besides its settings, prompt and rewards
@@ -29,7 +31,7 @@ def of_text(*texts: str) -> str:
 def of_code(function: Callable[..., Any]) -> str:
     """A short hash of a function's code, with the helpers and constants of the user's own files that it uses."""
     parts: list[str] = []
-    _collect(function, parts, set())
+    _collect(function, parts, {})
     return of_text(*parts)
 
 
@@ -50,14 +52,14 @@ def _names_of(statement: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _collect(value: Any, parts: list[str], seen: set[int]) -> None:
+def _collect(value: Any, parts: list[str], seen: dict[int, Any]) -> None:
     """Append the texts that tell this value from another one, and those of what it uses."""
     if isinstance(value, PLAIN):
         parts.append(repr(value))
         return
     if id(value) in seen:  # a function that calls itself
         return
-    seen.add(id(value))
+    seen[id(value)] = value  # which keeps it: another object could get its number
     if isinstance(value, Mapping):
         parts.append("{}")
         for key, item in value.items():
@@ -68,7 +70,10 @@ def _collect(value: Any, parts: list[str], seen: set[int]) -> None:
         for item in value:
             _collect(item, parts, seen)
     elif isinstance(value, set | frozenset):
-        parts.append(repr(sorted(map(repr, value))))
+        items: list[list[str]] = [[] for _ in value]
+        for item, texts in zip(value, items, strict=True):
+            _collect(item, texts, {})
+        parts.extend(text for texts in sorted(items) for text in texts)
     elif isinstance(value, functools.partial):
         _collect((value.func, value.args, value.keywords), parts, seen)
     elif isinstance(value, ModuleType):
@@ -84,11 +89,18 @@ def _collect(value: Any, parts: list[str], seen: set[int]) -> None:
             parts.append(_source(value))
             attributes = {name: item for name, item in vars(value).items() if not name.startswith("__")}
             _collect([*attributes.values(), *filter(inspect.isfunction, vars(value).values())], parts, seen)
-    elif callable(value):  # an object of a user's class
+    elif isinstance(value, torch.Tensor) or hasattr(value, "tobytes"):  # an array
+        parts += [type(value).__qualname__, _of_array(value)]
+    elif not is_of_a_library(_file_of(type(value))):  # an object of a user's class
         _collect((type(value), getattr(value, "__dict__", {})), parts, seen)
+    elif type(value).__repr__ is object.__repr__:  # of a library's, by what is plain in it
+        plain = {key: item for key, item in getattr(value, "__dict__", {}).items() if isinstance(item, PLAIN)}
+        _collect(plain, parts, seen)
+    else:  # a date, a decimal number, a path
+        parts += [type(value).__qualname__, re.sub(" at 0x[0-9a-f]+", "", repr(value))]
 
 
-def _collect_function(function: Any, parts: list[str], seen: set[int]) -> None:
+def _collect_function(function: Any, parts: list[str], seen: dict[int, Any]) -> None:
     code = function.__code__
     if is_of_a_library(code.co_filename):
         return
@@ -110,6 +122,14 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
+
+
+def _of_array(value: Any) -> str:
+    """A hash of an array's values; its shape alone where it is as large as a model's weights."""
+    if getattr(value, "nbytes", 0) > 1e7:
+        return repr(value.shape)
+    array: Any = value.detach().cpu().float().numpy() if isinstance(value, torch.Tensor) else value
+    return hashlib.sha256(array.tobytes()).hexdigest()
 
 
 def _file_of(value: type) -> str:

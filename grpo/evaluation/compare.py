@@ -83,7 +83,8 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
         table.add_row(for_rich(name + status), *(_cell(run, key) for key in measures.values()))
     differ, others = differing(runs), differing_sources(runs)
     unknown = [name for name, run in zip(names, runs, strict=True) if not run["record"].get("sources")]
-    if differ.keys() <= SEEDS and not (others or unknown):
+    turns = [f"{name} was resumed, {turn}" for name, run in zip(names, runs, strict=True) for turn in run["turns"]]
+    if differ.keys() <= SEEDS and not (others or unknown or turns):
         table.add_section()
         table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
     show(table)
@@ -92,9 +93,11 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
     if unknown:
         text = f"Of {', '.join(unknown)}, prompt and rewards' code are unknown: an earlier version recorded neither"
         show(for_rich(text), soft_wrap=True)
+    for line in turns:
+        show(for_rich(line), soft_wrap=True)
     if differ or others:
         show("What differs:")
-    elif not unknown:
+    elif not (unknown or turns):
         show("All settings are the same: one experiment, counted several times")
     if others:
         text = ", ".join(f"other {label.replace('code of', 'code in')}" for label in others)
@@ -153,7 +156,7 @@ def _cell(run: dict[str, Any], key: str) -> str:
     """Before -> after, and below the gain with its interval; an unfinished run has one of these."""
     _, cells = run["results"].get(key, ("", []))
     lines = [" -> ".join(value for value, _ in cells[:2])]
-    return "\n".join(lines + [f"{value}\n({interval})" for value, interval in cells[2:]])
+    return "\n".join(lines + [f"{value}\n({interval})" if interval else value for value, interval in cells[2:]])
 
 
 def _mean(found: Sequence[float], measure: str) -> str:

@@ -231,16 +231,14 @@ def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
 def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
     """Raise UserError for a column of the data that would replace the value of a reward's parameter.
 
-    A parameter without a value takes its column. So do `question` and `answer`, which all rows have, where nothing but
-    the signature gives them one.
+    A parameter without a value, or with None, takes its column. So do `question` and `answer`, which all rows have,
+    where nothing but the signature gives them one.
     """
     for name, reward in rewards.items():
         bound = reward.keywords if isinstance(reward, functools.partial) else {}
-        for key, parameter in parameters(reward).items():
-            has_value = key in bound or (
-                parameter.default is not parameter.empty and key not in ("question", "answer")
-            )
-            if key in columns and key != "prompt" and has_value:
+        for key, parameter in inspect.signature(reward).parameters.items():
+            by_default = parameter.default not in (parameter.empty, None) and key not in ("question", "answer")
+            if key in columns and key != "prompt" and (key in bound or by_default):
                 raise UserError(
                     f"reward_funcs: the data's column {key!r} would replace the parameter {key!r} of {name}; rename "
                     "the column, or the parameter in a reward of your own"

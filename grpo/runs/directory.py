@@ -148,12 +148,21 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str,
     same = [run for run, differ in found.items() if not differ]
     same += [run for run, differ in found.items() if differ.keys() <= LENGTHS]
     if same or not found:
-        return same[0] if same else Path(default_dir)
+        return next(filter(_can_resume, same), same[0]) if same else Path(default_dir)
     others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in found.items())
     raise UserError(
         f"resume_from_checkpoint: auto finds no run of these settings ({others}); repeat that run's own command, name "
         f"the run with --output_dir {next(iter(found))}, or drop the flag to start a new one"
     )
+
+
+def _can_resume(run: Path) -> bool:
+    """Whether there is something to resume from, or a run that was killed before there was."""
+    try:
+        _resume_newest(run)
+    except UserError:
+        return False
+    return True
 
 
 def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:

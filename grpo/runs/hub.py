@@ -7,6 +7,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo.core.checklist import Check
 from grpo.core.errors import one_line
+from grpo.runs.record import NOT_UPLOADED
 
 LOGIN = "hf auth login, or export HF_TOKEN (a token that may write), and check the network; or --push_to_hub false"
 
@@ -22,9 +23,12 @@ def check(training: GRPOConfig) -> Check:
 
 
 def push(trainer: GRPOTrainer) -> None:
-    """Upload the run's directory without its checkpoints."""
+    """Upload the run's directory without its checkpoints and the results of earlier ends.
+
+    transformers leaves out what begins with `checkpoint-` or an underscore.
+    """
     output = str(trainer.args.output_dir)
-    command = shlex.join(["hf", "upload", str(trainer.hub_model_id), output, "--exclude", "checkpoint-*/*"])
+    command = shlex.join(["hf", "upload", str(trainer.hub_model_id), output, *NOT_UPLOADED])
     remedy = f"it is complete in {output}; to upload it: {command}"
     with one_line("push_to_hub: the Hub refuses the model (", f"); {remedy}"):
         trainer.push_to_hub()

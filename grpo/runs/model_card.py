@@ -74,6 +74,7 @@ def _training(facts: dict[str, Any]) -> list[str]:
         lines.append(f"- Data: `{name if _is_hub_id(name) else Path(name).name}`")
     if facts["steps"]:
         lines.append(f"- Optimizer steps: {facts['steps']} ({facts['status']})")
+    lines += [f"- Changed {turn}" for turn in facts["turns"]]
     for stage in facts["stages"] or [settings | {"name": "Rewards"}]:
         names = stage.get("reward_funcs") or []
         weights = stage.get("reward_weights") or [1.0] * len(names)

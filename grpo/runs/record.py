@@ -22,6 +22,8 @@ from grpo.core.versions import commit, versions
 from grpo.runs.checkpoints import step_of, write_json
 from grpo.runs.directory import read_record
 
+# Flags of `hf upload`
+NOT_UPLOADED = ("--exclude", "checkpoint-*/*", "--exclude", "_ended-*/*")
 # Results of an end, besides the model's files
 RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 
@@ -79,11 +81,14 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         earlier = read_record(resumed) or {}
         if directory.resolve() == resumed.resolve():
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
-            _set_aside(directory, checkpoint, earlier.get("step"))
+            _set_aside(directory, checkpoint, earlier)
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
     now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.program, config.argv)
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    session = {"started": now, "from_step": step, "command": command}
+    if config.resumed_with:
+        session["changed"] = config.resumed_with
     record = {
         "status": "running",
         "started": earlier.get("started", now),
@@ -100,27 +105,29 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         "sources": config.sources,
         "origin": config.origin,
         "settings": config.settings(),
-        "sessions": [*earlier.get("sessions", []), {"started": now, "from_step": step, "command": command}],
+        "sessions": [*earlier.get("sessions", []), session],
     }
     write_json(directory / "run.json", without_nan(record))
 
 
-def _set_aside(run: Path, checkpoint: Path, step: int | None) -> None:
-    """Move what the run's last end has measured and saved to `ended-at-step-N`: it is not this run's result any more.
+def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
+    """Move what the run's last end has measured and saved to `_ended-at-step-N`: it is not this run's result any more.
 
     The model's files are those that the checkpoint has, too. Killed in between, the run has fewer results, no false
     one.
 
     Args:
-        step: the step of that end; None where it was not recorded.
+        earlier: the run's record at that end.
     """
     weights = [path.name for path in run.glob("*.safetensors")]
     model = [path.name for path in checkpoint.iterdir() if (run / path.name).is_file()]
     found = [name for name in dict.fromkeys([*RESULTS, *weights, *sorted(model)]) if (run / name).exists()]
     if not set(found) - {"README.md"}:  # a card alone is rewritten with each checkpoint
         return
-    aside = run / f"ended-at-step-{step_of(checkpoint) if step is None else step}"
+    aside = run / f"_ended-at-step-{earlier.get('step', step_of(checkpoint))}"
     aside.mkdir(exist_ok=True)
+    kept = ("status", "step", "settings", "prompt", "shots")  # with which its model is asked, also elsewhere
+    write_json(aside / "run.json", {key: earlier[key] for key in kept if key in earlier})
     for name in found:
         if (aside / name).is_dir():
             shutil.rmtree(aside / name)

@@ -101,7 +101,8 @@ def read_facts(run: Path) -> dict[str, Any]:
         "status": status,
         "resume": recorded_resume_command(run) if any(run.glob("checkpoint-*")) else None,
         "steps": steps,
-        "earlier": sorted((path.name for path in run.glob("ended-at-step-*")), key=lambda name: (len(name), name)),
+        "turns": turns_of(record),
+        "earlier": sorted((path.name for path in run.glob("_ended-at-step-*")), key=lambda name: (len(name), name)),
         "curves": curves,
         "limits": _limits(record, settings, curves),
         "stages": record.get("stages") or [],
@@ -110,6 +111,14 @@ def read_facts(run: Path) -> dict[str, Any]:
         "comparison": comparison,
         "alarms": read_lines(run / "alarms.jsonl"),
     }
+
+
+def turns_of(record: dict[str, Any]) -> list[str]:
+    """Where a resumed run went on with something else, in words: its settings are those of its last session."""
+    sessions = record.get("sessions") or []
+    return [
+        f"from step {each['from_step']} on: {', '.join(each['changed'])}" for each in sessions if "changed" in each
+    ]
 
 
 def _status(run: Path, record: dict[str, Any]) -> str:

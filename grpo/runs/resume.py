@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,10 @@ def facts(config: Config, rows: Dataset) -> dict[str, Any]:
     sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
     if checkpoint and sealed.get("data", data) != data:
         why = "so resuming would repeat or skip some"
+        then, now = sealed.get("settings") or {}, as_json(config.settings())
+        held_out = [key for key in then if key.startswith("eval_") and key in now and then[key] != now[key]]
+        if held_out:  # which cut questions off the training rows
+            why += f" ({', '.join(f'{key} was {then[key]}' for key in held_out)})"
         if "split" not in sealed:
             why += " (an earlier version wrote it, which held out other questions)"
         raise UserError(
@@ -136,8 +140,8 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
     others = other_sources(sealed, sources)
     if prompt := [label for label in others if label in IN_PROMPTS]:
         raise UserError(
-            f"resume_from_checkpoint: {' and '.join(prompt)} of this command differ from {checkpoint}'s, so that the "
-            f"run would go on with other prompts; restore them, {_or_new_run(checkpoint)}"
+            f"resume_from_checkpoint: this command has another {' and another '.join(prompt)} than {checkpoint}, so "
+            f"that other prompts would follow; restore what was edited, {_or_new_run(checkpoint)}"
         )
     changed, notes = changes(sealed, settings), list[Check]()
     for key in MUST_MATCH:
@@ -149,8 +153,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
                 f"{key}: {now} instead of the {then} of {checkpoint}, which makes it unusable; {remedy}, "
                 f"{_or_new_run(checkpoint)}"
             )
-    found = [f"{key} {then} → {now}" for key, (then, now) in changed.items()]
-    found += [f"the {label}" for label in others]
+    found = described(changed, others)
     if settings.get("sync_ref_model"):
         found.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
     if found:
@@ -161,6 +164,18 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
         effect = "results may differ in their last digits"
         notes.append(Check("warning", "versions", f"since the checkpoint: {', '.join(other)}", effect))
     return notes
+
+
+def described(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> list[str]:
+    """Changed settings and sources, each in words."""
+    return [f"{key} {then} → {now}" for key, (then, now) in changed.items()] + [f"the {label}" for label in sources]
+
+
+def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:
+    """What makes a resumed run another experiment than the checkpoint's, in words; its length does not."""
+    sealed = checkpoints.read_seal(checkpoint)
+    changed = {key: values for key, values in changes(sealed, settings).items() if key not in LENGTHS}
+    return described(changed, other_sources(sealed, sources))
 
 
 def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = False) -> dict[str, tuple[Any, Any]]:

@@ -134,7 +134,7 @@ class Run:
         run, name, question = map(shlex.quote, (str(self.output), self.output.name, self._example()))
         lines = ["Next:", f"  read the report  {written}", f"  ask the model    python -m grpo ask {run} {question}"]
         if not self.config.training.push_to_hub:
-            lines.append(f'  publish it       hf upload your-name/{name} {run} --exclude "checkpoint-*/*"')
+            lines.append(f"  publish it       hf upload your-name/{name} {run} {shlex.join(record.NOT_UPLOADED)}")
         return "\n".join(lines)
 
     def _example(self) -> str:

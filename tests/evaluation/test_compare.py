@@ -37,6 +37,17 @@ def test_the_table_has_gains_their_mean_and_what_differs(runs, capsys, monkeypat
     assert "What differs" not in shown(capsys, runs[0], same)
 
 
+def test_a_run_that_was_resumed_with_something_else_is_another_experiment(runs, capsys):
+    """Its settings are those of its last session."""
+    again = write_learner(Path("again"), 3, seed=1)
+    assert "one experiment" in shown(capsys, runs[0], again)
+    sessions = [{"from_step": 0}, {"from_step": 2, "changed": ["learning_rate 0.0001 → 0.0003", "the code of f"]}]
+    change(again, sessions=sessions)
+    text = shown(capsys, runs[0], again)
+    assert "again was resumed, from step 2 on: learning_rate 0.0001 → 0.0003, the code of f" in text
+    assert "one experiment" not in text and "mean gain" not in text
+
+
 def test_an_unfinished_run_is_shown_without_a_gain(runs, capsys):
     for name in ("eval_after.json", "completions_after.jsonl", "comparison.json"):
         (runs[2] / name).unlink()

@@ -105,14 +105,14 @@ def test_a_result_of_another_step_is_not_the_runs(run, undrawn):
     """As an earlier end leaves it, whatever has become of the run since."""
     for name in ("eval_after.json", "comparison.json"):
         change(run, name, step=24)
-    (run / "ended-at-step-12").mkdir()
+    (run / "_ended-at-step-12").mkdir()
     text = Page(report.write(run)).text
-    assert "Too small to tell" in text and "After" in text and "ended-at-step-12" not in text
+    assert "Too small to tell" in text and "After" in text and "_ended-at-step-12" not in text
     change_record(run, step=17, status="ended early at step 17 of 24")
     page = Page(report.write(run))
     assert "ended early at step 17 of 24 17 of 24 optimizer steps" in page.text
     assert "Too small to tell" not in page.text and "Change" not in page.text and "fixed" not in page.text
-    assert "when it ended before is in ended-at-step-12" in page.text
+    assert "when it ended before is in _ended-at-step-12" in page.text
     assert list(report.read_facts(run)["evaluations"]) == ["before"]
 
 

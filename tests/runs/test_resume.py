@@ -76,7 +76,7 @@ def test_other_code_is_listed_and_another_prompt_refused():
     assert note.finding == "since the checkpoint: the rest of the script"
     assert resume.compare(sealed(), THEN, 1, PARTS) == []  # of an earlier version: nothing is known
     for part in ("system prompt", "exemplars"):
-        with pytest.raises(UserError, match=f"{part} of this command"):
+        with pytest.raises(UserError, match=f"another {part} than"):
             resume.compare(sealed(sources=PARTS), THEN, 1, PARTS | {part: "x"})
 
 

@@ -21,7 +21,8 @@ def test_a_finished_run_names_what_to_do_next(write_jsonl):
     _, report, ask, publish = text.splitlines()
     assert report.endswith("out/a run/report.html")
     assert shlex.split(ask)[3:] == ["python", "-m", "grpo", "ask", "out/a run", "What's $2 in cents?"]
-    assert shlex.split(publish)[2:] == ["hf", "upload", "your-name/a run", "out/a run", "--exclude", "checkpoint-*/*"]
+    left_out = ["--exclude", "checkpoint-*/*", "--exclude", "_ended-*/*"]
+    assert shlex.split(publish)[2:] == ["hf", "upload", "your-name/a run", "out/a run", *left_out]
 
 
 BREAKS = """
