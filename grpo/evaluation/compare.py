@@ -15,7 +15,7 @@ from rich.table import Table
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.fingerprint import REST
 from grpo.core.processes import show
-from grpo.core.text import counted, for_rich
+from grpo.core.text import counted, for_rich, shorten
 from grpo.evaluation import comparison
 from grpo.evaluation.comparison import mean_interval
 from grpo.runs import report
@@ -48,6 +48,10 @@ def gains(runs: Sequence[dict[str, Any]], measure: str) -> list[float]:
     return [unit * difference for difference in found if difference is not None]
 
 
+# Texts that sources have a hash of
+OF_THE_PROMPT = {"system_prompt", "question_template", "completion_template", "exemplars"}
+
+
 def differing_sources(runs: Sequence[dict[str, Any]]) -> list[str]:
     """What no setting names and is not the same in all runs that have it: the prompt, code, training rows.
 
@@ -65,7 +69,9 @@ def differing_sources(runs: Sequence[dict[str, Any]]) -> list[str]:
 def differing(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Settings and commit that are not the same in all runs, names aside: the values by run."""
     known = [{**run["settings"], "commit": run["record"].get("commit")} for run in runs]
-    keys = dict.fromkeys(key for each in known for key in each if key not in NOT_TRAINED)
+    hashed = all(run["record"].get("sources") for run in runs)  # a recipe may spell out the script's own prompt
+    without = NOT_TRAINED | (OF_THE_PROMPT if hashed else set())
+    keys = dict.fromkeys(key for each in known for key in each if key not in without)
     values = {key: [each.get(key) for each in known] for key in keys}
     return {key: found for key, found in values.items() if any(value != found[0] for value in found)}
 
@@ -103,7 +109,9 @@ def print_runs(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> None:
         text = ", ".join(f"other {label.replace('code of', 'code in')}" for label in others)
         show(for_rich(f"  {text[0].upper()}{text[1:]}"), soft_wrap=True)
     for key, values in differ.items():
-        show(f"  {for_rich(key)}: {for_rich(' | '.join(map(str, values)))}", soft_wrap=True)
+        show(
+            f"  {for_rich(key)}: {for_rich(' | '.join(shorten(str(value), 200) for value in values))}", soft_wrap=True
+        )
 
 
 def after_training(names: Sequence[str], runs: Sequence[dict[str, Any]]) -> list[str]:
