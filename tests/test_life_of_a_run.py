@@ -320,7 +320,7 @@ def test_a_run_extended_twice_keeps_both_results(finished):
         assert train(*argv, "--max_steps", planned, *AUTO)[0] == 0
         assert_set_aside(run, before, result)
         assert_truthful(run, planned, planned, "finished", other)
-    assert sessions_of(run) == [0, 2, 4] and len(list(run.glob("ended-at-*"))) == 2
+    assert sessions_of(run) == [0, 2, 4] and len(list(run.glob("_ended-at-*"))) == 2
 
 
 def test_a_finished_run_that_has_nothing_to_train_stays_finished(finished):
@@ -342,7 +342,7 @@ def test_a_run_resumed_elsewhere_leaves_the_first_as_it_was(finished):
     assert_says(shown, elsewhere, "interrupted by SIGTERM")
     assert train(*argv, *words, *AUTO)[0] == 0
     assert_truthful(elsewhere, 4, 4, "finished", run)
-    assert sessions_of(elsewhere) == [0, 2, step] and not list(run.glob("ended-at-*"))
+    assert sessions_of(elsewhere) == [0, 2, step] and not list(run.glob("_ended-at-*"))
 
 
 def test_a_run_interrupted_in_its_last_evaluation_is_not_finished(finished, monkeypatch):
