@@ -184,7 +184,7 @@ def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | Ba
     """The reward's numbers, or what it raised; out of memory is not the fault of a row, and is raised."""
     try:
         return _numbers_of(reward(**own_copy(columns)), len(columns["prompts"]))
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         if is_out_of_memory(error):
             raise
         return error
@@ -193,7 +193,7 @@ def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | Ba
 async def _call_async(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values | BaseException:
     try:
         return _numbers_of(await reward(**own_copy(columns)), len(columns["prompts"]))
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
+    except (Exception, asyncio.CancelledError) as error:
         if is_out_of_memory(error):
             raise
         return error

@@ -36,12 +36,6 @@ def none(completion_ids, **kwargs):
     return without(completion_ids, None)
 
 
-def test_a_reward_that_exits_ends_no_run():
-    guard = RewardGuard(Path(), limit=1.0)
-    assert guard.guarded("exits", lambda **columns: sys.exit(3))(prompts=["q"], completions=["c"]) == [FAILED]
-    assert guard.faults[0]["fault"].startswith("SystemExit: 3")
-
-
 def raises(completion_ids, **kwargs):
     if is_bad(completion_ids):
         raise ValueError("a fault in the reward")
