@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -21,6 +21,12 @@ from grpo.core.errors import is_of_a_library
 
 REST = "rest of the script"  # the label of a script's code besides its settings, prompt and rewards
 PLAIN = (str, bytes, int, float, complex, bool, type(None), re.Pattern)
+
+
+def without_rest(labels: Iterable[str]) -> list[str]:
+    """Labels of what differs; the rest of the script only where nothing else does: it holds what rewards call, too."""
+    found = list(labels)
+    return [label for label in found if label != REST] or found
 
 
 def of_text(*texts: str) -> str:

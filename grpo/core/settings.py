@@ -210,7 +210,7 @@ class Config:
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
     named_dir: str | None  # `output_dir` as the user set it
     default_dir: str  # the directory's default name, without a number; empty once it is not used
-    default_run: str  # the run's default name, likewise
+    default_run: str  # the run's default name; empty once it is not used
     resumed_with: list[str] = field(default_factory=list)  # what differs from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from grpo.core.errors import ArgumentParser, UserError
-from grpo.core.fingerprint import REST
+from grpo.core.fingerprint import without_rest
 from grpo.core.processes import show
 from grpo.core.text import counted, for_rich, shorten
 from grpo.evaluation import comparison
@@ -53,17 +53,13 @@ OF_THE_PROMPT = {"system_prompt", "question_template", "completion_template", "e
 
 
 def differing_sources(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """What no setting names and is not the same in all runs that have it: the prompt, code, training rows.
-
-    The rest of the script is named only where nothing else differs, since it also holds what rewards call.
-    """
+    """What no setting names and is not the same in all runs that have it: the prompt, code, training rows."""
     known: dict[str, set[str]] = {}
     for run in runs:
         rows = (run["record"].get("data") or {}).get("fingerprint")
         for label, value in {**(run["record"].get("sources") or {}), "training rows": rows}.items():
             known.setdefault(label, set()).update([value] if value else [])
-    found = [label for label, values in known.items() if len(values) > 1]
-    return [label for label in found if label != REST or len(found) == 1]
+    return without_rest(label for label, values in known.items() if len(values) > 1)
 
 
 def differing(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

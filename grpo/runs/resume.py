@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.core.fingerprint import REST
+from grpo.core.fingerprint import REST, without_rest
 from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.versions import versions
@@ -109,19 +109,13 @@ def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) ->
 
 def is_unchanged(checkpoint: Path, config: Config) -> bool:
     """Whether nothing but the number of steps has changed since a checkpoint."""
-    sealed = checkpoints.read_seal(checkpoint)
-    changed = changes(sealed, config.settings()).keys() - LENGTHS
-    return not (changed or other_sources(sealed, config.sources))
+    return not changed_since(checkpoint, config.settings(), config.sources)
 
 
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
-    """The sources that differ from those of a seal or a record; one that either of them lacks is not compared.
-
-    The rest of the script is named only where nothing else differs, since it also holds what rewards call.
-    """
+    """The sources that differ from those of a seal or a record; one that either of them lacks is not compared."""
     before = then.get("sources") or {}
-    differ = [label for label in now if before.get(label, now[label]) != now[label]]
-    return [label for label in differ if label != REST] or differ
+    return without_rest(label for label in now if before.get(label, now[label]) != now[label])
 
 
 def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources: dict[str, str]) -> list[Check]:
