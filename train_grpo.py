@@ -39,8 +39,8 @@ from grpo.policy.loading import load_model, load_tokenizer
 from grpo.rewarding.registry import load_rewards, needing_gold
 from grpo.runs import hub
 from grpo.runs.run import open_run
+from grpo.training.run_trainer import RunTrainer
 from grpo.training.setup import watch
-from grpo.training.trainer import LeanGRPOTrainer
 from rewards import (
     XML_COT_FORMAT,
     correctness_reward_func,
@@ -190,7 +190,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
         # 3. Model and trainer: TRL's GRPOTrainer, with the same gradient for less work
         model, peft_config = load_model(config)  # AutoModelForCausalLM in bf16, and a LoraConfig if use_peft
         with one_line(kinds=(ValueError, NotImplementedError, ImportError, OSError)):  # TRL's refusals
-            trainer = LeanGRPOTrainer(
+            trainer = RunTrainer(
                 model=model,
                 processing_class=tokenizer,
                 reward_funcs=list(reward_funcs.values()),

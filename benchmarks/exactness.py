@@ -55,8 +55,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 from helpers_settings import CHOICES  # noqa: E402
 
-from grpo.policy import sampling  # noqa: E402
-from grpo.training.trainer import LeanGRPOTrainer  # noqa: E402
+from grpo.policy.answering import complete_by_generate  # noqa: E402
+from lean_grpo import LeanGRPOTrainer, sampling  # noqa: E402
 
 LIMIT = 1e-3
 COLUMNS = {"case": 26, "outcome": 9, "difference": 10, "padded": 6, "sampling": 8, "note": 0}  # and their widths
@@ -305,7 +305,7 @@ def sampled(model: Any) -> Result:
         return {"sampling": "generate"}
     inputs = (model, TOKENIZER, [[5, 6, 7], [8, 9, 10, 11, 12], [5, 6, 7]], [2], 5)
     with sampling.sampling_mode(model):
-        if sampling.complete(*inputs) == sampling.complete_by_generate(*inputs):
+        if sampling.complete(*inputs) == complete_by_generate(*inputs):
             return {"sampling": "ours"}
     return {"sampling": "DIFFERS", "outcome": "DIFFERS", "note": "our sampler's completions are not generate's"}
 

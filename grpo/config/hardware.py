@@ -10,12 +10,12 @@ import torch
 from transformers.utils import is_flash_attn_2_available, is_liger_kernel_available
 from trl.import_utils import is_vllm_available
 
-from grpo.core import gpu
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.policy import unsloth
 from grpo.runs import directory, trackers
 from grpo.runs.record import command_line, recorded_resume_command
+from lean_grpo import gpu
 
 NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
 ON_A_CPU = """\

@@ -27,7 +27,7 @@ from grpo.rewarding import probe
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, check_columns, weights_of
 from grpo.runs import hub
-from grpo.training import attention
+from lean_grpo import attention
 
 # --- Data ---------------------------------------------------------------------------------------------------------
 

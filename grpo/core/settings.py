@@ -244,7 +244,7 @@ class Config:
 
     @property
     def step_options(self) -> dict[str, Any]:
-        """LeanGRPOTrainer's own arguments."""
+        """RunTrainer's own arguments."""
         own = {key: getattr(self.script, key) for key in ("packed", "pack_tokens", "max_faulty_rewards")}
         return {**own, "attn_implementation": self.model.attn_implementation}
 

@@ -17,7 +17,7 @@ from grpo.core.errors import ArgumentParser, UserError, one_line
 from grpo.core.text import printable
 from grpo.data import prompts
 from grpo.data.prompts import Prompt, PromptFormat
-from grpo.policy import sampling
+from grpo.policy import answering
 from grpo.policy.loading import loads
 from grpo.policy.merge import load_base
 from grpo.runs import checkpoints, directory, handover
@@ -71,7 +71,7 @@ def answer(model_dir: Path, question: str) -> str:
     limit = settings["max_completion_length"]
     asked = prompts.tokenize([prompt], tokenizer, settings["chat_template_kwargs"])
     with torch.autocast(model.device.type, torch.bfloat16, enabled=gpu and settings["bf16"]):
-        ((ids, cut),) = sampling.answer(model, tokenizer, asked, limit, batch_size=1)
+        ((ids, cut),) = answering.answer(model, tokenizer, asked, limit, batch_size=1)
     text = prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
     read = extract_answer(text, prompt_format.pattern)
     read = "nothing marks it" if read == text.strip() else read or "empty"

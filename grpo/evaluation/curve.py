@@ -10,14 +10,14 @@ from grpo.core.settings import Config
 from grpo.data.dataset import Data
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation
-from grpo.policy import sharding
 from grpo.runs.run import Run
+from lean_grpo import sharding
 
 MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged
 
 
 def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
-    """Evaluate a LeanGRPOTrainer's policy on the held-out questions."""
+    """Evaluate a RunTrainer's policy on the held-out questions."""
     rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     with sharding.whole(trainer) as policy:
         return evaluate.measure(config, policy, trainer.processing_class, data, trainer.judge, rewards)
@@ -29,7 +29,7 @@ class AccuracyCurve(TrainerCallback):
     It draws no random numbers, so that the weights are those of a run without it.
 
     Args:
-        trainer: a LeanGRPOTrainer.
+        trainer: a RunTrainer.
         before: the evaluation before training.
 
     Attributes:

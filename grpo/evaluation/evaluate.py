@@ -25,13 +25,14 @@ from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
 from grpo.data.prompts import tokenize
-from grpo.policy.sampling import Completion, Sampling, answer, training_autocast
+from grpo.policy.answering import Completion, answer, training_autocast
 from grpo.rewarding import probe, registry
 from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import checkpoints, report
 from grpo.runs.record import without_nan
+from lean_grpo.sampling import Sampling
 from rewards import has_soft_format, has_strict_format, is_right
 
 SHARES = {  # key in eval_*.json: its column in the records

@@ -1,1 +1,1 @@
-"""The model: loading, memory, sharding and sampling."""
+"""The model: loading, memory, and its answers."""

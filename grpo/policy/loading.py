@@ -7,10 +7,12 @@ import contextlib
 import dataclasses
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from peft import PeftConfig, PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.integrations import deepspeed
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -20,7 +22,7 @@ from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
 from grpo.data import prompts
 from grpo.data.prompts import PromptFormat
-from grpo.policy import sharding, unsloth
+from grpo.policy import unsloth
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
@@ -132,7 +134,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     }
     if os.path.isdir(base):  # of a download the bar is worth its line
         logging.disable_progress_bar()
-    with loads(name), sharding.loaded_whole(), warnings.catch_warnings():
+    with loads(name), loaded_whole(), warnings.catch_warnings():
         loaded: Any = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
         policy, found = loaded
         if options["quantization_config"] is None:
@@ -211,3 +213,14 @@ def _check_template(
         raise UserError(f"{where} refuses a system message and a question ({error}); {fix}") from None
     if "2 + 2?" not in text:
         raise UserError(f"{where} leaves the question out; {fix}")
+
+
+@contextlib.contextmanager
+def loaded_whole() -> Iterator[None]:
+    """Load all weights in every process, also where a launcher's file asks for ZeRO-3 (zero3_init_flag)."""
+    zero = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = zero

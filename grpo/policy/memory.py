@@ -13,7 +13,7 @@ from peft import get_peft_model
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from trl import GRPOConfig, ModelConfig
 
-from grpo.policy import sharding
+from grpo.policy.loading import loaded_whole
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
 # Bytes of optimizer state for a trained weight, which itself has b; others keep two moments of as many
@@ -42,7 +42,7 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
         ValueError: this is not a causal LM, or the adapter finds none of its target modules in it.
         RuntimeError: some models with custom code cannot be built without weights.
     """
-    with torch.device("meta"), sharding.loaded_whole():
+    with torch.device("meta"), loaded_whole():
         model = AutoModelForCausalLM.from_config(
             model_config, trust_remote_code=trust_remote_code, attn_implementation="eager"
         )

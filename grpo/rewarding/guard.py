@@ -134,9 +134,8 @@ class RewardGuard:
         self.any_fault |= bool(failed.any())
         if not self.any_fault:
             return values
-        metrics = trainer._metrics["train" if training else "eval"]
         share = failed.float().mean().item()
-        metrics.setdefault("rewards/left_out", []).append(share)  # also 0, so that a log's mean is over its rollouts
+        trainer.note("rewards/left_out", share)  # also 0, so that a log's mean is over its rollouts
         if not failed.any():
             return values
         process = trainer.accelerator.process_index

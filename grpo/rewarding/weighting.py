@@ -85,7 +85,7 @@ class RewardWeights(TrainerCallback):
     are kept in the trainer's state, which is part of every checkpoint; the stage follows from the step.
 
     Args:
-        trainer: a LeanGRPOTrainer; its `reward_weights` are the rewards' own weights, if there are no stages.
+        trainer: a RunTrainer; its `reward_weights` are the rewards' own weights, if there are no stages.
         script: the settings `reward_funcs`, `adaptive_rewards` and `adaptive_threshold`.
         stages: the run's stages, if it has any.
     """
@@ -107,7 +107,7 @@ class RewardWeights(TrainerCallback):
         self.begins_with_rollout = self.trainer.at_boundary
         if self.begins_with_rollout:
             self._weigh(state)
-        metrics = self.trainer._metrics["train"]  # TRL logs the mean of each list
+        metrics = self.trainer.training_metrics  # TRL logs the mean of each list
         if self.stages or self.adaptive:
             for name, weight in zip(self.trainer.reward_func_names, self.trainer.reward_weights.tolist(), strict=True):
                 metrics[f"reward_weights/{name}"] = [weight]
@@ -117,7 +117,7 @@ class RewardWeights(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not self.begins_with_rollout:
             return
-        columns = self.trainer._logs["rewards"].values()  # of the last rollout
+        columns = self.trainer.last_rollout["rewards"].values()  # of the last rollout
         for name, column, weight in zip(self.names, columns, self.trainer.reward_weights.tolist(), strict=True):
             values = [value for value in column if not math.isnan(value)]
             # a weight below 0 would make a success what is to be avoided; at 0 the reward belongs to another stage

@@ -15,7 +15,7 @@ from grpo.core.processes import show
 from grpo.runs import report
 from grpo.runs.record import append_line
 from grpo.training.alarms import ALARMS, MIN_UPDATES, WARN_ONLY, History, collapse
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.training.run_trainer import RunTrainer
 from rewards import completion_text
 
 DRAWING = 100  # seconds of training at least for each second of drawing
@@ -76,7 +76,7 @@ class SkipNonFiniteSteps(TrainerCallback):
         in_a_row, in_all: skipped steps, in this session.
     """
 
-    def __init__(self, trainer: LeanGRPOTrainer, stop: Callable[..., None]) -> None:
+    def __init__(self, trainer: RunTrainer, stop: Callable[..., None]) -> None:
         self.trainer, self.stop = trainer, stop
         self.in_a_row = self.in_all = 0
 
@@ -95,7 +95,7 @@ class SkipNonFiniteSteps(TrainerCallback):
         self.in_a_row, self.in_all = self.in_a_row + 1, self.in_all + 1
         for weight in weights:
             weight.grad = None
-        self.trainer._metrics["train"]["skipped_steps"] = [float(self.in_all)]
+        self.trainer.training_metrics["skipped_steps"] = [float(self.in_all)]
         if self.in_a_row == SKIPPED:
             self.stop(f"{SKIPPED} skipped steps in a row: the gradient holds NaN or infinity; none changed a weight")
 
@@ -113,7 +113,7 @@ class Watch(TrainerCallback):
 
     def __init__(
         self,
-        trainer: LeanGRPOTrainer,
+        trainer: RunTrainer,
         directory: Path,
         skip: SkipNonFiniteSteps,
         request_stop: Callable[..., None],
@@ -161,15 +161,15 @@ class Watch(TrainerCallback):
 
     def _read_rollout(self, state: TrainerState) -> None:
         """Note the newest values, where this step began with a rollout."""
-        trainer, metrics = self.trainer, self.trainer._metrics["train"]
+        trainer, metrics = self.trainer, self.trainer.training_metrics
         if len(metrics.get("reward", ())) <= self._read:
             return
         self._read = len(metrics["reward"])
         newest = {key: values[-1] for key, values in metrics.items() if values and not math.isnan(values[-1])}
         newest["warm"] = float(state.global_step >= self._warmup)
-        noted, group = trainer._logs, trainer.num_generations or 1
-        texts = [completion_text(completion) for completion in noted["completion"]]
-        self.seen.add(newest, collapse(list(noted["prompt"]), texts, trainer.solved.tolist(), group))
+        rollout, group = trainer.last_rollout, trainer.num_generations or 1
+        texts = [completion_text(completion) for completion in rollout["completion"]]
+        self.seen.add(newest, collapse(list(rollout["prompt"]), texts, trainer.solved.tolist(), group))
 
     def _compare_weights(self, warm: bool) -> None:
         """Settle whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""
@@ -182,7 +182,7 @@ class Watch(TrainerCallback):
         self.seen.weights_moved = True if moved else False if judged else None
 
     def _report(self, state: TrainerState, name: str, message: str, remedy: str) -> None:
-        self.trainer._metrics["train"][f"alarms/{name}"].append(1.0)
+        self.trainer.training_metrics[f"alarms/{name}"] = [1.0]
         if not state.is_world_process_zero:
             return
         append_line(self.path, {"step": state.global_step, "name": name, "message": message, "remedy": remedy})
@@ -191,11 +191,11 @@ class Watch(TrainerCallback):
         show(Panel(text, title=title, title_align="left", border_style="red"))
 
 
-def _trained(trainer: LeanGRPOTrainer) -> Iterator[tuple[str, Any]]:
+def _trained(trainer: RunTrainer) -> Iterator[tuple[str, Any]]:
     return ((name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad)
 
 
-def _sample(trainer: LeanGRPOTrainer) -> dict[str, torch.Tensor]:
+def _sample(trainer: RunTrainer) -> dict[str, torch.Tensor]:
     """About 256 weights of every trained parameter, of this process' part of it."""
     parts = {}
     for name, weight in _trained(trainer):

@@ -6,11 +6,11 @@ from grpo.rewarding.weighting import RewardWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
 from grpo.training import callbacks, console
+from grpo.training.run_trainer import RunTrainer
 from grpo.training.stopping import StopAtRolloutEnd
-from grpo.training.trainer import LeanGRPOTrainer
 
 
-def watch(trainer: LeanGRPOTrainer, run: Run, data: Data, judge: Judge, tried: dict[str, dict[str, float]]) -> None:
+def watch(trainer: RunTrainer, run: Run, data: Data, judge: Judge, tried: dict[str, dict[str, float]]) -> None:
     """Begin the run's record and its tracker, and add the callbacks in their order.
 
     Args:

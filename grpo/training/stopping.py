@@ -10,7 +10,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from grpo.runs.run import Run, name_of
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.training.run_trainer import RunTrainer
 
 
 class StopAtRolloutEnd(TrainerCallback):
@@ -19,7 +19,7 @@ class StopAtRolloutEnd(TrainerCallback):
     So does an end that another callback requests, transformers' EarlyStoppingCallback for example.
     """
 
-    def __init__(self, trainer: LeanGRPOTrainer, run: Run) -> None:
+    def __init__(self, trainer: RunTrainer, run: Run) -> None:
         self.trainer, self.run = trainer, run
         self._due = False  # a checkpoint, in the middle of a rollout
 

@@ -8,7 +8,7 @@ from helpers_trainer import trained
 
 import train_grpo
 from grpo.core.errors import is_out_of_memory, out_of_memory
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.training.run_trainer import RunTrainer
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB, 1.2 GiB is free."
 
@@ -33,7 +33,7 @@ def test_what_says_that_memory_is_out(error, yes):
 
 
 PHASES = {  # what fails below what is ours: the phase
-    "grpo.policy.sampling.complete": "generation",
+    "lean_grpo.sampling.complete": "generation",
     "trl.trainer.grpo_trainer.GRPOTrainer._calculate_rewards": "the rewards",
     "torch.optim.SGD.step": "the optimizer step",
     "transformers.Trainer._save_optimizer_and_scheduler": "saving the checkpoint",
@@ -44,7 +44,7 @@ PHASES = {  # what fails below what is ours: the phase
 def test_the_phase_of_training_is_named(tiny_model, tmp_path, monkeypatch, where):
     monkeypatch.setattr(where, full)
     with pytest.raises(torch.OutOfMemoryError) as raised:
-        trained(LeanGRPOTrainer, tiny_model, tmp_path, save_strategy="steps", save_steps=1, lengths="sampled")
+        trained(RunTrainer, tiny_model, tmp_path, save_strategy="steps", save_steps=1, lengths="sampled")
     assert f"out of memory in {PHASES[where]} (it asked for 2.00 GiB more); use " in out_of_memory(raised.value)
 
 
@@ -55,8 +55,8 @@ def test_a_full_device_is_one_line_that_says_how_to_resume(tiny_run, monkeypatch
         steps.append(self)
         return full() if len(steps) == 2 else real(self, *args, **kwargs)
 
-    real = LeanGRPOTrainer._loss_of
-    monkeypatch.setattr(LeanGRPOTrainer, "_loss_of", second)
+    real = RunTrainer._loss_of
+    monkeypatch.setattr(RunTrainer, "_loss_of", second)
     assert train_grpo.main(tiny_run(eval_samples="2", gradient_checkpointing="false", save_steps="1")) == 2
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     newest = max(Path("run").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))

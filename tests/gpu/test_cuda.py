@@ -15,9 +15,8 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 import train_grpo
-from grpo.policy.sampling import answer, end_tokens
-from grpo.training import attention
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.policy.answering import answer, end_tokens
+from lean_grpo import LeanGRPOTrainer, attention
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 PACKAGE = pytest.mark.skipif(importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn")

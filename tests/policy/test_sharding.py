@@ -1,6 +1,6 @@
-"""grpo/policy/sharding.py and launch/fsdp2.yaml: a run under FSDP2 is resumed bit by bit and saves whole weights.
+"""lean_grpo/sharding.py and launch/fsdp2.yaml: a run under FSDP2 is resumed bit by bit and saves whole weights.
 
-Its gradients: tests/training/test_two_processes.py.
+Its gradients: tests/lean_grpo/test_two_processes.py.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import ROOT
 from transformers.integrations import deepspeed
 
-from grpo.policy import sharding
+from grpo.policy import loading
 from grpo.runs import checkpoints
 
 
@@ -37,7 +37,7 @@ def test_models_load_whole_whatever_a_launcher_says():
     zero = Config()
     deepspeed.set_hf_deepspeed_config(zero)
     try:
-        with sharding.loaded_whole():
+        with loading.loaded_whole():
             assert not deepspeed.is_deepspeed_zero3_enabled()
         assert deepspeed.is_deepspeed_zero3_enabled()
     finally:

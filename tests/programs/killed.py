@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import train_grpo
 from grpo.runs import checkpoints
 from grpo.training import callbacks
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.training.run_trainer import RunTrainer
 
 
 def kill(*args, **kwargs):
@@ -24,7 +24,7 @@ def kill_at_step_2(self, args, state, control, **kwargs):
 if __name__ == "__main__":
     _, moment, *flags = sys.argv
     if moment == "starting":
-        LeanGRPOTrainer.train = kill
+        RunTrainer.train = kill
     elif moment == "training":
         callbacks.MetricsFile.on_step_begin = kill_at_step_2
     else:

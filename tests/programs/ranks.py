@@ -8,9 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import train_grpo
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.training.run_trainer import RunTrainer
 
-train = LeanGRPOTrainer.train
+train = RunTrainer.train
 
 
 def train_and_tell(self, *args, **kwargs):
@@ -24,5 +24,5 @@ def train_and_tell(self, *args, **kwargs):
 
 
 if __name__ == "__main__":
-    LeanGRPOTrainer.train = train_and_tell
+    RunTrainer.train = train_and_tell
     sys.exit(train_grpo.main())

@@ -12,7 +12,7 @@ from peft import LoraConfig
 from trl import GRPOTrainer
 
 from grpo.core import processes
-from grpo.training.trainer import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer
 
 
 def one_process_lives(completion_ids, prompts, **kwargs):

@@ -22,7 +22,7 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
 import train_grpo
-from grpo.training.trainer import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer
 
 pytestmark = [
     pytest.mark.slow,

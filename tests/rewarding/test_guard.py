@@ -17,7 +17,7 @@ from trl.trainer.utils import is_async_callable
 
 import train_grpo
 from grpo.rewarding.guard import DESCRIBED, FAILED, LARGEST, RewardGuard
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.training.run_trainer import RunTrainer
 
 MANY = {"max_faulty_rewards": 1.0}  # more than in a real run: their number is not what a test is about
 
@@ -203,7 +203,7 @@ def test_a_fault_has_the_gradient_of_none_in_stock_trl(tiny_model, tmp_path):
 
     settings = {"beta": 0.1, "scale_rewards": "batch"}
     stock, stock_log, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=[none, both_none], **settings)
-    lean, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[raises, half], own=MANY, **settings)
+    lean, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=[raises, half], own=MANY, **settings)
     assert trainer.kernel is not None and any(gradient.any() for gradient in stock[0].values())
     assert largest_difference(stock, lean) < 1e-5 and log[0]["reward"] == pytest.approx(stock_log[0]["reward"])
     left_out = [[math.isnan(value) for value in trainer._logs["rewards"][name]] for name in ("raises", "half")]
@@ -216,13 +216,13 @@ def test_groups_of_a_reward_that_fails_everywhere_are_not_judged(tiny_model, tmp
     def correctness_reward_func(completions, **kwargs):
         raise ValueError("it fails")
 
-    _, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=correctness_reward_func, own=MANY)
+    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=correctness_reward_func, own=MANY)
     assert log[0]["rewards/left_out"] == 1 and "groups/all_wrong" not in log[0]
     assert trainer.solved.shape == (4,) and trainer.solved.isnan().all()
 
 
 def test_faults_end_a_run_in_training_and_not_in_an_evaluation(tiny_model, tmp_path):
-    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path)
+    trainer = make_trainer(RunTrainer, tiny_model, tmp_path)
     for training in (False, True):
         trainer.model.train(training)
         values = trainer.guard.exclude(trainer, torch.tensor([[FAILED], [1.0]]))
@@ -237,15 +237,15 @@ def test_a_reward_that_clears_its_arguments_breaks_no_run(tiny_model, tmp_path):
                 each.clear()
         return scores
 
-    plain, plain_log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[rewards_by_sum, rewards_by_sum])
-    rude, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[clears, rewards_by_sum])
+    plain, plain_log, _ = trained(RunTrainer, tiny_model, tmp_path, reward=[rewards_by_sum, rewards_by_sum])
+    rude, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=[clears, rewards_by_sum])
     assert largest_difference(plain, rude) == 0 and log[0]["reward"] == plain_log[0]["reward"]
     assert all(trainer._logs["completion"]) and not (tmp_path / "faults.jsonl").exists()
 
 
 def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):
     stock, stock_log, _ = trained(GRPOTrainer, tiny_model, tmp_path, reward=[none, rewards_by_sum])
-    lean, log, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=[none, rewards_by_sum])
+    lean, log, _ = trained(RunTrainer, tiny_model, tmp_path, reward=[none, rewards_by_sum])
     assert largest_difference(stock, lean) < 1e-5 and log[0]["reward"] == stock_log[0]["reward"]
     assert "rewards/left_out" not in log[0] and not (tmp_path / "faults.jsonl").exists()
 

@@ -17,7 +17,7 @@ import train_grpo
 from grpo.core.checklist import Check
 from grpo.rewarding import probe, registry
 from grpo.rewarding.judge import Judge
-from grpo.training.trainer import LeanGRPOTrainer
+from grpo.training.run_trainer import RunTrainer
 from rewards import REWARD_FUNCS, completion_text
 
 
@@ -51,10 +51,10 @@ KINDS = ("all_right", "all_wrong", "mixed")
 def test_groups_are_judged_whatever_the_rewards_and_once_a_completion(reward, tiny_model, tmp_path, monkeypatch):
     asked = []
     judge = Judge(function=lambda text, row: asked.append((row["number"], text)) or len(text) % 2, name="mine")
-    monkeypatch.setattr(LeanGRPOTrainer, "judge", judge)
+    monkeypatch.setattr(RunTrainer, "judge", judge)
     chosen = list(registry.choose([reward], {}, {"judge": judge}).values())
     columns = {"answer": ["1"] * 40, "number": list(range(40))}
-    _, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, reward=chosen, columns=columns, max_steps=1)
+    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=chosen, columns=columns, max_steps=1)
     assert len(asked) == len(set(asked)) > 1  # by the reward and for the groups together
     texts = [completion_text(completion) for completion in trainer._logs["completion"]]
     shares = torch.tensor([len(text) % 2 for text in texts]).float().view(-1, trainer.num_generations).mean(1)
@@ -65,8 +65,8 @@ def test_groups_are_judged_whatever_the_rewards_and_once_a_completion(reward, ti
 
 def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monkeypatch, capsys):
     def logged(judge, **columns):
-        monkeypatch.setattr(LeanGRPOTrainer, "judge", judge)
-        _, log, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, columns=columns, max_steps=1)
+        monkeypatch.setattr(RunTrainer, "judge", judge)
+        _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, columns=columns, max_steps=1)
         return [key for key in log[0] if key.startswith("groups/")], trainer.solved.isnan().all()
 
     assert logged(None, answer=["1"] * 40) == ([], True)
@@ -79,7 +79,7 @@ def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monke
 
 
 def test_a_judge_that_fails_on_another_process_is_named_too(tiny_model, tmp_path, capsys):
-    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path)
+    trainer = make_trainer(RunTrainer, tiny_model, tmp_path)
     for _ in range(2):
         trainer._note_solved(torch.tensor([1.0, 0.0, 1.0, torch.inf] + [1.0] * 4))
     assert trainer.solved.isnan().tolist() == [True, False] and trainer.solved[1] == 1
@@ -88,9 +88,9 @@ def test_a_judge_that_fails_on_another_process_is_named_too(tiny_model, tmp_path
 
 def test_a_judge_that_draws_random_numbers_changes_no_training(tiny_model, tmp_path, monkeypatch):
     def gradients(judge):
-        monkeypatch.setattr(LeanGRPOTrainer, "judge", judge)
+        monkeypatch.setattr(RunTrainer, "judge", judge)
         options = {"max_steps": 2, "max_completion_length": 6, "lengths": "sampled"}
-        return trained(LeanGRPOTrainer, tiny_model, tmp_path, **options)[0]
+        return trained(RunTrainer, tiny_model, tmp_path, **options)[0]
 
     def drawing(text, row):
         return random.random() + np.random.rand() + torch.rand(1).item() > 1.5

@@ -47,8 +47,8 @@ class Trainer:
         self.num_iterations, self._step = iterations, 0
         self.reward_func_names = ["first", "second"]
         self.reward_weights = torch.tensor(weights)
-        self._logs = {"rewards": {name: deque(maxlen=4) for name in self.reward_func_names}}
-        self._metrics = {"train": defaultdict(list)}
+        self.last_rollout = {"rewards": {name: deque(maxlen=4) for name in self.reward_func_names}}
+        self.training_metrics = defaultdict(list)
         self.rollouts = []  # the weights that each was scored with
 
     @property
@@ -63,7 +63,7 @@ class Trainer:
                 if self.at_boundary:
                     self.rollouts.append(self.reward_weights.tolist())
                     for name, values in rewards(len(self.rollouts)).items():
-                        self._logs["rewards"][name].extend(values)
+                        self.last_rollout["rewards"][name].extend(values)
                 self._step += 1
             state.global_step += 1
             callback.on_step_end(self.args, state, None)
@@ -117,7 +117,7 @@ def test_a_stage_sets_its_weights_before_its_first_rollout():
     trainer = Trainer()
     trainer.train(RewardWeights(trainer, script(), stages), started(), 6, wrong)
     assert trainer.rollouts == [[2.0, 0.0]] * 2 + [[0.5, 1.0]] * 4
-    assert trainer._metrics["train"]["stage"] == [2]
+    assert trainer.training_metrics["stage"] == [2]
 
 
 # --- Settings

@@ -17,7 +17,7 @@ from grpo.__main__ import main as tool
 from grpo.core.errors import UserError
 from grpo.rewarding import guard, weighting
 from grpo.runs import charts, directory, report
-from grpo.training import callbacks, trainer
+from grpo.training import callbacks, run_trainer
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_what_a_reward_logs_has_a_curve_and_nothing_is_left_out(run, no_picture)
 
 def test_no_number_of_trl_passes_for_a_rewards_own():
     """Those of its step, of transformers' trainer, and of this program, in training and in an evaluation."""
-    places = [Path(module.__file__) for module in (grpo_trainer, trainer, weighting, guard, callbacks)]
+    places = [Path(module.__file__) for module in (grpo_trainer, run_trainer, weighting, guard, callbacks)]
     keys = {
         re.sub(r"{.*?}", "x", key)
         for place in places

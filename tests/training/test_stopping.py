@@ -17,8 +17,8 @@ from grpo.evaluation import evaluate
 from grpo.runs import checkpoints
 from grpo.runs.run import Run
 from grpo.training import callbacks
+from grpo.training.run_trainer import RunTrainer
 from grpo.training.stopping import StopAtRolloutEnd
-from grpo.training.trainer import LeanGRPOTrainer
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_a_signal_in_the_last_evaluation_keeps_the_weights(tiny_run, monkeypatch
 
 def stopping(tmp_path, every=1, processes=1, gathered=None):
     """(run, its callback, as much of a trainer as that asks)."""
-    trainer = type("Fake", (SimpleNamespace,), {"at_boundary": LeanGRPOTrainer.at_boundary})(
+    trainer = type("Fake", (SimpleNamespace,), {"at_boundary": RunTrainer.at_boundary})(
         _step=4, num_iterations=1, args=SimpleNamespace(steps_per_generation=every),
         accelerator=SimpleNamespace(
             num_processes=processes, device="cpu", gather=lambda own: own if gathered is None else gathered

@@ -6,8 +6,8 @@ from helpers_runs import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo.training import micro_batches as schedule
-from grpo.training import packing
+from lean_grpo import micro_batches as schedule
+from lean_grpo import packing
 
 
 @st.composite

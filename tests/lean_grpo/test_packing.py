@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grpo.training import packing
+from lean_grpo import packing
 
 
 def test_a_group_stays_together_where_a_pack_allows():

@@ -16,8 +16,8 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from grpo.training import packing
-from grpo.training.packing import Row
+from lean_grpo import packing
+from lean_grpo.packing import Row
 
 # torch 2.12 asks for it where there are fewer heads of keys, and 2.11 does not know it
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
@@ -84,6 +84,11 @@ def fits(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
     )
 
 
+def register() -> None:
+    """Let all models on sdpa take packs, too; what they compute without one stays as it is."""
+    AttentionInterface.register("sdpa", _sdpa)
+
+
 def score(
     model: torch.nn.Module,
     kernel: Kernel,
@@ -95,7 +100,8 @@ def score(
     """Log-probabilities of the completions' tokens, and entropies where the model's head gives them.
 
     Args:
-        model: on sdpa, with TRL's fused head (`trl.trainer.utils.add_fused_lm_head`).
+        model: on sdpa, which `register` has taught packs, with TRL's fused head
+            (`trl.trainer.utils.add_fused_lm_head`).
         packs: numbers of rows; an empty one is computed and counts for nothing.
         width: length of a row of the result.
 
@@ -103,7 +109,6 @@ def score(
         Both (rows, width), 0 where there is no token or it is in no pack. They depend on the weights even where all
         are 0.
     """
-    AttentionInterface.register("sdpa", _sdpa)  # transformers' own where there is no pack
     scored, cells = [], []
     for chosen in packs:
         pack = packing.lay_out(rows, chosen, width, device)

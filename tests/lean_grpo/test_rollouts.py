@@ -1,4 +1,4 @@
-"""Rollouts are what TRL's own path samples, in another order of work (grpo/policy/sampling.py)."""
+"""Rollouts are what TRL's own path samples, in another order of work (lean_grpo/sampling.py)."""
 
 from collections import Counter
 
@@ -9,8 +9,7 @@ from helpers_trainer import make_trainer
 from peft import LoraConfig
 from trl import GRPOTrainer
 
-from grpo.policy import sampling
-from grpo.training.trainer import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer, sampling
 
 QUESTIONS = ["What is 3 + 4?", "Tom has 12 apples and eats 5. How many are left?", "What is 2 * 7?"]
 

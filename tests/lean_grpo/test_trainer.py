@@ -1,14 +1,18 @@
-"""grpo/training/trainer.py: a step computes what can move the policy, in bounded packs, and logs what it computed.
+"""lean_grpo/trainer.py: a step computes what can move the policy, in bounded packs, and logs what it computed.
 
 Its gradient is stock TRL's: test_exactness.py.
 """
 
+from pathlib import Path
+
 import pytest
+import trl
 from helpers_trainer import PROMPTS, completions, largest_difference, make_trainer, no_group_lives, trained
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
+from trl.chat_template_utils import add_response_schema
 
-from grpo.training.trainer import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer
 
 
 def shapes_of(model):
@@ -59,21 +63,6 @@ def test_the_entropy_is_stocks_where_all_completions_are_computed(tiny_model, tm
     assert lean["entropy"] == pytest.approx(stock["entropy"], rel=1e-5)
 
 
-def test_every_epoch_has_stocks_order_of_prompts(tiny_model, tmp_path):
-    orders = []
-    for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
-        asked = []
-
-        def sample(prompt_ids, *others, asked=asked):
-            asked.append(list(dict.fromkeys(map(tuple, prompt_ids))))
-            return [[5, 2]] * len(prompt_ids), None
-
-        options = {"prompts": PROMPTS[:8], "lengths": sample, "max_steps": -1, "num_train_epochs": 2}
-        make_trainer(trainer_class, tiny_model, tmp_path, **options).train()
-        orders.append(asked)
-    assert orders[0] == orders[1] and len(orders[0]) == 4 and orders[0][:2] != orders[0][2:]  # two rollouts an epoch
-
-
 def test_evaluation_during_training_is_stocks(tiny_model, tmp_path):
     settings = {"per_device_eval_batch_size": 4, "num_generations_eval": 2}
     losses = []
@@ -93,3 +82,50 @@ def test_under_autocast_the_gradients_are_stocks_to_its_rounding(tiny_model, tmp
     assert trainer.kernel is not None
     assert 1e-4 < largest_difference(exact, lean) < 0.05  # it is under autocast
     assert largest_difference(stock, lean) < 0.05
+
+
+def test_the_micro_batches_of_a_step_are_planned_together(tiny_model, tmp_path):
+    """All four of them in one pack, with which the first of four micro-steps has nothing to wait for."""
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, gradient_accumulation_steps=4, max_steps=2)
+    plans, planned = [], trainer._planned
+    trainer._planned = lambda inputs: plans.append(planned(inputs)) or plans[-1]
+    trainer.train()
+    assert [turn for _, turn in plans] == 2 * [0, 1, 2, 3]
+    for step in (plans[:4], plans[4:]):
+        assert len({id(plan) for plan, _ in step}) == 1 and len(step[0][0].batches) == 4
+        assert sorted(map(len, step[0][0].packs_of_micro_batch)) == [0, 0, 0, 1]
+
+
+THOUGHT = "<think>\n3 and 4 are 7.\n</think>\n\n7"
+
+
+@pytest.mark.parametrize("prefill", ["", "<think>\n"])
+@pytest.mark.parametrize("conversational", [True, False])
+def test_completions_are_all_that_the_model_wrote(tiny_model, tmp_path, prefill, conversational):
+    """And what its prompt began, where stock TRL gives rewards no thought by Qwen3's template."""
+
+    def given(trainer_class):
+        seen = []
+
+        def reward(completions, **kwargs):
+            seen.extend(completions)
+            return [0.0] * len(completions)
+
+        def sample(prompt_ids, *others):
+            ids = trainer.processing_class(THOUGHT.removeprefix(prefill), add_special_tokens=False)["input_ids"]
+            return [ids] * len(prompt_ids), None
+
+        prompts = [[{"role": "user", "content": prompt}] for prompt in PROMPTS] if conversational else PROMPTS
+        options = {"reward": reward, "prompts": prompts, "lengths": sample, "max_completion_length": 99}
+        trainer = make_trainer(trainer_class, tiny_model, tmp_path, **options)
+        template = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
+        trainer.processing_class.chat_template = template.read_text(encoding="utf-8")
+        add_response_schema(trainer.processing_class)
+        trainer.prefill = prefill
+        trainer.train()
+        return seen
+
+    for completion in given(LeanGRPOTrainer):
+        assert completion == ([{"role": "assistant", "content": THOUGHT}] if conversational else THOUGHT)
+    if conversational:
+        assert all("<think>" not in completion[0]["content"] for completion in given(GRPOTrainer))

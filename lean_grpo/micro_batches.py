@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from grpo.training import packing
+from lean_grpo import packing
 
 Batch = dict[str, Any]  # tensors with one entry for each completion, and scalars
 
@@ -25,14 +25,16 @@ class Plan:
     Attributes:
         batches: TRL's own micro-batches.
         rows: all of them together.
-        packs_of_micro_batch: for each of them its packs: the numbers of their rows (none: a pack that moves nothing),
-            and what TRL's loss of the pack is to be multiplied by.
+        laid_out: their prompts and completions without padding.
+        packs_of_micro_batch: for each micro-step its packs (rows, weight): the loss is the sum of weight × TRL's loss
+            of these rows. A pack without rows moves nothing.
         computed: (rows,) false where a completion cannot move the policy.
         log_probs, entropies: (rows, C), filled in as they become known.
     """
 
     batches: list[Batch]
     rows: Batch
+    laid_out: list[packing.Row]
     packs_of_micro_batch: list[list[tuple[list[int], float]]]
     computed: torch.Tensor
     log_probs: torch.Tensor
@@ -78,4 +80,4 @@ def plan(
     shares, count = list(zip(packs, factors, strict=True)), len(batches)
     turns = [shares[len(shares) * turn // count : len(shares) * (turn + 1) // count] for turn in range(count)]
     log_probs, entropies = torch.zeros(2, *mask.shape, device=mask.device)
-    return Plan(batches, rows, turns, computed, log_probs, entropies)
+    return Plan(batches, rows, laid_out, turns, computed, log_probs, entropies)

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with the same gradient for less work, for runs that survive faulty rewards and resume bit by bit.
+"""TRL's GRPOTrainer with the same gradient for less work.
 
 Stock TRL pads a rollout to its longest prompt and completion, computes each prompt once for every completion, and
 trains on completions whose advantage is zero. Here completions with a non-zero advantage are packed without padding
@@ -11,37 +11,37 @@ ones do (GPT-2, GPT-BigCode, BioGPT, XGLM, BERT's family), and so do added sinus
 (HunYuan) and queries scaled by position (Ministral-3, beyond its original length). Here each row begins at position 0,
 as it was sampled.
 
-docs/training-step.md lists what differs and what falls back to TRL's own step.
+README.md, beside this file, lists what differs and what falls back to TRL's own step.
+
+TRL 1.16's private members that are overridden or used here, and the test in tests/lean_grpo/ that fails when one
+changes:
+
+    _generate                           test_trainer.py::test_completions_are_all_that_the_model_wrote
+    _generate_single_turn               test_rollouts.py::test_rollouts_follow_each_optimizer_step
+    _tokenizer                          test_rollouts.py::test_a_cold_policy_completes_as_trl_does
+    _compute_loss                       test_exactness.py::test_every_loss_type_has_stock_gradients
+    _get_per_token_logps_and_entropies  test_exactness.py::test_every_loss_type_has_stock_gradients
+    _metrics                            test_exactness.py::test_with_a_reference_model_all_metrics_are_stocks
+    _entropy_bonus_enabled              test_exactness.py::test_losses_of_a_whole_micro_batch_keep_it_whole
+    _step                               test_trainer.py::test_the_micro_batches_of_a_step_are_planned_together
+    _buffered_inputs                    test_trainer.py::test_the_micro_batches_of_a_step_are_planned_together
 """
 
 import contextlib
 import math
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from statistics import fmean
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
-from datasets import Dataset
+from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import RepeatSampler
 
-from grpo.core import gpu
-from grpo.core.errors import UserError
-from grpo.core.processes import say
-from grpo.policy import sampling, sharding
-from grpo.policy.sampling import Sampling
-from grpo.rewarding.guard import RewardGuard, fault_of
-from grpo.rewarding.isolation import random_states_kept
-from grpo.rewarding.judge import Judge
-from grpo.runs import checkpoints, model_card
-from grpo.training import attention, micro_batches, packable, packing
-from grpo.training.micro_batches import Batch, Plan
-from rewards import completion_text
+from lean_grpo import attention, gpu, micro_batches, packing, sampling, sharding, trial
+from lean_grpo.micro_batches import Batch, Plan
+from lean_grpo.packing import Row
+from lean_grpo.sampling import Sampling
 
 # Settings of TRL's `generate` that our sampler does not know
 ONLY_GENERATE = ("generation_kwargs", "cache_implementation", "use_transformers_continuous_batching")
@@ -50,9 +50,6 @@ ONLY_GENERATE = ("generation_kwargs", "cache_implementation", "use_transformers_
 class LeanGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer: its arguments, a plain GRPOConfig, its gradients to rounding.
 
-    A resumed run is bitwise the uninterrupted one where the checkpoint falls on a rollout's end; the callback
-    StopAtRolloutEnd sees to that.
-
     Args:
         packed: false uses TRL's own training step, with its padding.
         pack_tokens: the largest number of positions in a pack, which bounds the memory of a training step (except
@@ -60,20 +57,15 @@ class LeanGRPOTrainer(GRPOTrainer):
             8,192 with FlashAttention 2, otherwise 2,048.
         attn_implementation: of packs: flash_attention_2 looks for the package flash-attn, sdpa does not. The model
             itself runs on sdpa.
-        max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
 
     Attributes:
-        judge: the run's, which says what is right in evaluations and in the logged shares of groups; training itself
-            asks rewards only.
-        solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
-            NaN where nobody knows.
-        prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Rewards
-            and logs get the whole text; TRL's completion alone would never be in the format (TRL issue 6966).
-        checkpoint_facts: what each checkpoint's seal remembers besides its files.
+        kernel: which computes the attention of packs; None: the training step is TRL's own.
+        prefill: what rendered prompts end in and completions begin with: `<think>\\n` of some chat templates. Set it,
+            and rewards and logs get the whole text; TRL's completion alone would never be in the format (TRL issue
+            6966).
     """
 
     args: GRPOConfig
-    judge: Judge | None = None
     prefill = ""
     model: Any  # PreTrainedModel or PeftModel; never None once constructed
 
@@ -83,20 +75,16 @@ class LeanGRPOTrainer(GRPOTrainer):
         packed: bool = True,
         pack_tokens: int | None = None,
         attn_implementation: str = "flash_attention_2",
-        max_faulty_rewards: float = 0.1,
         **kwargs: Any,
     ) -> None:
-        self.kernel: attention.Kernel | None = None  # None: the training step is TRL's own
+        self.kernel: attention.Kernel | None = None
         self.pack_tokens: int | None = None
         self._logged_values: tuple[torch.Tensor, torch.Tensor, None] | None = None
+        self._one_pack: list[Row] | None = None
         self._plan: Plan | None = None
         super().__init__(*args, **kwargs)
         if self.accelerator.device.type == "cuda":
             gpu.prepare(self.args.tf32)  # vLLM has just undone it
-        self.checkpoint_facts: dict[str, Any] = {}
-        self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
-        self.solved = torch.zeros(0)
-        self._judge_failed, self._judge_fault = False, ""
         model = self.accelerator.unwrap_model(self.model)
         if self.use_vllm and hasattr(self, "vllm_generation"):  # Unsloth has one of its own
             self.vllm_generation.sync_weights = sampling.keeping_frozen_weights(  # type: ignore[method-assign]
@@ -104,19 +92,20 @@ class LeanGRPOTrainer(GRPOTrainer):
             )
         others = [name for name in ONLY_GENERATE if getattr(self.args, name)]
         why = f"{others[0]} is set" if others else sampling.reason_against(model, Sampling.of(self))
-        self._samples_by_generate = why is not None
         if why and not self.use_vllm:
-            say(f"note: model.generate samples the rollouts, because {why}")
-        reason = packable.reason_against_packing(self) if packed else None
+            self._say(f"note: model.generate samples the rollouts, because {why}")
+        self._samples_by_generate = why is not None or trial.others_write(self)
+        reason = trial.reason_against_packing(self) if packed else None
         if packed and reason is None:
             base = model.get_base_model() if hasattr(model, "get_base_model") else model
             mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision, base.dtype)
             self.kernel = attention.kernel(attn_implementation, self.accelerator.device, mixed, base.config)
             self.pack_tokens = pack_tokens or self.kernel.pack_tokens
-            reason = packable.misfit(self)
+            attention.register()
+            reason = trial.misfit(self)
         if reason is not None:
             self.kernel = self.pack_tokens = None
-            say(f"note: the training step is TRL's own, with its padding: {reason}")
+            self._say(f"note: the training step is TRL's own, with its padding: {reason}")
         if self.kernel is None:
             return
         known = self.loss_type in micro_batches.KNOWN
@@ -128,7 +117,12 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._planned_together = 1 if self.loss_type in micro_batches.TOKEN_MEANS else together
         self._skips_dead_rows = self.beta == 0 and self.loss_type != "vespo"  # which logs a weight of every completion
         whole = "" if self._in_parts else "; one backward for all packs of a micro-batch"
-        say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.kernel.name}{whole}")
+        self._say(f"Training step: packs of {self.pack_tokens:,} tokens, {self.kernel.name}{whole}")
+
+    def _say(self, text: str) -> None:
+        """Print a line, once for all processes."""
+        if self.accelerator.is_main_process:
+            print(text)
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
@@ -137,14 +131,13 @@ class LeanGRPOTrainer(GRPOTrainer):
     # The rollout
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As TRL's; completions are what the model wrote, after what its prompt began.
+        """Like TRL's, but a completion's text is whole: with the prefill, and with what the model thought.
 
-        TRL has neither: where the tokenizer has a response template, `<think>` and what it holds are taken out.
+        TRL leaves out both: where the tokenizer has a response template, `<think>` and what it holds are taken out.
         """
-        with self._timed("time/generation"):
-            prompt_ids, completion_ids, tool_mask, completions, *rest = super()._generate(*args, **kwargs)
+        prompt_ids, completion_ids, tool_mask, completions, *rest = super()._generate(*args, **kwargs)
         parsed = any(getattr(self._tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
-        if not self.tools and (self.prefill or parsed):
+        if not trial.others_write(self) and (self.prefill or parsed):
             texts = [self.prefill + text for text in self._tokenizer.batch_decode(completion_ids, True)]
             chat = not isinstance(completions[0], str)
             completions = [[{"role": "assistant", "content": text}] for text in texts] if chat else texts
@@ -159,58 +152,6 @@ class LeanGRPOTrainer(GRPOTrainer):
         # the loss computes under this autocast, too; an adapter's base model would not by itself
         with sharding.whole(self) as policy, self.accelerator.autocast(), sampling.sampling_mode(policy):
             return sampling.complete(policy, self._tokenizer, prompt_ids, self.eos_token_ids, limit, drawn), None
-
-    # Rewards
-
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
-        """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
-        with self._timed("time/rewards"), self.guard.watching(self):
-            values = super()._calculate_rewards(inputs, prompts, completions, ids)
-            with random_states_kept():
-                right = list(map(self._is_right, inputs, completions))
-        self._note_solved(self.accelerator.gather(torch.tensor(right, device=self.accelerator.device)).cpu())
-        return self.guard.exclude(self, values)
-
-    def _is_right(self, row: dict[str, Any], completion: Any) -> float:
-        """The judge's verdict on a completion, 0 or 1; NaN where there is none, infinity where the judge fails."""
-        if self.judge is None or not self.judge.can_judge(row):
-            return math.nan
-        try:
-            return float(self.judge.verdict(completion_text(completion), row))
-        except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
-            self._judge_fault = fault_of(error)
-            return math.inf
-
-    def _note_solved(self, right: torch.Tensor) -> None:
-        """Log which share of the groups is all right, all wrong and mixed.
-
-        Args:
-            right: (completions of all processes,), 0 or 1, NaN where nobody knows, infinity where the judge failed.
-        """
-        if right.isinf().any() and not self._judge_failed:
-            (fault, *_) = [each for each in gather_object([self._judge_fault]) if each] or [""]
-            say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
-            self._judge_failed = True
-        right = right.masked_fill(right.isinf(), torch.nan)
-        if self.judge is not None:
-            self.judge.forget()
-        group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
-        self.solved = right.view(-1, group).mean(dim=1)
-        known = self.solved[~self.solved.isnan()]
-        kinds = {"all_right": known == 1, "all_wrong": known == 0, "mixed": (known > 0) & (known < 1)}
-        for kind, those in kinds.items() if len(known) else ():
-            self._metrics[self._mode].setdefault(f"groups/{kind}", []).append(those.float().mean().item())
-
-    @property
-    def _mode(self) -> str:
-        return "train" if self.model.training else "eval"
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        """Log how long it takes, in seconds; `step_time`, which TRL logs, is all but the optimizer's step."""
-        start = time.perf_counter()
-        yield
-        self._metrics[self._mode].setdefault(name, []).append(time.perf_counter() - start)
 
     # The training step
 
@@ -247,7 +188,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         return total
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
-        """The plan that these inputs are part of, and the number of its micro-step; None where they are in no plan."""
+        """(plan, index of these inputs in it), or (None, 0) where TRL's own loss of them has to be computed."""
         if self.pack_tokens is None or not self._in_parts:
             return None, 0
         place = self._step % self._micro_batches
@@ -263,19 +204,21 @@ class LeanGRPOTrainer(GRPOTrainer):
         return self._plan if ours else None, turn
 
     def _loss_of(self, model: torch.nn.Module, plan: Plan, chosen: list[int]) -> torch.Tensor:
-        """TRL's loss of some rows as if they were a micro-batch; of none, a zero that depends on all weights."""
-        rows = {key: value[chosen or [0]] if value.ndim else value for key, value in plan.rows.items()}
-        with self._without_other_processes():
-            if not chosen:
-                ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], 1)
-                nothing, width = torch.zeros_like(ids), rows["completion_ids"].shape[1]
-                return self._get_per_token_logps_and_entropies(model, ids, nothing, width)[0].sum()
-            loss = super()._compute_loss(model, rows)
+        """TRL's loss of a pack's rows as if they were a micro-batch; of none, a zero that depends on all weights."""
+        if not chosen:
+            return self._scores(model, [], [[]], 1)[0].sum()
+        rows = {key: value[chosen] if value.ndim else value for key, value in plan.rows.items()}
+        self._one_pack = [plan.laid_out[row] for row in chosen]
+        try:
+            with self._without_other_processes():
+                loss = super()._compute_loss(model, rows)
+        finally:
+            self._one_pack = None
         plan.log_probs[chosen], plan.entropies[chosen] = self._computed
         return loss
 
     def _log_losses(self, model: torch.nn.Module, plan: Plan) -> None:
-        """Let TRL log what it logs, micro-batch by micro-batch, of the values that are known by now."""
+        """Run TRL's loss on each micro-batch, with the values that are known by now, for what it logs."""
         tokens = plan.rows["completion_mask"] * plan.computed[:, None]
         sums = torch.stack([(plan.entropies * tokens).sum(), tokens.sum().float()])
         entropy = self.accelerator.reduce(sums, reduction="sum")
@@ -321,95 +264,23 @@ class LeanGRPOTrainer(GRPOTrainer):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
             )
-        rows = packing.rows_of(input_ids, attention_mask, logits_to_keep)
-        packs = packing.make_packs(rows, self.pack_tokens)
-        packs += [[]] * (self._largest_of_all(len(packs)) - len(packs))
-        with self.accelerator.autocast():
-            log_probs, entropies = attention.score(model, self.kernel, rows, packs, logits_to_keep, input_ids.device)
+        if (rows := self._one_pack) is not None:
+            packs = [list(range(len(rows)))]
+        else:
+            rows = packing.rows_of(input_ids, attention_mask, logits_to_keep)
+            packs = packing.make_packs(rows, self.pack_tokens)
+            packs += [[]] * (self._largest_of_all(len(packs)) - len(packs))
+        log_probs, entropies = self._scores(model, rows, packs, logits_to_keep)
         if entropies is not None:
             self._computed = log_probs.detach(), entropies.detach()
         return log_probs, entropies, None
 
-    # Runs that resume
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the next micro-batch begins with a rollout: only there can a checkpoint be resumed from."""
-        return self._step % ((self.args.steps_per_generation or 1) * self.num_iterations) == 0
-
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
-        stock = cast(RepeatSampler, super()._get_train_sampler(dataset))
-        return _InEpochs(stock, lambda: int(self.state.epoch or 0))
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step < self.state.max_steps:
-            return super()._run_epoch(*args, **kwargs)
-        self.control.should_training_stop = True  # transformers would take one step more than a finished run has
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, but a run that is resumed logs what the whole would.
-
-        `train_loss` is over all steps, not over those since then, and where nothing was sampled no empty table
-        replaces the last one.
-        """
-        lines = [line for line in self.state.log_history if "loss" in line]
-        if "train_loss" in logs and lines:
-            steps = [line["step"] for line in lines]
-            weights = [now - before for now, before in zip(steps, [0, *steps], strict=False)]
-            logs["train_loss"] = fmean([line["loss"] for line in lines], weights)
-        shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
-        super().log(logs, *args, **kwargs)
-        self.log_completions = shows
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """As TRL's, but sealed when all of it is on the disk, and only then are older ones removed."""
-        run, args = Path(self.args.output_dir or ""), self.args
-        directory, keep = run / f"checkpoint-{self.state.global_step}", args.save_total_limit
-        if args.should_save:
-            checkpoints.delete(directory)  # what an earlier attempt left
-        self.accelerator.wait_for_everyone()
-        args.save_total_limit = None
-        try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()
-            if args.should_save:
-                checkpoints.seal(directory, self.accelerator.num_processes, **self.checkpoint_facts)
-        except Exception:
-            checkpoints.delete(directory)  # to free the space
-            raise
-        finally:
-            args.save_total_limit = keep
-        if args.should_save:
-            checkpoints.rotate(run, keep, self.state.best_model_checkpoint)
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """TRL's, completed with the results where the directory holds a run."""
-        super().create_model_card(*args, **kwargs)
-        output = Path(self.args.output_dir or "")
-        if self.is_world_process_zero() and (output / "run.json").exists():
-            try:
-                model_card.complete(output, self.state.global_step)
-            except UserError as error:  # a file that somebody has broken costs no checkpoint
-                say(f"note: the model card is TRL's alone ({error})")
-
-
-class _InEpochs(RepeatSampler):
-    """TRL's sampler, whose order of prompts depends on the epoch that begins.
-
-    Stock draws one order after the other from a generator that starts anew in a resumed run, which would so see the
-    prompts of its third epoch in the order of the first.
-    """
-
-    def __init__(self, stock: RepeatSampler, epoch: Callable[[], int]) -> None:
-        self.__dict__.update(stock.__dict__)
-        self._epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        if self.shuffle:
-            self.generator.manual_seed(cast(int, self.seed))
-            for _ in range(self._epoch()):
-                torch.randperm(self.num_samples, generator=self.generator)
-        return super().__iter__()
+    def _scores(
+        self, model: torch.nn.Module, rows: Sequence[Row], packs: Sequence[Sequence[int]], width: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        assert self.kernel is not None
+        with self.accelerator.autocast():
+            return attention.score(model, self.kernel, rows, packs, width, self.accelerator.device)
 
 
 class _LocalAccelerator:

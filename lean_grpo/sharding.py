@@ -1,4 +1,4 @@
-"""Weights that FSDP2 or DeepSpeed's ZeRO-3 shards over devices: loaded whole, and gathered once to sample.
+"""Weights that FSDP2 or DeepSpeed's ZeRO-3 shards over devices, gathered once to sample.
 
 Sharded weights are gathered layer by layer, by all processes at the same moment: processes whose completions end at
 different lengths would wait for each other for ever. Gathered once before, they sample independently.
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch.distributed.fsdp import FSDPModule
-from transformers.integrations import deepspeed
 from trl.models.utils import unwrap_model_for_generation
 
 
@@ -47,14 +46,3 @@ def keep_precision(accelerator: Accelerator) -> None:
     if policy := getattr(plugin, "mixed_precision_policy", None):
         changed = {"output_dtype": None, "reduce_dtype": torch.float32}
         plugin.mixed_precision_policy = dataclasses.replace(policy, **changed)
-
-
-@contextlib.contextmanager
-def loaded_whole() -> Iterator[None]:
-    """Load all weights in every process, also where a launcher's file asks for ZeRO-3 (zero3_init_flag)."""
-    zero = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        deepspeed._hf_deepspeed_config_weak_ref = zero

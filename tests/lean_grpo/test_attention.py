@@ -1,4 +1,4 @@
-"""grpo/training/attention.py: packs give the values and the gradients of rows alone, whatever computes the attention.
+"""lean_grpo/attention.py: packs give the values and the gradients of rows alone, whatever computes the attention.
 
 The kernels themselves need a GPU: tests/gpu.
 """
@@ -11,8 +11,8 @@ import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from grpo.training import attention, packing
-from grpo.training.attention import Kernel
+from lean_grpo import attention, packing
+from lean_grpo.attention import Kernel
 
 ROWS = [
     ((11, 12, 13, 14), (21, 22, 23)),
@@ -40,6 +40,11 @@ def flash_attention(query, key, value, ends_q, ends_k, longest_q, longest_k, sca
         seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))  # aligned to the bottom right
         outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v))
     return torch.cat(outputs)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    attention.register()
 
 
 SDPA, FLASH = Kernel("sdpa", 2048), Kernel("FlashAttention 2", 8192, flash_attention)

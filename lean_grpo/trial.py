@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
+from accelerate.utils.memory import should_reduce_batch_size
 from peft import PeftModel
 from transformers import ProcessorMixin
 
-from grpo.core.errors import is_out_of_memory
-from grpo.policy.sampling import has_plain_cache
+from lean_grpo.sampling import has_plain_cache
 
 LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
 SMALL = 2**20  # numbers of a weight whose gradient is compared
@@ -19,6 +19,11 @@ SMALL = 2**20  # numbers of a weight whose gradient is compared
 LIMIT, LIMIT_ROUNDED = 1e-4, 0.1
 LIMIT_OF_GRADIENT, LIMIT_OF_GRADIENT_ROUNDED = 1e-3, 0.2
 ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new that prompts change little
+
+
+def others_write(trainer: Any) -> bool:
+    """Whether tools, environments or a rollout_func may write parts of a GRPOTrainer's completions."""
+    return bool(trainer.tools) or trainer.environment_factories is not None or trainer.rollout_func is not None
 
 
 def reason_against_packing(trainer: Any) -> str | None:
@@ -31,8 +36,10 @@ def reason_against_packing(trainer: Any) -> str | None:
         return f"the model's attention is {base.config._attn_implementation}, and packs need sdpa"
     if "position_ids" not in inspect.signature(type(base).forward).parameters or not has_plain_cache(base):
         return f"{type(base).__name__} has layers that cannot tell where a completion begins in a pack"
-    if isinstance(trainer.processing_class, ProcessorMixin) or trainer.tools or trainer.rollout_func is not None:
-        return "images, tools or a rollout_func are used"
+    if isinstance(trainer.processing_class, ProcessorMixin):
+        return "the model reads images"
+    if others_write(trainer):
+        return "tools, environments or a rollout_func are used, so rollouts are TRL's own, too"
     if any(
         each.is_prompt_learning or getattr(each, "alora_invocation_tokens", None) or each.peft_type == "LILY"
         for each in adapters
@@ -104,8 +111,8 @@ def misfit(trainer: Any) -> str | None:
             wanted = gradient(padded(ids), [0, 1, 2])
             norm, wrong = wanted.norm().item(), (gradient(*packed(LENGTHS[1])) - wanted).norm().item()
     except Exception as reason:  # custom layers may raise anything
-        if is_out_of_memory(reason):  # TRL's own step would need more
-            raise
+        if isinstance(reason, torch.OutOfMemoryError) or should_reduce_batch_size(reason):
+            raise  # TRL's own step would need more
         return f"{type(base).__name__} refuses packs ({type(reason).__name__}: {reason})"
     finally:
         model.train(training)

@@ -1,17 +1,17 @@
-"""grpo/policy/sampling.py: the completions of `model.generate`, whatever the batch does.
+"""grpo/policy/answering.py: the completions of `model.generate`, whatever the batch does.
 
-In training, and the distribution against TRL's: tests/training/test_rollouts.py.
+In training, and the distribution against TRL's: tests/lean_grpo/test_rollouts.py.
 """
 
 import pytest
 import torch
 from helpers_runs import DEMO
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from grpo.data import dataset, prompts, sources
-from grpo.policy import sampling
-from grpo.policy.sampling import Sampling, answer, end_tokens, keeping_frozen_weights, reason_against
+from grpo.policy import answering
+from grpo.policy.answering import answer, end_tokens
+from lean_grpo.sampling import Sampling, reason_against
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 COUNT = 16
@@ -112,7 +112,7 @@ def test_the_models_own_sampling_defaults_are_ignored(by_generate, policy, token
     own = {**policy.generation_config.to_dict(), "repetition_penalty": 9.0, "do_sample": True, "top_k": 3}
     monkeypatch.setattr(policy, "generation_config", type(policy.generation_config)(**own))
     if by_generate:
-        monkeypatch.setattr(sampling, "reason_against", lambda *_: "a test says so")
+        monkeypatch.setattr(answering, "reason_against", lambda *_: "a test says so")
     assert answer(policy, tokenizer, ids[:6], 32, 8) == reference[:6]
     for one in (Sampling(temperature=1.5, top_k=1), Sampling(temperature=1.5, top_p=1e-6)):
         assert answer(policy, tokenizer, ids[:6], 32, 4, one) == reference[:6]
@@ -138,27 +138,3 @@ def test_the_models_mode_and_the_random_state_stay(drawn, policy, tokenizer, ids
     answer(policy, tokenizer, ids[:3], 4, 2, drawn)
     assert policy.training and torch.equal(state, torch.get_rng_state())
     policy.eval()
-
-
-def test_prompts_with_virtual_tokens_are_left_to_generate():
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model")
-    adapted = get_peft_model(model, PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
-    assert reason_against(adapted) == "the adapter adds tokens to the prompt"
-
-
-def test_weights_that_trl_merges_an_adapter_into_stay_bitwise():
-    """As it does for vLLM: in 16 bits a sum cannot be taken back."""
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_pretrained(DEMO / "model", dtype=torch.bfloat16)
-    model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
-    layer = model.get_base_model().model.layers[0].self_attn.q_proj.base_layer
-    before = layer.weight.clone()
-
-    def sync():
-        model.merge_adapter()
-        assert not torch.equal(layer.weight, before)
-        model.unmerge_adapter()
-        assert not torch.equal(layer.weight, before)
-
-    keeping_frozen_weights(sync, model)()
-    assert torch.equal(layer.weight, before)

@@ -23,7 +23,7 @@ from peft import IA3Config, LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import GRPOTrainer
 
-from grpo.training.trainer import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer
 
 # Rounding moves tokens across the quantile's threshold; the others change nothing here
 LEFT_OUT = ("top_entropy_quantile", "multi_objective_aggregation", "disable_dropout")

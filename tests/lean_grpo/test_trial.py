@@ -1,4 +1,4 @@
-"""grpo/training/packable.py: what packs do not fit takes TRL's own step, which one line says at the start."""
+"""lean_grpo/trial.py: what packs do not fit takes TRL's own step, which one line says at the start."""
 
 import pytest
 import torch
@@ -16,8 +16,7 @@ from transformers import (
 )
 from trl import GRPOTrainer
 
-from grpo.training import attention, packable
-from grpo.training.trainer import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer, attention, trial
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 
@@ -125,7 +124,7 @@ def test_the_trial_leaves_no_gradient_and_no_random_draw(tiny_model, tmp_path):
     trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path)
     trainer.model.train()
     state = torch.get_rng_state()
-    assert packable.misfit(trainer) is None
+    assert trial.misfit(trainer) is None
     assert torch.equal(torch.get_rng_state(), state) and trainer.model.training
     assert all(weight.grad is None for weight in trainer.model.parameters())
 

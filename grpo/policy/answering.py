@@ -1,0 +1,98 @@
+"""Answers of a policy to questions, by all processes together: evaluations and `python -m grpo ask`.
+
+They are sampled as rollouts are (lean_grpo/sampling.py), or by `model.generate` where that has to be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from accelerate.state import PartialState
+from accelerate.utils import gather_object
+from tqdm import tqdm
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+from trl import GRPOConfig
+
+from grpo.core.processes import say
+from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
+
+Completion = tuple[list[int], bool]  # token ids without the end token, and whether it was cut off
+
+
+def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every token that ends a completion: the tokenizer's and all that the model declares, as in TRL."""
+    declared = model.generation_config.eos_token_id
+    declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
+    return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
+
+
+def training_autocast(training: GRPOConfig, model: Any) -> torch.autocast:
+    """Compute in a run's number format, also with a model that accelerate has not wrapped."""
+    number = torch.bfloat16 if training.bf16 else torch.float16
+    return torch.autocast(model.device.type, number, enabled=training.bf16 or training.fp16)
+
+
+def answer(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    batch_size: int,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> list[Completion]:
+    """One completion of each prompt, in their order; greedy where `sampling` is None.
+
+    All processes share the prompts among them, and all of them get all the completions. The global random state stays.
+
+    Args:
+        prompts: token ids; they are taken in order of length, so that little is padding.
+        max_new_tokens: where a completion is cut off.
+        batch_size: rows that are computed at once.
+        seed: of the samples.
+    """
+    state, ends = PartialState(), end_tokens(model, tokenizer)
+    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+    share = order[state.process_index :: state.num_processes]
+    if why := reason_against(model, sampling):
+        say(f"note: model.generate answers the questions, because {why}")
+    hidden = len(share) < 2 or not state.is_main_process
+    bar = tqdm(total=len(share), desc="evaluate", unit=" answers", leave=False, disable=hidden or None)  # None: no tty
+    devices = [model.device] if model.device.type == "cuda" else []
+    done: list[tuple[int, list[int]]] = []
+    with bar, sampling_mode(model), torch.random.fork_rng(devices, enabled=sampling is not None):
+        if sampling:
+            torch.manual_seed(seed + state.process_index)
+        for start in range(0, len(share), batch_size):
+            batch = share[start : start + batch_size]
+            inputs = model, tokenizer, [prompts[index] for index in batch], ends, max_new_tokens, sampling
+            done += zip(batch, complete_by_generate(*inputs) if why else complete(*inputs, bar.update), strict=True)
+    found = [ids for _, ids in sorted(gather_object(done))]
+    return [(ids[:-1], False) if ids[-1] in ends else (ids, True) for ids in found]
+
+
+def complete_by_generate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+) -> list[list[int]]:
+    """Like `lean_grpo.sampling.complete`, for models that it cannot sample from (`reason_against`)."""
+    drawn = sampling or Sampling(top_k=50)  # the defaults of what greedy decoding ignores
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=sampling is not None,
+        num_beams=1,
+        **asdict(drawn),  # all five: those of model repositories (Qwen2.5's repetition_penalty is 1.1) do not count
+        eos_token_id=ends,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+    )
+    padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
+    output = model.generate(**padded.to(model.device), generation_config=config)
+    rows = output[:, padded["input_ids"].shape[1] :].tolist()
+    lengths = [next((place + 1 for place, token in enumerate(row) if token in ends), len(row)) for row in rows]
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]

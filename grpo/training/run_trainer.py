@@ -1,0 +1,212 @@
+"""LeanGRPOTrainer for runs that survive faulty rewards and resume bit by bit.
+
+Private members of TRL 1.16 and of transformers that are overridden or used here, and the test in tests/ that fails
+when one changes:
+
+    _generate            training/test_run_trainer.py::test_phases_are_timed
+    _calculate_rewards   rewarding/test_guard.py::test_a_fault_has_the_gradient_of_none_in_stock_trl
+    _metrics             training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
+    _logs                training/test_callbacks.py::test_each_rollout_is_read_and_an_alarm_raised_once
+    _step                training/test_stopping.py::test_checkpoints_due_amid_a_rollout_come_at_its_end
+    _get_train_sampler   training/test_resumed.py::test_a_resumed_run_ends_as_the_uninterrupted_one
+    _run_epoch           training/test_resumed.py::test_a_finished_run_that_is_resumed_stays_as_it_is
+    _save_checkpoint     training/test_resumed.py::test_a_checkpoint_that_fails_leaves_the_last_one_whole
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from trl.trainer.utils import RepeatSampler
+
+from grpo.core.errors import UserError
+from grpo.core.processes import say
+from grpo.rewarding.guard import RewardGuard, fault_of
+from grpo.rewarding.isolation import random_states_kept
+from grpo.rewarding.judge import Judge
+from grpo.runs import checkpoints, model_card
+from lean_grpo import LeanGRPOTrainer
+from rewards import completion_text
+
+
+class RunTrainer(LeanGRPOTrainer):
+    """LeanGRPOTrainer, which also guards rewards, logs solved groups and seals checkpoints.
+
+    A resumed run is bitwise the uninterrupted one where the checkpoint falls on a rollout's end; the callback
+    StopAtRolloutEnd sees to that.
+
+    Args:
+        max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
+
+    Attributes:
+        judge: the run's, which says what is right in evaluations and in the logged shares of groups; training itself
+            asks rewards only.
+        solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
+            NaN where nobody knows.
+        checkpoint_facts: what each checkpoint's seal remembers besides its files.
+    """
+
+    judge: Judge | None = None
+
+    def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.checkpoint_facts: dict[str, Any] = {}
+        self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
+        self.solved = torch.zeros(0)
+        self._judge_failed, self._judge_fault = False, ""
+
+    # What is logged
+
+    def note(self, name: str, value: float) -> None:
+        """Add a value to a metric of training or of TRL's evaluation; the next log has the mean of its values."""
+        self._metrics["train" if self.model.training else "eval"].setdefault(name, []).append(value)
+
+    @property
+    def training_metrics(self) -> dict[str, list[float]]:
+        """The values of each metric since the last log of training."""
+        return cast(dict[str, list[float]], self._metrics["train"])
+
+    @property
+    def last_rollout(self) -> dict[str, Any]:
+        """What TRL shows of the last rollout: `prompt`, `completion`, `rewards` by name, of all processes."""
+        return cast(dict[str, Any], self._logs)
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Log how long it takes, in seconds; `step_time`, which TRL logs, is all but the optimizer's step."""
+        start = time.perf_counter()
+        yield
+        self.note(name, time.perf_counter() - start)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        with self._timed("time/generation"):
+            return super()._generate(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, but a run that is resumed logs what the whole would.
+
+        `train_loss` is over all steps, not over those since then, and where nothing was sampled no empty table
+        replaces the last one.
+        """
+        lines = [line for line in self.state.log_history if "loss" in line]
+        if "train_loss" in logs and lines:
+            steps = [line["step"] for line in lines]
+            weights = [now - before for now, before in zip(steps, [0, *steps], strict=False)]
+            logs["train_loss"] = fmean([line["loss"] for line in lines], weights)
+        shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
+        super().log(logs, *args, **kwargs)
+        self.log_completions = shows
+
+    # Rewards
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
+        """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
+        with self._timed("time/rewards"), self.guard.watching(self):
+            values = super()._calculate_rewards(inputs, prompts, completions, ids)
+            with random_states_kept():
+                right = list(map(self._is_right, inputs, completions))
+        self._note_solved(self.accelerator.gather(torch.tensor(right, device=self.accelerator.device)).cpu())
+        return self.guard.exclude(self, values)
+
+    def _is_right(self, row: dict[str, Any], completion: Any) -> float:
+        """The judge's verdict on a completion, 0 or 1; NaN where there is none, infinity where the judge fails."""
+        if self.judge is None or not self.judge.can_judge(row):
+            return math.nan
+        try:
+            return float(self.judge.verdict(completion_text(completion), row))
+        except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
+            self._judge_fault = fault_of(error)
+            return math.inf
+
+    def _note_solved(self, right: torch.Tensor) -> None:
+        """Log which share of the groups is all right, all wrong and mixed.
+
+        Args:
+            right: (completions of all processes,), 0 or 1, NaN where nobody knows, infinity where the judge failed.
+        """
+        if right.isinf().any() and not self._judge_failed:
+            (fault, *_) = [each for each in gather_object([self._judge_fault]) if each] or [""]
+            say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
+            self._judge_failed = True
+        right = right.masked_fill(right.isinf(), torch.nan)
+        if self.judge is not None:
+            self.judge.forget()
+        group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
+        self.solved = right.view(-1, group).mean(dim=1)
+        known = self.solved[~self.solved.isnan()]
+        kinds = {"all_right": known == 1, "all_wrong": known == 0, "mixed": (known > 0) & (known < 1)}
+        for kind, those in kinds.items() if len(known) else ():
+            self.note(f"groups/{kind}", those.float().mean().item())
+
+    # Checkpoints, and what follows from them
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the next micro-batch begins with a rollout: only there can a checkpoint be resumed from."""
+        return self._step % ((self.args.steps_per_generation or 1) * self.num_iterations) == 0
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
+        stock = cast(RepeatSampler, super()._get_train_sampler(dataset))
+        return _InEpochs(stock, lambda: int(self.state.epoch or 0))
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step < self.state.max_steps:
+            return super()._run_epoch(*args, **kwargs)
+        self.control.should_training_stop = True  # transformers would take one step more than a finished run has
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """As TRL's, but sealed when all of it is on the disk, and only then are older ones removed."""
+        run, args = Path(self.args.output_dir or ""), self.args
+        directory, keep = run / f"checkpoint-{self.state.global_step}", args.save_total_limit
+        if args.should_save:
+            checkpoints.delete(directory)  # what an earlier attempt left
+        self.accelerator.wait_for_everyone()
+        args.save_total_limit = None
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if args.should_save:
+                checkpoints.seal(directory, self.accelerator.num_processes, **self.checkpoint_facts)
+        except Exception:
+            checkpoints.delete(directory)  # to free the space
+            raise
+        finally:
+            args.save_total_limit = keep
+        if args.should_save:
+            checkpoints.rotate(run, keep, self.state.best_model_checkpoint)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """TRL's, completed with the results where the directory holds a run."""
+        super().create_model_card(*args, **kwargs)
+        output = Path(self.args.output_dir or "")
+        if self.is_world_process_zero() and (output / "run.json").exists():
+            try:
+                model_card.complete(output, self.state.global_step)
+            except UserError as error:  # a file that somebody has broken costs no checkpoint
+                say(f"note: the model card is TRL's alone ({error})")
+
+
+class _InEpochs(RepeatSampler):
+    """TRL's sampler, whose order of prompts depends on the epoch that begins.
+
+    Stock draws one order after the other from a generator that starts anew in a resumed run, which would so see the
+    prompts of its third epoch in the order of the first.
+    """
+
+    def __init__(self, stock: RepeatSampler, epoch: Callable[[], int]) -> None:
+        self.__dict__.update(stock.__dict__)
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self.shuffle:
+            self.generator.manual_seed(cast(int, self.seed))
+            for _ in range(self._epoch()):
+                torch.randperm(self.num_samples, generator=self.generator)
+        return super().__iter__()

@@ -1,0 +1,108 @@
+"""lean_grpo/ as a package: its wheel holds nothing else, asks for what it imports, and trains a plain TRL script."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from email import message_from_string
+from importlib.metadata import version
+
+import pytest
+from helpers_runs import DEMO, ROOT
+from packaging.requirements import Requirement
+
+SCRIPT = """
+import sys
+import lean_grpo
+from datasets import load_dataset
+from lean_grpo import LeanGRPOTrainer
+from trl import GRPOConfig
+
+def short(completion_ids, **kwargs):
+    return [-float(len(ids)) for ids in completion_ids]
+
+model, data = sys.argv[1:]
+rows = load_dataset("json", data_files=data, split="train").rename_column("question", "prompt")
+args = GRPOConfig("out", num_generations=4, max_completion_length=32, max_steps=2, use_cpu=True, report_to="none")
+trainer = LeanGRPOTrainer(model, short, args=args, train_dataset=rows)
+before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+trainer.train()
+assert trainer.state.global_step == 2 and trainer.kernel is not None
+assert any((before[name] != weight).any() for name, weight in trainer.model.named_parameters())
+assert not {"grpo", "rewards", "train_grpo"} & sys.modules.keys()
+print("trained by", lean_grpo.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel that `pip install .` builds, from the files that git would hand over."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    shutil.copytree(ROOT / "lean_grpo", source / "lean_grpo", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("grpo", "tests", "examples"):  # what must not be taken along
+        (source / folder).mkdir()
+        (source / folder / "__init__.py").touch()
+    for file in ("pyproject.toml", "README.md", "LICENSE", "rewards.py", "train_grpo.py"):
+        shutil.copy(ROOT / file, source)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "-w", place, source], check=True)
+    return next(place.glob("*.whl"))
+
+
+def test_it_holds_the_package_alone_and_its_page(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    modules = {f"lean_grpo/{path.name}" for path in (ROOT / "lean_grpo").glob("*.py")}
+    assert {name for name in names if ".dist-info/" not in name} == modules | {"lean_grpo/README.md"}
+    assert wheel.name.startswith("lean_grpo-")
+
+
+def test_it_asks_for_what_it_imports_in_ranges_that_hold_here(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    asked = message_from_string(archive.read(name).decode()).get_all("Requires-Dist")
+    asked = {one.name: one.specifier for one in map(Requirement, asked) if one.marker is None}
+    imported = set()
+    for path in (ROOT / "lean_grpo").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            imported |= {name.partition(".")[0] for name in names}
+    optional = {"flash_attn"}
+    assert asked.keys() == imported - sys.stdlib_module_names - optional - {"lean_grpo"}
+    for package, range_ in asked.items():
+        assert re.search("[<>]", str(range_)) and range_.contains(version(package), prereleases=True), package
+
+
+def test_uv_and_pip_install_the_same_for_the_script():
+    """pyproject.toml names for uv what requirements.txt names for pip."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    for_pip = [line.partition("#")[0].strip() for line in lines]
+    for_uv = [*project["project"]["dependencies"], *project["dependency-groups"]["script"]]
+    assert sorted(for_uv) == sorted(filter(None, for_pip))
+
+
+@pytest.mark.slow
+def test_a_plain_trl_script_trains_with_it_in_an_environment_of_its_own(wheel, tmp_path):
+    """The environment has the libraries of this one, and nothing of this repository but the wheel."""
+    venv.create(tmp_path / "environment", with_pip=False)
+    python = tmp_path / "environment" / "bin" / "python"
+    site = next((tmp_path / "environment" / "lib").glob("python*/site-packages"))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, wheel], check=True)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "script.py", DEMO / "model", DEMO / "train.jsonl"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"trained by {site / 'lean_grpo'}" in done.stdout and "Training step: packs of 2,048 tokens" in done.stdout

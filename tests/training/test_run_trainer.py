@@ -1,0 +1,83 @@
+"""grpo/training/run_trainer.py: a run's trainer trains as LeanGRPOTrainer does, and notes what a run needs to know.
+
+Its guard: tests/rewarding/test_guard.py; right groups: tests/rewarding/test_judge.py; checkpoints: test_resumed.py.
+"""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import transformers
+from helpers_runs import ROOT
+from helpers_trainer import PROMPTS, largest_difference, make_trainer, trained
+from trl import GRPOTrainer
+from trl.trainer import grpo_trainer
+
+from grpo.training import run_trainer
+from grpo.training.run_trainer import RunTrainer
+from lean_grpo import LeanGRPOTrainer
+from lean_grpo import trainer as lean_trainer
+
+
+def test_gradients_and_logs_are_those_of_the_lean_trainer(tiny_model, tmp_path):
+    (lean, lean_log, _), (run, log, _) = (
+        trained(kind, tiny_model, tmp_path, max_steps=2) for kind in (LeanGRPOTrainer, RunTrainer)
+    )
+    assert largest_difference(lean, run) == 0
+    same = {key for key in lean_log[0] if "time" not in key}
+    assert [{key: line[key] for key in same} for line in log[:2]] == [
+        {key: line[key] for key in same} for line in lean_log[:2]
+    ]
+
+
+def test_phases_are_timed(tiny_model, tmp_path):
+    trainer = make_trainer(RunTrainer, tiny_model, tmp_path, lengths="sampled", max_steps=2)
+    trainer.train()
+    for line in trainer.state.log_history[:2]:
+        assert 0 < line["time/rewards"] < line["time/generation"] < line["step_time"]
+
+
+def test_every_epoch_has_stocks_order_of_prompts(tiny_model, tmp_path):
+    orders = []
+    for trainer_class in (GRPOTrainer, RunTrainer):
+        asked = []
+
+        def sample(prompt_ids, *others, asked=asked):
+            asked.append(list(dict.fromkeys(map(tuple, prompt_ids))))
+            return [[5, 2]] * len(prompt_ids), None
+
+        options = {"prompts": PROMPTS[:8], "lengths": sample, "max_steps": -1, "num_train_epochs": 2}
+        make_trainer(trainer_class, tiny_model, tmp_path, **options).train()
+        orders.append(asked)
+    assert orders[0] == orders[1] and len(orders[0]) == 4 and orders[0][:2] != orders[0][2:]  # two rollouts an epoch
+
+
+# --- Private members of the libraries
+
+FILES = {lean_trainer: ROOT / "tests" / "lean_grpo", run_trainer: ROOT / "tests"}
+
+
+def listed(module):
+    """{private member: the test that notices a change}, from the table in the module's docstring."""
+    rows = (line.split() for line in module.__doc__.splitlines() if "::" in line)
+    return dict(rows)
+
+
+def members(module):
+    """The private members that a module's class uses of its instance, and does not make itself."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    stock = inspect.getsource(grpo_trainer) + inspect.getsource(transformers.Trainer)
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return {name for name in used if re.match("_[a-z]", name) and re.search(rf"self\.{name}\b|def {name}\b", stock)}
+
+
+@pytest.mark.parametrize("module", FILES, ids=lambda module: module.__name__)
+def test_all_private_members_of_the_libraries_are_listed_with_a_test(module):
+    """So that whoever takes a new version of TRL knows where to look."""
+    assert listed(module).keys() == members(module)
+    for place in listed(module).values():
+        file, _, test = place.partition("::")
+        assert f"def {test}(" in (FILES[module] / file).read_text(encoding="utf-8"), place
