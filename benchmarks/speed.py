@@ -8,10 +8,12 @@ On a CPU seconds are those of processor time, summed over threads, which other p
 are the clock's. Read the ratios.
 
 step       rollouts of completions in groups of 8: lengths lognormal around 200 tokens, 3 % of them cut at 786, prompts
-           of 20 to 120 words. A row for each side, seed and share of groups whose rewards differ ("live"). Seconds of
+           of 20 to 120 tokens. A row for each side, seed and share of groups whose rewards differ ("live"). Seconds of
            one optimizer step: the mean of all but the first. Efficiency: useful tokens / computed tokens; useful are
-           the completion tokens of live groups and, once for each of their prompts, its tokens but the last. Memory:
-           the peak above what was there before. Gradient: the first step's norm. Each side has a process of its own
+           the completion tokens of live groups and, once for each of their prompts, its tokens but the last. Of peak:
+           6 N floating point operations for each useful token, where N counts the weights of all linear layers, as a
+           share of what multiplications by these layers' weights alone reach in the same process. Memory: the peak
+           above what was there before. Gradient: the first step's norm. Each side has a process of its own
 sampling   every token is the last one with the same chance, so that lengths are long-tailed whatever the model. The
            sides draw other lengths: compare tokens a second
 run        three runs with the flags that you give: as they are, with TRL's step and `generate`, with TRL's `generate`
@@ -64,9 +66,14 @@ from train_grpo import EXEMPLARS, PROMPT_FORMATS  # noqa: E402
 
 DEMO = ROOT / "assets" / "demo"
 # Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
-RANDOM = {"9M": (5, 384, 1024, 6, 512), "1.5B": (28, 1536, 8960, 12, 151936)}
+RANDOM = {
+    "9M": (5, 384, 1024, 6, 512),
+    "135M": (30, 576, 1536, 9, 49152),
+    "1.5B": (28, 1536, 8960, 12, 151936),
+}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-GROUP, MICRO_BATCH = 8, 8
+GROUP, MICRO_BATCH = 8, 8  # completions of a prompt, and of a device
+ROWS = 2048  # positions of the multiplications that peak is measured by
 TRAINERS: dict[str, type[GRPOTrainer]] = {"stock": GRPOTrainer, "ours": LeanGRPOTrainer}
 
 
@@ -119,9 +126,10 @@ def load_model(name: str, dtype: str) -> Any:
         loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
         return loaded.to(DEVICE)
     layers, hidden, intermediate, heads, vocabulary = RANDOM[name]
+    key_heads = 3 if heads % 2 else 2
     config = Qwen2Config(
         num_hidden_layers=layers, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads,
-        num_key_value_heads=2, vocab_size=vocabulary, tie_word_embeddings=True, eos_token_id=2, pad_token_id=0,
+        num_key_value_heads=key_heads, vocab_size=vocabulary, tie_word_embeddings=True, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     with torch.device(DEVICE):  # drawn there: 1.5B weights take minutes on a CPU
         return AutoModelForCausalLM.from_config(config, **options)
@@ -140,7 +148,7 @@ def trainer_of(side: str, model: Any, tokenizer: Any, rows: list[dict], reward: 
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(), use_cpu=DEVICE == "cpu", report_to="none", save_strategy="no",
         disable_tqdm=True, logging_steps=1, max_grad_norm=1e9, lr_scheduler_type="constant", learning_rate=1e-6,
-        num_generations=GROUP, gradient_checkpointing=False, shuffle_dataset=False, **settings,
+        gradient_checkpointing=False, shuffle_dataset=False, **{"num_generations": GROUP, **settings},
     )  # fmt: skip
     data = Dataset.from_list(rows)
     return TRAINERS[side](
@@ -164,14 +172,38 @@ class Seconds(TrainerCallback):
         self.found.append(clock() - self.start)
 
 
+def linear_layers(model: Any) -> list[torch.nn.Linear]:
+    return [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+
+
+def matmul_peak(model: Any) -> float:
+    """Floating point operations a second, by the clock of a step, in multiplications by each of the model's layers."""
+    layers = linear_layers(model)
+    inputs = {
+        layer.in_features: torch.randn(ROWS, layer.in_features, dtype=layer.weight.dtype, device=DEVICE)
+        for layer in layers
+    }
+    with torch.no_grad():
+        for _ in range(2):  # the first round warms up
+            begun = clock()
+            for layer in layers:
+                torch.nn.functional.linear(inputs[layer.in_features], layer.weight)
+            seconds = clock() - begun
+    return 2 * ROWS * sum(layer.weight.numel() for layer in layers) / seconds
+
+
 def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -> dict[str, float]:
     """Train on made-up rollouts, in a process of its own."""
     before = peak_bytes()
     model, tokenizer = load_model(given.model, given.dtype), load_tokenizer(given.model)
     dice, asked = random.Random(seed), random.Random(-1 - seed)
-    groups = given.completions // GROUP
-    dead = GROUP * round((1 - live) * groups)  # the first completions of a rollout: their rewards are all the same
-    rows = [{"prompt": f"{n}:" + " pears" * asked.randint(20, 120)} for n in range(groups * given.steps)]
+    groups = given.completions // given.group
+    dead = given.group * round((1 - live) * groups)  # the first completions of a rollout: their rewards are the same
+    word = len(tokenizer(" pears", add_special_tokens=False)["input_ids"])
+    rows = [
+        {"prompt": f"{n}:" + " pears" * (asked.randint(*given.prompt_tokens) // word)}
+        for n in range(groups * given.steps)
+    ]
     vocabulary = min(len(tokenizer), model.config.vocab_size)
     computed: list[int] = []
     useful: list[int] = []
@@ -179,7 +211,7 @@ def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -
     def sample(prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
         completions = []
         for _ in prompt_ids:
-            length = max(1, int(dice.lognormvariate(math.log(given.median_length), 0.728)))
+            length = max(1, round(dice.lognormvariate(math.log(given.median_length), given.spread)))
             ids = [dice.randrange(5, vocabulary) for _ in range(length - 1)] + [tokenizer.eos_token_id]
             completions.append(ids[: given.max_completion_length])
         useful.append(
@@ -197,7 +229,7 @@ def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -
     trainer = trainer_of(
         side, model, tokenizer, rows, reward, per_device_train_batch_size=MICRO_BATCH, max_steps=given.steps,
         gradient_accumulation_steps=given.completions // MICRO_BATCH, bf16=given.dtype == "bfloat16",
-        max_completion_length=given.max_completion_length,
+        max_completion_length=given.max_completion_length, num_generations=given.group,
     )  # fmt: skip
     trainer._generate_single_turn = sample
     trainer.remove_callback(PrinterCallback)
@@ -205,10 +237,14 @@ def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -
     trainer.add_callback(seconds)
     model.register_forward_pre_hook(count, with_kwargs=True)
     trainer.train()
+    memory = (peak_bytes() - before) / 2**20
+    weights = sum(layer.weight.numel() for layer in linear_layers(model))
+    reached = 6 * weights * sum(useful[1:]) / sum(seconds.found[1:])
     return {
         "seconds": fmean(seconds.found[1:]),
         "efficiency": sum(useful) / sum(computed),
-        "memory": (peak_bytes() - before) / 2**20,
+        "of peak": reached / matmul_peak(model),
+        "memory": memory,
         "gradient": trainer.state.log_history[0]["grad_norm"],
     }
 
@@ -223,9 +259,10 @@ def step(given: argparse.Namespace) -> None:
                     found[side] = pool.apply(measure_step, (side, live, seed, given))
             for side, one in found.items():
                 seconds, ratio = one["seconds"], found["stock"]["seconds"] / one["seconds"]
-                cells = [f"{seconds:.2f}", f"{ratio:.2f}", f"{one['efficiency']:.3f}", f"{one['memory']:,.0f}"]
+                cells = [f"{seconds:.2f}", f"{ratio:.2f}", f"{one['efficiency']:.3f}"]
+                cells += [f"{one['of peak']:.0%}", f"{one['memory']:,.0f}"]
                 rows.append([f"{live:.0%} live, seed {seed}: {side}", *cells, f"{one['gradient']:.6g}"])
-    print_table([given.model, "seconds", "ratio", "efficiency", "memory, MB", "gradient"], rows)
+    print_table([given.model, "seconds", "ratio", "efficiency", "of peak", "memory, MB", "gradient"], rows)
 
 
 # --- Sampling
@@ -341,10 +378,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
     options = commands.add_parser("step")
-    options.add_argument("--model", default="9M", help="a directory, a Hub id, or random weights: 9M, 1.5B")
+    options.add_argument("--model", default="9M", help="a directory, a Hub id, or random weights: 9M, 135M, 1.5B")
     options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options.add_argument("--completions", type=int, default=32, help="of a rollout")
+    options.add_argument("--group", type=int, default=GROUP, help="completions of a prompt")
+    options.add_argument("--prompt_tokens", type=int, nargs=2, default=[20, 120], help="at least and at most")
     options.add_argument("--median_length", type=float, default=200, help="of the completions, in tokens")
+    options.add_argument("--spread", type=float, default=0.728, help="of their logarithms; 0: all are alike")
     options.add_argument("--max_completion_length", type=int, default=786)
     options.add_argument("--steps", type=int, default=4, help="optimizer steps")
     options.add_argument("--live", type=float, nargs="+", default=[1.0, 0.5], help="shares of live groups")

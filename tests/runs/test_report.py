@@ -164,7 +164,9 @@ def test_no_number_of_trl_passes_for_a_rewards_own():
     keys = {
         re.sub(r"{.*?}", "x", key)
         for place in places
-        for key in re.findall(r"""[mM]etrics(?:\[[^]]*\])?(?:\[|\.setdefault\()f?["']([^"']+)""", place.read_text())
+        for key in re.findall(
+            r"""(?:[mM]etrics(?:\[[^]]*\])?(?:\[|\.setdefault\()|note\(|_timed\()f?["']([^"']+)""", place.read_text()
+        )
     }
     keys -= {"train"}  # the key of those in training
     assert {"kl", "num_tokens", "step_time", "rewards/x/mean", "policy_loss", "skipped_steps", "groups/x"} <= keys
