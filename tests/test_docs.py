@@ -35,11 +35,12 @@ from grpo.training.alarms import ALARMS
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
     "pip install flash-attn --no-build-isolation": "compiles for a GPU",
+    "pip install .": "has a test of its own, lean_grpo/test_installed.py",
     "python -m pytest": "is what runs this",
 }
 FOREIGN = {"nodes", "no-build-isolation", "warmup_ratio"}  # Slurm's, pip's, and transformers' of 2025
 NEED_CUDA = ("use_vllm", "use_unsloth", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "lean_grpo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 ALL = "\n".join(TEXTS.values())
 

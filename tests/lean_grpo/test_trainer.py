@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 from trl.chat_template_utils import add_response_schema
 
-from lean_grpo import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer, packing
 
 
 def shapes_of(model):
@@ -94,6 +94,16 @@ def test_the_micro_batches_of_a_step_are_planned_together(tiny_model, tmp_path):
     for step in (plans[:4], plans[4:]):
         assert len({id(plan) for plan, _ in step}) == 1 and len(step[0][0].batches) == 4
         assert sorted(map(len, step[0][0].packs_of_micro_batch)) == [0, 0, 0, 1]
+
+
+def test_rows_are_divided_among_packs_once(tiny_model, tmp_path, monkeypatch):
+    """For an optimizer step; its packs are not packed again where their loss is computed."""
+    calls, make_packs = [], packing.make_packs
+    monkeypatch.setattr(packing, "make_packs", lambda *given: calls.append(given) or make_packs(*given))
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 64}, max_steps=2)
+    calls.clear()  # the trial's
+    trainer.train()
+    assert len(calls) == 2
 
 
 THOUGHT = "<think>\n3 and 4 are 7.\n</think>\n\n7"
