@@ -34,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -72,7 +73,7 @@ RANDOM = {
     "1.5B": (28, 1536, 8960, 12, 151936),
 }
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-GROUP, MICRO_BATCH = 8, 8  # completions of a prompt, and of a device
+GROUP = 8  # completions of a prompt
 ROWS = 2048  # positions of the multiplications that peak is measured by
 TRAINERS: dict[str, type[GRPOTrainer]] = {"stock": GRPOTrainer, "ours": LeanGRPOTrainer}
 
@@ -227,8 +228,8 @@ def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -
             computed.append(kwargs["input_ids"].numel())
 
     trainer = trainer_of(
-        side, model, tokenizer, rows, reward, per_device_train_batch_size=MICRO_BATCH, max_steps=given.steps,
-        gradient_accumulation_steps=given.completions // MICRO_BATCH, bf16=given.dtype == "bfloat16",
+        side, model, tokenizer, rows, reward, per_device_train_batch_size=given.micro_batch, max_steps=given.steps,
+        gradient_accumulation_steps=given.completions // given.micro_batch, bf16=given.dtype == "bfloat16",
         max_completion_length=given.max_completion_length, num_generations=given.group,
     )  # fmt: skip
     trainer._generate_single_turn = sample
@@ -255,8 +256,8 @@ def step(given: argparse.Namespace) -> None:
         for seed in given.seeds:
             found = {}
             for side in TRAINERS:
-                with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    found[side] = pool.apply(measure_step, (side, live, seed, given))
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # raises if it is killed
+                    found[side] = pool.submit(measure_step, side, live, seed, given).result()
             for side, one in found.items():
                 seconds, ratio = one["seconds"], found["stock"]["seconds"] / one["seconds"]
                 cells = [f"{seconds:.2f}", f"{ratio:.2f}", f"{one['efficiency']:.3f}"]
@@ -381,6 +382,7 @@ def main() -> None:
     options.add_argument("--model", default="9M", help="a directory, a Hub id, or random weights: 9M, 135M, 1.5B")
     options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options.add_argument("--completions", type=int, default=32, help="of a rollout")
+    options.add_argument("--micro_batch", type=int, default=8, help="completions that stock computes at once")
     options.add_argument("--group", type=int, default=GROUP, help="completions of a prompt")
     options.add_argument("--prompt_tokens", type=int, nargs=2, default=[20, 120], help="at least and at most")
     options.add_argument("--median_length", type=float, default=200, help="of the completions, in tokens")
