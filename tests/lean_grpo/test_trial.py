@@ -1,10 +1,15 @@
 """lean_grpo/trial.py: what packs do not fit takes TRL's own step, which one line says at the start."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
+import trl
+from helpers_trainer import PROMPTS, largest_difference, make_trainer, rewards_by_sum, trained
 from peft import PromptTuningConfig
 from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
     FalconConfig,
     FalconForCausalLM,
     GPT2Config,
@@ -86,6 +91,46 @@ def test_models_that_packs_do_not_fit_take_trls_own_step(tiny_model, tmp_path, c
 def test_settings_without_packs_are_named_at_the_start(tiny_model, tmp_path, capsys, options, reason):
     assert make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, **options).kernel is None
     assert capsys.readouterr().out.count(reason) == 1
+
+
+def plus(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: one.
+        b: another.
+    """
+    return a + b
+
+
+class Room:
+    """An environment without tools."""
+
+    def reset(self, **kwargs):
+        return "You are in a room."
+
+    def get_reward(self):
+        return 1.0
+
+
+@pytest.mark.parametrize("own", [{"tools": [plus]}, {"environment_factory": Room}], ids=["tools", "environment"])
+def test_what_others_write_parts_of_is_trls_own(tiny_model, tmp_path, monkeypatch, capsys, own):
+    """Sampling, too, whose completions they may continue."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    model.tokenizer_of = tmp_path / "tokenizer"
+    generate, asked = model.generate, []
+    monkeypatch.setattr(model, "generate", lambda *args, **kwargs: asked.append(args) or generate(*args, **kwargs))
+    prompts = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    trainer = make_trainer(
+        LeanGRPOTrainer, model, tmp_path, own=own, prompts=prompts, lengths="sampled", reward=rewards_by_sum
+    )
+    assert trainer.kernel is None and "tools, environments or a rollout_func are used" in capsys.readouterr().out
+    trainer.train()
+    assert asked
 
 
 def raises(scores):
