@@ -1,6 +1,8 @@
 """Decide whether a run can be computed in packs: known reasons against it, and a trial with its own model."""
 
 import inspect
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from transformers import ProcessorMixin
 
 from lean_grpo.sampling import has_plain_cache
 
+FIRST = 0, 101, 211  # tokens that a trial begins with, until one of them has finite values
 LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
 SMALL = 2**20  # numbers of a weight whose gradient is compared
 # The mean difference of log-probabilities that packs may make, as a share of what other prompts make; and that of the
@@ -68,12 +71,51 @@ def misfit(trainer: Any) -> str | None:
     """
     if trainer.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         return None  # the weights may not be here yet
-    assert trainer.pack_tokens is not None
-    model, device = trainer.model, trainer.accelerator.device
-    base = trainer.accelerator.unwrap_model(model)
-    training = model.training
-    ids = (torch.arange(36, device=device) * 7 % 97).view(3, 12) % base.config.get_text_config().vocab_size
-    ids[1, :5] = ids[0, :5]  # the same prompt
+    base = trainer.accelerator.unwrap_model(trainer.model)
+    training = trainer.model.training
+    trainer.model.eval()
+    try:
+        for ids in _tokens(base, trainer.accelerator.device):
+            error, effect, wrong, norm = _differences(trainer, ids)
+            if math.isfinite(effect) and math.isfinite(norm):  # otherwise these tokens tell nothing of packs
+                break
+        else:
+            return "its padded rows have no finite log-probabilities or gradient in a trial, so packs cannot be judged"
+    except Exception as reason:  # custom layers may raise anything
+        if isinstance(reason, torch.OutOfMemoryError) or should_reduce_batch_size(reason):
+            raise  # TRL's own step would need more
+        return f"{type(base).__name__} refuses packs ({type(reason).__name__}: {reason})"
+    finally:
+        trainer.model.train(training)
+    args = trainer.args
+    rounds = bool(args.bf16 or args.fp16 or args.tf32 or base.dtype != torch.float32)
+    # written so that NaN, which some kernels return under masks, does not pass
+    if not error <= (LIMIT_ROUNDED * effect if rounds else max(LIMIT * effect, ROUNDING)):
+        return f"packs would change its log-probabilities by {error:.2g} on average, other prompts by {effect:.2g}"
+    if not wrong <= (LIMIT_OF_GRADIENT_ROUNDED if rounds else LIMIT_OF_GRADIENT) * norm:
+        return f"packs would change its gradient by {100 * wrong / max(norm, 1e-30):.2g} %"
+    return None
+
+
+def _tokens(base: Any, device: torch.device) -> Iterator[torch.Tensor]:
+    """Several (3, 12) token ids without the padding token: its embedding may be zero, and gradients overflow there."""
+    config = base.config.get_text_config()
+    padding = {config.pad_token_id, getattr(base.get_input_embeddings(), "padding_idx", None)}
+    ordinary = torch.tensor([token for token in range(config.vocab_size) if token not in padding], device=device)
+    for first in FIRST:
+        ids = ordinary[(first + torch.arange(36, device=device) * 7 % 97) % len(ordinary)].view(3, 12)
+        ids[1, :5] = ids[0, :5]  # the same prompt
+        yield ids
+
+
+def _differences(trainer: Any, ids: torch.Tensor) -> tuple[float, float, float, float]:
+    """How packs and padded rows of these tokens differ.
+
+    Returns:
+        The mean difference of log-probabilities that packs make, and that other prompts make; the norm of the
+        difference that packs make in the gradient, and the norm of the padded rows' gradient.
+    """
+    model, device = trainer.model, ids.device
     others = ids.clone()
     others[:, :5] = ids[:, :5].flip(0, 1)
     mask = torch.ones_like(ids)
@@ -87,7 +129,7 @@ def misfit(trainer: Any) -> str | None:
 
     def packed(length: int) -> tuple[torch.Tensor, list[int]]:
         # copies of the first row lie between the prompt of the second and its completion
-        rows = [*[0] * (1 + max(0, min(trainer.pack_tokens or 0, length) - 36) // 7), 1, 2]
+        rows = [*[0] * (1 + max(0, min(trainer.pack_tokens, length) - 36) // 7), 1, 2]
         return trainer._get_per_token_logps_and_entropies(model, ids[rows], mask[rows], 7)[0], rows
 
     trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -99,28 +141,12 @@ def misfit(trainer: Any) -> str | None:
         parts = torch.autograd.grad((log_probs * weights).sum(), small, allow_unused=True)
         return torch.cat([part.flatten().float() for part in parts if part is not None])
 
-    model.eval()
-    try:
-        with torch.no_grad():
-            expected = padded(ids)
-            effect = (padded(others) - expected).abs().mean().item()
-            found, rows = packed(LENGTHS[0])
-            error = (found - expected[rows]).abs().mean().item()
-        norm = wrong = 0.0
-        if small:  # nothing is trained otherwise
-            wanted = gradient(padded(ids), [0, 1, 2])
-            norm, wrong = wanted.norm().item(), (gradient(*packed(LENGTHS[1])) - wanted).norm().item()
-    except Exception as reason:  # custom layers may raise anything
-        if isinstance(reason, torch.OutOfMemoryError) or should_reduce_batch_size(reason):
-            raise  # TRL's own step would need more
-        return f"{type(base).__name__} refuses packs ({type(reason).__name__}: {reason})"
-    finally:
-        model.train(training)
-    args = trainer.args
-    rounds = bool(args.bf16 or args.fp16 or args.tf32 or base.dtype != torch.float32)
-    # written so that NaN, which some kernels return under masks, does not pass
-    if not error <= (LIMIT_ROUNDED * effect if rounds else max(LIMIT * effect, ROUNDING)):
-        return f"packs would change its log-probabilities by {error:.2g} on average, other prompts by {effect:.2g}"
-    if not wrong <= (LIMIT_OF_GRADIENT_ROUNDED if rounds else LIMIT_OF_GRADIENT) * norm:
-        return f"packs would change its gradient by {100 * wrong / max(norm, 1e-30):.2g} %"
-    return None
+    with torch.no_grad():
+        expected = padded(ids)
+        effect = (padded(others) - expected).abs().mean().item()
+        found, rows = packed(LENGTHS[0])
+        error = (found - expected[rows]).abs().mean().item()
+    if not small:  # nothing is trained
+        return error, effect, 0.0, 0.0
+    wanted = gradient(padded(ids), [0, 1, 2])
+    return error, effect, (gradient(*packed(LENGTHS[1])) - wanted).norm().item(), wanted.norm().item()

@@ -165,6 +165,38 @@ def test_attention_that_fails_its_trial_is_not_used(tiny_model, tmp_path, capsys
     assert capsys.readouterr().out.count(reason) == 1
 
 
+def deep(**more):
+    """Without attention's and MLP's parts a zero embedding stays zero, whose norm has a gradient of 1 / sqrt(eps)."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=512, num_hidden_layers=1, rms_norm_eps=1e-30, initializer_range=0.3, **SIZES, **more
+    )
+    model = Qwen2ForCausalLM(config)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.data.zero_()
+        layer.mlp.down_proj.weight.data.zero_()
+    return model
+
+
+def test_a_padding_token_without_an_embedding_is_no_part_of_the_trial(tiny_model, tmp_path, capsys):
+    model = deep(pad_token_id=0)
+    assert not model.model.embed_tokens.weight[0].any()
+    model.tokenizer_of = tiny_model
+    assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is not None, capsys.readouterr().out
+
+
+def test_tokens_that_overflow_are_replaced_by_others(tiny_model, tmp_path, capsys):
+    model = deep()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[0] = 0
+    model.tokenizer_of = tiny_model
+    assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is not None, capsys.readouterr().out
+    with torch.no_grad():
+        model.model.embed_tokens.weight.zero_()
+    assert make_trainer(LeanGRPOTrainer, model, tmp_path).kernel is None
+    assert "no finite log-probabilities or gradient" in capsys.readouterr().out
+
+
 def test_the_trial_leaves_no_gradient_and_no_random_draw(tiny_model, tmp_path):
     trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path)
     trainer.model.train()
