@@ -45,16 +45,15 @@ def plan(
     batches: list[Batch],
     loss_type: str,
     skip_dead_rows: bool,
-    pack_tokens: int,
-    largest_of_all: Callable[[int], int],
+    make_packs: Callable[[list[packing.Row], int], list[list[int]]],
 ) -> Plan:
     """Spread the completions that can move the policy over the micro-steps.
 
     Args:
         batches: TRL's micro-batches.
         skip_dead_rows: whether completions without an advantage have no gradient.
-        pack_tokens: positions of a pack, at most.
-        largest_of_all: the largest of all processes' numbers of packs, at least 1, from this one's.
+        make_packs: divides rows among as many packs as other processes have; it gets the rows, and the positions that
+            TRL computes at once.
     """
     rows = {
         key: torch.cat([batch[key] for batch in batches]) if value.ndim else value
@@ -68,9 +67,8 @@ def plan(
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])
     live = computed.nonzero().flatten().tolist()
-    made = packing.make_packs([laid_out[row] for row in live], pack_tokens)
+    made = make_packs([laid_out[row] for row in live], ids.numel() // len(batches))
     packs = [[live[number] for number in pack] for pack in made]
-    packs += [[]] * (largest_of_all(len(packs)) - len(packs))
     factors = [1.0] * len(packs)
     if loss_type in MEANS:
         factors = [len(pack) * len(batches) / len(computed) for pack in packs]

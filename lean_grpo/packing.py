@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]  # the token ids of a prompt and of a completion
+GROWS = 1.1  # a pack grows where dividing groups makes that many times the positions
 IGNORED = -100  # the label of a position that is not scored, as everywhere in transformers
 
 
@@ -71,6 +72,26 @@ def make_packs(rows: Sequence[Row], pack_tokens: int) -> list[list[int]]:
         if len(filled) < len(packs) and sum(pack.size for pack in filled) <= sum(pack.size for pack in packs):
             packs = filled
     return [pack.rows for pack in sorted(alone + packs, key=lambda pack: pack.size, reverse=True)]
+
+
+def make_packs_that_grow(rows: Sequence[Row], pack_tokens: int, most: int) -> list[list[int]]:
+    """Like `make_packs`, but packs may hold the largest group where dividing groups would add a tenth to the work.
+
+    A part of a group computes the group's prompt anew, which costs most where prompts are long.
+
+    Args:
+        pack_tokens: positions of a pack, unless it grows.
+        most: positions of a pack that has grown, at most.
+    """
+    packs = make_packs(rows, pack_tokens)
+    computed = sum(cost([rows[number] for number in pack]) for pack in packs)
+    if computed <= GROWS * cost(rows):
+        return packs
+    groups: Counter[tuple[int, ...]] = Counter()
+    for prompt, completion in rows:
+        groups[prompt] += len(completion)
+    largest = max(len(prompt) - 1 + length for prompt, length in groups.items())
+    return make_packs(rows, max(pack_tokens, min(largest, most)))
 
 
 @dataclass

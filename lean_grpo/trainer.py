@@ -54,7 +54,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         packed: false uses TRL's own training step, with its padding.
         pack_tokens: the largest number of positions in a pack, which bounds the memory of a training step (except
             where a micro-batch has one backward: see `_in_parts`); a longer completion gets a pack to itself. None:
-            8,192 with FlashAttention 2, otherwise 2,048.
+            8,192 with FlashAttention 2, otherwise 2,048, and where prompts are so long that dividing a group would
+            add a tenth to the work, up to a whole group, but no more positions than TRL's own micro-batch.
         attn_implementation: of packs: flash_attention_2 looks for the package flash-attn, sdpa does not. The model
             itself runs on sdpa.
 
@@ -100,7 +101,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             base = model.get_base_model() if hasattr(model, "get_base_model") else model
             mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision, base.dtype)
             self.kernel = attention.kernel(attn_implementation, self.accelerator.device, mixed, base.config)
-            self.pack_tokens = pack_tokens or self.kernel.pack_tokens
+            self.pack_tokens, self._packs_grow = pack_tokens or self.kernel.pack_tokens, pack_tokens is None
             attention.register()
             reason = trial.misfit(self)
         if reason is not None:
@@ -189,7 +190,7 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def _planned(self, inputs: Batch) -> tuple[Plan | None, int]:
         """(plan, index of these inputs in it), or (None, 0) where TRL's own loss of them has to be computed."""
-        if self.pack_tokens is None or not self._in_parts:
+        if self.kernel is None or not self._in_parts:
             return None, 0
         place = self._step % self._micro_batches
         turn = place % self._planned_together
@@ -197,9 +198,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             batches: list[Batch] = (self._buffered_inputs or [])[place : place + self._planned_together]
             self._plan = None
             if batches and inputs is batches[0]:
-                self._plan = micro_batches.plan(
-                    batches, self.loss_type, self._skips_dead_rows, self.pack_tokens, self._largest_of_all
-                )
+                self._plan = micro_batches.plan(batches, self.loss_type, self._skips_dead_rows, self._make_packs)
         ours = self._plan is not None and inputs is self._plan.batches[turn]
         return self._plan if ours else None, turn
 
@@ -243,9 +242,18 @@ class LeanGRPOTrainer(GRPOTrainer):
         finally:
             self._metrics, self.accelerator = metrics, accelerator
 
-    def _largest_of_all(self, count: int) -> int:
-        """The largest count of all processes, at least 1: sharded weights are gathered by all of them, or by none."""
-        return int(self.accelerator.gather(torch.tensor([max(count, 1)], device=self.accelerator.device)).max())
+    def _make_packs(self, rows: Sequence[Row], padded: int) -> list[list[int]]:
+        """Packs of these rows: on all processes as many, at least one, some of them empty.
+
+        Sharded weights are gathered by all processes, or by none.
+
+        Args:
+            padded: positions that TRL would compute at once, which is as far as packs grow.
+        """
+        assert self.pack_tokens is not None
+        packs = packing.make_packs_that_grow(rows, self.pack_tokens, padded if self._packs_grow else self.pack_tokens)
+        counts = self.accelerator.gather(torch.tensor([max(len(packs), 1)], device=self.accelerator.device))
+        return packs + [[]] * (int(counts.max()) - len(packs))
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -260,7 +268,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         """As TRL's: training, old and reference log-probabilities all come from here; zero where nothing is scored."""
         if self._logged_values is not None:
             return self._logged_values
-        if self.kernel is None or self.pack_tokens is None:
+        if self.kernel is None:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
             )
@@ -268,8 +276,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             packs = [list(range(len(rows)))]
         else:
             rows = packing.rows_of(input_ids, attention_mask, logits_to_keep)
-            packs = packing.make_packs(rows, self.pack_tokens)
-            packs += [[]] * (self._largest_of_all(len(packs)) - len(packs))
+            packs = self._make_packs(rows, input_ids.numel())
         log_probs, entropies = self._scores(model, rows, packs, logits_to_keep)
         if entropies is not None:
             self._computed = log_probs.detach(), entropies.detach()

@@ -27,7 +27,7 @@ from grpo.rewarding import probe
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, check_columns, weights_of
 from grpo.runs import hub
-from lean_grpo import attention
+from lean_grpo import attention, packing
 
 # --- Data ---------------------------------------------------------------------------------------------------------
 
@@ -182,8 +182,7 @@ def about_model(
     if config.script.eval_only:
         return
     yield Check("ok", "this run", counted(count_steps(config, data), "optimizer step"))
-    at_once = (config.script.pack_tokens or kernel.pack_tokens) if config.script.packed else None
-    yield about_memory(config, data, shape, longest, at_once)
+    yield about_memory(config, data, shape, longest, largest_pack(config, kernel.pack_tokens, longest))
     yield about_disk(config, shape)
 
 
@@ -206,6 +205,17 @@ def about_rate(config: Config, shape: memory.Shape) -> Iterator[Check]:
         return
     where = "docs/reading-curves.md, Which learning rate"
     yield Check("warning", "learning_rate", finding, f"try --learning_rate {instead} ({where})")
+
+
+def largest_pack(config: Config, usual: int, prompt: int) -> int | None:
+    """The most positions that a training step computes at once; None where it is TRL's own."""
+    if not config.script.packed:
+        return None
+    if config.script.pack_tokens:
+        return config.script.pack_tokens
+    group = prompt + (config.training.num_generations or 1) * config.completion_limit
+    grows = group > usual and prompt > (packing.GROWS - 1) * usual  # of a divided group each pack has the prompt
+    return group if grows else usual
 
 
 def about_memory(config: Config, data: Data, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:

@@ -116,7 +116,9 @@ class ScriptArguments:
     adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)
     # The training step
     pack_tokens: int | None = _setting(
-        "Most tokens that a training step computes at once; unset: 8192 with FlashAttention 2, else 2048.", None
+        "Most tokens that a training step computes at once; unset: 8192 with FlashAttention 2, else 2048, and up to a "
+        "whole group where prompts are long.",
+        None,
     )
     # The run
     stop_on_alarm: bool = _setting("End at the first alarm, with a checkpoint (status 3).", False)

@@ -169,6 +169,21 @@ def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     assert "pack_tokens" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("packed", "chosen", "prompt", "expected"),
+    [
+        (True, None, 256, 8192),
+        (True, None, 1000, 1000 + 16 * 786),  # where dividing a group would cost a tenth
+        (True, 4096, 1000, 4096),
+        (False, 4096, 256, None),
+    ],
+)
+def test_the_largest_pack_is_known_before(packed, chosen, prompt, expected):
+    script = SimpleNamespace(packed=packed, pack_tokens=chosen)
+    config = SimpleNamespace(script=script, training=SimpleNamespace(num_generations=16), completion_limit=786)
+    assert preflight.largest_pack(config, 8192, prompt) == expected
+
+
 @pytest.mark.parametrize(("load", "cores", "noted"), [(0.9, 2, False), (3.1, 2, True), (3.1, 64, False)])
 def test_other_work_on_the_cpu_is_noted(load, cores, noted, table, monkeypatch):
     monkeypatch.setattr(psutil, "getloadavg", lambda: (load, 0.0, 0.0))

@@ -147,7 +147,13 @@ def test_a_plan_adds_up_to_what_trl_adds_up(given_batches, loss_type, drops, bud
     """Each completion has a value, which is 0 without an advantage; TRL's sum of micro-batches is the packs' sum."""
     if loss_type in schedule.TOKEN_MEANS:
         given_batches = given_batches[:1]
-    plan = schedule.plan(given_batches, loss_type, drops, budget, lambda count: max(count, 1) + more)
+
+    def make_packs(rows, padded):
+        assert padded == given_batches[0]["completion_ids"].numel() + given_batches[0]["prompt_ids"].numel()
+        packs = packing.make_packs(rows, budget) or [[]]
+        return packs + [[]] * more
+
+    plan = schedule.plan(given_batches, loss_type, drops, make_packs)
     mask, advantages = (
         torch.cat([batch[key] for batch in given_batches]) for key in ("completion_mask", "advantages")
     )

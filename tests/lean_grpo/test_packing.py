@@ -24,6 +24,23 @@ def test_groups_beyond_a_pack_fill_packs_where_that_takes_fewer():
     assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [102] * 6 + [84] * 3
 
 
+def test_packs_grow_where_dividing_groups_would_compute_long_prompts_again():
+    """But not beyond what they may, and not for a short prompt, whose copies are cheap."""
+
+    def positions(prompt, most):
+        rows = [((group, *range(prompt - 1)), (5,) * 100) for group in range(2) for _ in range(16)]
+        packs = packing.make_packs_that_grow(rows, 2048, most)
+        assert sorted(row for pack in packs for row in pack) == list(range(32))
+        return [packing.cost([rows[row] for row in pack]) for pack in packs]
+
+    assert positions(1000, 9000) == [2599, 2599]
+    assert positions(1000, 2048) == 4 * [999 + 800]  # 1.38 times as many
+    assert max(positions(1000, 2300)) <= 2300
+    assert positions(101, 9000) == [100 + 1600] * 2  # both fit
+    assert max(positions(501, 9000)) == 2100 and max(positions(201, 1900)) <= 2048
+    assert packing.make_packs_that_grow([], 2048, 9000) == []
+
+
 @pytest.mark.parametrize("rows_of_a_prompt", [1, 16, 4096])
 def test_the_work_grows_with_the_rows_and_not_with_their_square(rows_of_a_prompt):
     """Each row's length is asked for a few times, and each part meets only packs that have room."""

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 from trl.chat_template_utils import add_response_schema
 
-from lean_grpo import LeanGRPOTrainer, packing
+from lean_grpo import LeanGRPOTrainer, attention, packing
 
 
 def shapes_of(model):
@@ -33,6 +33,20 @@ def test_no_more_than_a_pack_is_computed_at_once(tiny_model, tmp_path):
     seen = shapes_of(model := loaded(tiny_model))
     trained(LeanGRPOTrainer, model, tmp_path, own={"pack_tokens": 64})
     assert len(seen) > 3 and max(rows * length for rows, length in seen) <= 64
+
+
+@pytest.mark.parametrize(
+    ("own", "shapes"), [({}, [(1, 41)]), ({"pack_tokens": 40}, [(1, 31), (1, 21)])], ids=["none chosen", "40 chosen"]
+)
+def test_a_group_is_not_divided_where_that_costs_much_and_no_size_was_chosen(
+    tiny_model, tmp_path, monkeypatch, own, shapes
+):
+    """Four completions of 10 tokens, behind a prompt of 2 or 11."""
+    monkeypatch.setattr(attention, "kernel", lambda *given: attention.Kernel("sdpa", 40))
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own=own, lengths=10, per_device_train_batch_size=4)
+    seen = shapes_of(trainer.model)
+    trainer.train()
+    assert seen == shapes
 
 
 def test_a_step_computes_half_as_many_positions_as_stocks(tiny_model, tmp_path):
