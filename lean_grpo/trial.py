@@ -26,7 +26,7 @@ ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new t
 
 def others_write(trainer: Any) -> bool:
     """Whether tools, environments or a rollout_func may write parts of a GRPOTrainer's completions."""
-    return bool(trainer.tools) or trainer.environment_factories is not None or trainer.rollout_func is not None
+    return bool(trainer.tools) or trainer.rollout_func is not None or trainer.environment_factories is not None
 
 
 def reason_against_packing(trainer: Any) -> str | None:
