@@ -32,11 +32,13 @@ class Kernel:
         pack_tokens: positions of a pack where the user gave no number.
         attend: FlashAttention 2 over segments: queries, keys and values (positions, heads, width), where the queries
             and keys of each segment end, the longest of both, and the scaling; None: sdpa.
+        by_segment: each segment is computed with what it sees alone; False: with the whole pack, under a mask.
     """
 
     name: str
     pack_tokens: int
     attend: Callable[..., Any] | None = None
+    by_segment: bool = True
 
 
 def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) -> Kernel:
@@ -48,7 +50,7 @@ def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) ->
         config: the model's.
     """
     if not fits(device, dtype, config):
-        return Kernel("sdpa", 2048)
+        return Kernel("sdpa", 2048, by_segment=device.type == "cpu")
     if asked == "flash_attention_2":
         try:
             from flash_attn import flash_attn_varlen_func
@@ -113,9 +115,8 @@ def score(
     for chosen in packs:
         pack = packing.lay_out(rows, chosen, width, device)
         keys = packing.keys(pack) if kernel.attend else None
-        by_segment = keys is not None or device.type == "cpu"  # otherwise the mask says it all
         segments = Segments(pack.sizes, pack.parents, keys, kernel.attend)
-        needless = by_segment and model in _WITHOUT_MASK
+        needless = kernel.by_segment and model in _WITHOUT_MASK
         mask = (
             torch.ones(1, 1, 1, 0, dtype=torch.bool, device=device) if needless else packing.visible(pack)[None, None]
         )
@@ -125,7 +126,7 @@ def score(
             position_ids=pack.position_ids,
             shift_labels=pack.labels,
             fused_lm_head=True,
-            **({"pack": segments} if by_segment else {}),
+            **({"pack": segments} if kernel.by_segment else {}),
         )
         if len(segments.layers) == _attention_layers(model):
             _WITHOUT_MASK.add(model)

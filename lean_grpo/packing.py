@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]  # the token ids of a prompt and of a completion
-GROWS = 1.1  # a pack grows where dividing groups makes that many times the positions
+COSTLY = 0.1  # of a group's positions: what dividing it may add before it gets larger packs to itself
 IGNORED = -100  # the label of a position that is not scored, as everywhere in transformers
 
 
@@ -42,15 +42,17 @@ def cost(rows: Sequence[Row]) -> int:
     return sum(len(prompt) - 1 for prompt in prompts) + sum(len(completion) for _, completion in rows)
 
 
-def make_packs(rows: Sequence[Row], pack_tokens: int) -> list[list[int]]:
+def make_packs(rows: Sequence[Row], pack_tokens: int, most: int = 0) -> list[list[int]]:
     """Divide rows among packs: the numbers of each pack's rows.
 
     Rows with the same prompt stay together as far as a pack allows, the largest packs come first, and empty
     completions are dropped. A row that is longer than a pack has one to itself. A group that is longer is divided
-    evenly, or, where that takes fewer packs, into full packs and a rest that shares one.
+    evenly, or, where that takes fewer packs, into full packs and a rest that shares one. Where its prompt is so long
+    that computing it in each part would be COSTLY, the group has packs to itself, which may be larger.
 
     Args:
         pack_tokens: positions of a pack, at most.
+        most: positions of such a larger pack, at most.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     alone: list[_Open] = []
@@ -60,8 +62,16 @@ def make_packs(rows: Sequence[Row], pack_tokens: int) -> list[list[int]]:
                 alone.append(_Open([number], len(prompt) - 1 + len(completion), {prompt}))
         elif completion:
             groups.setdefault(prompt, []).append(number)
-    for group in groups.values():
+    for prompt, group in list(groups.items()):
         group.sort(key=lambda number: -len(rows[number][1]))
+        copied, length = len(prompt) - 1, sum(len(rows[number][1]) for number in group)
+        if pack_tokens < min(most, copied + length):
+            parts = _evenly(rows, group, pack_tokens)
+            if (len(parts) - 1) * copied > COSTLY * (copied + length):
+                del groups[prompt]
+                for part in _evenly(rows, group, most):
+                    size = copied + sum(len(rows[number][1]) for number in part)
+                    alone.append(_Open(part, size, {prompt}))
     even, filling = (
         [part for group in groups.values() for part in divide(rows, group, pack_tokens)]
         for divide in (_evenly, _filling)
@@ -72,26 +82,6 @@ def make_packs(rows: Sequence[Row], pack_tokens: int) -> list[list[int]]:
         if len(filled) < len(packs) and sum(pack.size for pack in filled) <= sum(pack.size for pack in packs):
             packs = filled
     return [pack.rows for pack in sorted(alone + packs, key=lambda pack: pack.size, reverse=True)]
-
-
-def make_packs_that_grow(rows: Sequence[Row], pack_tokens: int, most: int) -> list[list[int]]:
-    """Like `make_packs`, but packs may hold the largest group where dividing groups would add a tenth to the work.
-
-    A part of a group computes the group's prompt anew, which costs most where prompts are long.
-
-    Args:
-        pack_tokens: positions of a pack, unless it grows.
-        most: positions of a pack that has grown, at most.
-    """
-    packs = make_packs(rows, pack_tokens)
-    computed = sum(cost([rows[number] for number in pack]) for pack in packs)
-    if computed <= GROWS * cost(rows):
-        return packs
-    groups: Counter[tuple[int, ...]] = Counter()
-    for prompt, completion in rows:
-        groups[prompt] += len(completion)
-    largest = max(len(prompt) - 1 + length for prompt, length in groups.items())
-    return make_packs(rows, max(pack_tokens, min(largest, most)))
 
 
 @dataclass

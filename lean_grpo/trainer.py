@@ -13,8 +13,8 @@ as it was sampled.
 
 README.md, beside this file, lists what differs and what falls back to TRL's own step.
 
-TRL 1.16's private members that are overridden or used here, and the test in tests/lean_grpo/ that fails when one
-changes:
+Private members of TRL 1.16 and of transformers that the package overrides or uses, and the test in tests/lean_grpo/
+that fails when one changes:
 
     _generate                           test_trainer.py::test_completions_are_all_that_the_model_wrote
     _generate_single_turn               test_rollouts.py::test_rollouts_follow_each_optimizer_step
@@ -25,6 +25,11 @@ changes:
     _entropy_bonus_enabled              test_exactness.py::test_losses_of_a_whole_micro_batch_keep_it_whole
     _step                               test_trainer.py::test_the_micro_batches_of_a_step_are_planned_together
     _buffered_inputs                    test_trainer.py::test_the_micro_batches_of_a_step_are_planned_together
+    _attn_implementation                test_trial.py::test_models_that_packs_do_not_fit_take_trls_own_step
+    _is_stateful                        test_sampling.py::test_models_with_states_are_left_to_generate
+
+It also builds on what has no documentation: `fused_lm_head` and `shift_labels` of TRL's patched forward, and
+`unwrap_model_for_generation`, which the same tests use.
 """
 
 import contextlib
@@ -54,8 +59,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         packed: false uses TRL's own training step, with its padding.
         pack_tokens: the largest number of positions in a pack, which bounds the memory of a training step (except
             where a micro-batch has one backward: see `_in_parts`); a longer completion gets a pack to itself. None:
-            8,192 with FlashAttention 2, otherwise 2,048, and where prompts are so long that dividing a group would
-            add a tenth to the work, up to a whole group, but no more positions than TRL's own micro-batch.
+            8,192 with FlashAttention 2, otherwise 2,048; and where a prompt is so long that dividing its group would
+            add a tenth to the work, a whole group, but no more positions than a micro-batch of TRL's.
         attn_implementation: of packs: flash_attention_2 looks for the package flash-attn, sdpa does not. The model
             itself runs on sdpa.
 
@@ -78,6 +83,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         attn_implementation: str = "flash_attention_2",
         **kwargs: Any,
     ) -> None:
+        if pack_tokens is not None and pack_tokens < 1:
+            raise ValueError(f"pack_tokens is {pack_tokens}; it has to be at least 1, or None")
         self.kernel: attention.Kernel | None = None
         self.pack_tokens: int | None = None
         self._logged_values: tuple[torch.Tensor, torch.Tensor, None] | None = None
@@ -101,7 +108,9 @@ class LeanGRPOTrainer(GRPOTrainer):
             base = model.get_base_model() if hasattr(model, "get_base_model") else model
             mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision, base.dtype)
             self.kernel = attention.kernel(attn_implementation, self.accelerator.device, mixed, base.config)
-            self.pack_tokens, self._packs_grow = pack_tokens or self.kernel.pack_tokens, pack_tokens is None
+            self.pack_tokens = self.kernel.pack_tokens if pack_tokens is None else pack_tokens
+            # a mask of T × T would cost more than a prompt's copies
+            self._packs_grow = pack_tokens is None and self.kernel.by_segment
             attention.register()
             reason = trial.misfit(self)
         if reason is not None:
@@ -134,7 +143,7 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         """Like TRL's, but a completion's text is whole: with the prefill, and with what the model thought.
 
-        TRL leaves out both: where the tokenizer has a response template, `<think>` and what it holds are taken out.
+        TRL has neither: where the tokenizer has a response template, `<think>` and what it holds are taken out.
         """
         prompt_ids, completion_ids, tool_mask, completions, *rest = super()._generate(*args, **kwargs)
         parsed = any(getattr(self._tokenizer, f"response_{kind}", None) for kind in ("template", "schema"))
@@ -251,7 +260,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             padded: positions that TRL would compute at once, which is as far as packs grow.
         """
         assert self.pack_tokens is not None
-        packs = packing.make_packs_that_grow(rows, self.pack_tokens, padded if self._packs_grow else self.pack_tokens)
+        packs = packing.make_packs(rows, self.pack_tokens, padded if self._packs_grow else 0)
         counts = self.accelerator.gather(torch.tensor([max(len(packs), 1)], device=self.accelerator.device))
         return packs + [[]] * (int(counts.max()) - len(packs))
 
@@ -276,7 +285,7 @@ class LeanGRPOTrainer(GRPOTrainer):
             packs = [list(range(len(rows)))]
         else:
             rows = packing.rows_of(input_ids, attention_mask, logits_to_keep)
-            packs = self._make_packs(rows, input_ids.numel())
+            packs = self._make_packs(rows, min(batch_size or len(rows), len(rows)) * input_ids.shape[1])
         log_probs, entropies = self._scores(model, rows, packs, logits_to_keep)
         if entropies is not None:
             self._computed = log_probs.detach(), entropies.detach()

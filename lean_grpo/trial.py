@@ -13,7 +13,7 @@ from transformers import ProcessorMixin
 
 from lean_grpo.sampling import has_plain_cache
 
-FIRST = 0, 101, 211  # tokens that a trial begins with, until one of them has finite values
+BEGINNINGS = 0, 101, 211  # places in the vocabulary, tried until the values are finite
 LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
 SMALL = 2**20  # numbers of a weight whose gradient is compared
 # The mean difference of log-probabilities that packs may make, as a share of what other prompts make; and that of the
@@ -62,7 +62,7 @@ def reason_against_packing(trainer: Any) -> str | None:
 def misfit(trainer: Any) -> str | None:
     """The reason why packs differ from TRL's padded rows with this model; None where they agree.
 
-    Log-probabilities are compared on a pack of the real length, so that a window of attention shows, and judged by
+    Log-probabilities are compared on a pack of the usual length, so that a window of attention shows, and judged by
     what other prompts would make of the same completions. The gradient is that of the small weights of all layers, on
     a shorter pack: in evaluation mode nothing is checkpointed. A new adapter changes no log-probability yet.
 
@@ -75,9 +75,9 @@ def misfit(trainer: Any) -> str | None:
     training = trainer.model.training
     trainer.model.eval()
     try:
-        for ids in _tokens(base, trainer.accelerator.device):
+        for ids in _tokens(trainer, base):
             error, effect, wrong, norm = _differences(trainer, ids)
-            if math.isfinite(effect) and math.isfinite(norm):  # otherwise these tokens tell nothing of packs
+            if math.isfinite(effect) and math.isfinite(norm):  # otherwise packs cannot be judged by them
                 break
         else:
             return "its padded rows have no finite log-probabilities or gradient in a trial, so packs cannot be judged"
@@ -97,12 +97,13 @@ def misfit(trainer: Any) -> str | None:
     return None
 
 
-def _tokens(base: Any, device: torch.device) -> Iterator[torch.Tensor]:
-    """Several (3, 12) token ids without the padding token: its embedding may be zero, and gradients overflow there."""
-    config = base.config.get_text_config()
-    padding = {config.pad_token_id, getattr(base.get_input_embeddings(), "padding_idx", None)}
-    ordinary = torch.tensor([token for token in range(config.vocab_size) if token not in padding], device=device)
-    for first in FIRST:
+def _tokens(trainer: Any, base: Any) -> Iterator[torch.Tensor]:
+    """Several (3, 12) token ids, none of them special: a padding token's embedding may be zero, and overflow."""
+    config, device = base.config.get_text_config(), trainer.accelerator.device
+    special = {config.pad_token_id, getattr(base.get_input_embeddings(), "padding_idx", None)}
+    special |= set(getattr(trainer.processing_class, "all_special_ids", ()))
+    ordinary = torch.tensor([token for token in range(config.vocab_size) if token not in special], device=device)
+    for first in BEGINNINGS:
         ids = ordinary[(first + torch.arange(36, device=device) * 7 % 97) % len(ordinary)].view(3, 12)
         ids[1, :5] = ids[0, :5]  # the same prompt
         yield ids

@@ -182,7 +182,7 @@ def about_model(
     if config.script.eval_only:
         return
     yield Check("ok", "this run", counted(count_steps(config, data), "optimizer step"))
-    yield about_memory(config, data, shape, longest, largest_pack(config, kernel.pack_tokens, longest))
+    yield about_memory(config, data, shape, longest, largest_pack(config, kernel, longest))
     yield about_disk(config, shape)
 
 
@@ -207,15 +207,17 @@ def about_rate(config: Config, shape: memory.Shape) -> Iterator[Check]:
     yield Check("warning", "learning_rate", finding, f"try --learning_rate {instead} ({where})")
 
 
-def largest_pack(config: Config, usual: int, prompt: int) -> int | None:
+def largest_pack(config: Config, kernel: attention.Kernel, prompt: int) -> int | None:
     """The most positions that a training step computes at once; None where it is TRL's own."""
     if not config.script.packed:
         return None
     if config.script.pack_tokens:
         return config.script.pack_tokens
+    usual = kernel.pack_tokens
     group = prompt + (config.training.num_generations or 1) * config.completion_limit
-    grows = group > usual and prompt > (packing.GROWS - 1) * usual  # of a divided group each pack has the prompt
-    return group if grows else usual
+    # parts of a divided group are at least half full of completions, beside the prompt
+    costly = 2 * prompt > packing.COSTLY * (usual - prompt)
+    return group if group > usual and costly and kernel.by_segment else usual
 
 
 def about_memory(config: Config, data: Data, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:

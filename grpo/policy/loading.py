@@ -159,7 +159,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
 
 
 def runs_on(config: Config) -> str:
-    """The attention of the model itself: sdpa, since FlashAttention 2 computes packs (training/attention.py).
+    """The attention of the model itself: sdpa, since FlashAttention 2 computes packs (lean_grpo/attention.py).
 
     While it samples, transformers' FlashAttention would unpad the whole cache in every layer for every token.
     """

@@ -1,6 +1,7 @@
 """grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy."""
 
 import dataclasses
+import random
 import shutil
 from collections import namedtuple
 from types import SimpleNamespace
@@ -20,6 +21,8 @@ from grpo.data import dataset
 from grpo.data.prompts import choose
 from grpo.policy import loading, memory
 from grpo.rewarding.judge import Judge
+from lean_grpo import packing
+from lean_grpo.attention import Kernel
 from rewards import GIST_REWARDS, REWARD_FUNCS
 
 
@@ -169,19 +172,30 @@ def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
     assert "pack_tokens" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("packed", "chosen", "prompt", "expected"),
-    [
-        (True, None, 256, 8192),
-        (True, None, 1000, 1000 + 16 * 786),  # where dividing a group would cost a tenth
-        (True, 4096, 1000, 4096),
-        (False, 4096, 256, None),
-    ],
-)
-def test_the_largest_pack_is_known_before(packed, chosen, prompt, expected):
+def planned(packed=True, chosen=None, completions=16, limit=786):
     script = SimpleNamespace(packed=packed, pack_tokens=chosen)
-    config = SimpleNamespace(script=script, training=SimpleNamespace(num_generations=16), completion_limit=786)
-    assert preflight.largest_pack(config, 8192, prompt) == expected
+    training = SimpleNamespace(num_generations=completions)
+    return SimpleNamespace(script=script, training=training, completion_limit=limit)
+
+
+def test_the_largest_pack_is_known_before():
+    flash, masked = Kernel("FlashAttention 2", 8192), Kernel("sdpa", 2048, by_segment=False)
+    assert preflight.largest_pack(planned(), flash, 256) == 8192
+    assert preflight.largest_pack(planned(), flash, 1000) == 1000 + 16 * 786  # dividing a group may cost a tenth
+    assert preflight.largest_pack(planned(), masked, 1000) == 2048
+    assert preflight.largest_pack(planned(chosen=4096), flash, 1000) == 4096
+    assert preflight.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
+
+
+def test_no_pack_is_larger_than_was_said():
+    dice = random.Random(0)
+    for _ in range(300):
+        usual, prompt, limit = dice.choice([512, 2048]), dice.randrange(1, 400), dice.randrange(1, 1000)
+        rows = [((7,) * prompt, (5,) * dice.randint(1, limit)) for _ in range(8)]
+        packs = packing.make_packs(rows, usual, most=10**6)
+        largest = max(packing.cost([rows[row] for row in pack]) for pack in packs)
+        said = preflight.largest_pack(planned(completions=8, limit=limit), Kernel("sdpa", usual), prompt)
+        assert largest <= max(said, prompt + limit), (usual, prompt, limit)
 
 
 @pytest.mark.parametrize(("load", "cores", "noted"), [(0.9, 2, False), (3.1, 2, True), (3.1, 64, False)])

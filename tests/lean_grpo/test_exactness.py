@@ -139,7 +139,7 @@ ARCHITECTURES = {  # a model type: its sizes, and whether it is computed in pack
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architectures_have_stock_gradients(tiny_model, tmp_path, name):
-    """Without padding on the left: where positions are learned, stock counts it (test_packable.py)."""
+    """Without padding on the left: where positions are learned, stock counts it (test_trial.py)."""
     sizes, packed = ARCHITECTURES[name]
 
     def build():

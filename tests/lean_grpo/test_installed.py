@@ -59,7 +59,8 @@ def wheel(tmp_path_factory):
 def test_it_holds_the_package_alone_and_its_page(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     modules = {f"lean_grpo/{path.name}" for path in (ROOT / "lean_grpo").glob("*.py")}
-    assert {name for name in names if ".dist-info/" not in name} == modules | {"lean_grpo/README.md"}
+    others = {"lean_grpo/README.md", "lean_grpo/py.typed"}
+    assert {name for name in names if ".dist-info/" not in name} == modules | others
     assert wheel.name.startswith("lean_grpo-")
 
 
@@ -90,7 +91,7 @@ def test_uv_and_pip_install_the_same_for_the_script():
 
 
 @pytest.mark.slow
-def test_a_plain_trl_script_trains_with_it_in_an_environment_of_its_own(wheel, tmp_path):
+def test_a_plain_trl_script_trains_with_it(wheel, tmp_path):
     """The environment has the libraries of this one, and nothing of this repository but the wheel."""
     venv.create(tmp_path / "environment", with_pip=False)
     python = tmp_path / "environment" / "bin" / "python"

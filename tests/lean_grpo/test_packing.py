@@ -24,21 +24,20 @@ def test_groups_beyond_a_pack_fill_packs_where_that_takes_fewer():
     assert [packing.cost([rows[row] for row in pack]) for pack in packs] == [102] * 6 + [84] * 3
 
 
-def test_packs_grow_where_dividing_groups_would_compute_long_prompts_again():
-    """But not beyond what they may, and not for a short prompt, whose copies are cheap."""
+def test_a_group_with_a_long_prompt_is_not_divided():
+    """Unless it is larger than packs may become; groups of short prompts, whose copies are cheap, are."""
 
-    def positions(prompt, most):
-        rows = [((group, *range(prompt - 1)), (5,) * 100) for group in range(2) for _ in range(16)]
-        packs = packing.make_packs_that_grow(rows, 2048, most)
-        assert sorted(row for pack in packs for row in pack) == list(range(32))
+    def positions(most, *prompts):
+        rows = [((group, *range(prompt - 1)), (5,) * 100) for group, prompt in enumerate(prompts) for _ in range(16)]
+        packs = packing.make_packs(rows, 2048, most)
+        assert sorted(row for pack in packs for row in pack) == list(range(len(rows)))
         return [packing.cost([rows[row] for row in pack]) for pack in packs]
 
-    assert positions(1000, 9000) == [2599, 2599]
-    assert positions(1000, 2048) == 4 * [999 + 800]  # 1.38 times as many
-    assert max(positions(1000, 2300)) <= 2300
-    assert positions(101, 9000) == [100 + 1600] * 2  # both fit
-    assert max(positions(501, 9000)) == 2100 and max(positions(201, 1900)) <= 2048
-    assert packing.make_packs_that_grow([], 2048, 9000) == []
+    assert positions(9000, 1000, 1000) == [2599, 2599]
+    assert positions(0, 1000, 1000) == positions(2048, 1000, 1000) == 4 * [999 + 800]  # 1.38 times as many
+    assert positions(2300, 1000) == 2 * [999 + 800]
+    assert positions(9000, 1000, 101, 101) == [2599, 1700, 1700]
+    assert positions(9000, 501) == [2100]
 
 
 @pytest.mark.parametrize("rows_of_a_prompt", [1, 16, 4096])

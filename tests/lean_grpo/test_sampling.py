@@ -6,9 +6,14 @@ In training: test_rollouts.py; whatever the batch does: tests/policy/test_answer
 import torch
 from helpers_runs import DEMO
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 from lean_grpo.sampling import keeping_frozen_weights, reason_against
+
+
+def test_models_with_states_are_left_to_generate():
+    model = MambaForCausalLM(MambaConfig(vocab_size=512, hidden_size=16, num_hidden_layers=1, state_size=4))
+    assert reason_against(model) == "the model has sliding windows or states"
 
 
 def test_prompts_with_virtual_tokens_are_left_to_generate():

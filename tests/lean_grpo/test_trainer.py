@@ -38,15 +38,29 @@ def test_no_more_than_a_pack_is_computed_at_once(tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("own", "shapes"), [({}, [(1, 41)]), ({"pack_tokens": 40}, [(1, 31), (1, 21)])], ids=["none chosen", "40 chosen"]
 )
-def test_a_group_is_not_divided_where_that_costs_much_and_no_size_was_chosen(
-    tiny_model, tmp_path, monkeypatch, own, shapes
-):
+def test_a_group_is_whole_where_no_size_was_chosen(tiny_model, tmp_path, monkeypatch, own, shapes):
     """Four completions of 10 tokens, behind a prompt of 2 or 11."""
     monkeypatch.setattr(attention, "kernel", lambda *given: attention.Kernel("sdpa", 40))
     trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own=own, lengths=10, per_device_train_batch_size=4)
     seen = shapes_of(trainer.model)
     trainer.train()
     assert seen == shapes
+
+
+def test_packs_that_are_scored_for_a_reference_are_no_larger(tiny_model, tmp_path, monkeypatch):
+    """TRL scores a micro-batch at a time, here a row, although it has the whole rollout."""
+    monkeypatch.setattr(attention, "kernel", lambda *given: attention.Kernel("sdpa", 20))
+    options = {"lengths": 10, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "beta": 0.1}
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, **options)
+    seen = shapes_of(trainer.ref_model)
+    trainer.train()
+    assert max(length for _, length in seen) <= 23  # a row that is longer than a pack
+
+
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_a_pack_has_a_position(tiny_model, tmp_path, tokens):
+    with pytest.raises(ValueError, match=f"pack_tokens is {tokens}"):
+        make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": tokens})
 
 
 def test_a_step_computes_half_as_many_positions_as_stocks(tiny_model, tmp_path):
@@ -114,7 +128,7 @@ def test_rows_are_divided_among_packs_once(tiny_model, tmp_path, monkeypatch):
     """For an optimizer step; its packs are not packed again where their loss is computed."""
     calls, make_packs = [], packing.make_packs
     monkeypatch.setattr(packing, "make_packs", lambda *given: calls.append(given) or make_packs(*given))
-    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 64}, max_steps=2)
+    trainer = make_trainer(LeanGRPOTrainer, tiny_model, tmp_path, own={"pack_tokens": 30}, max_steps=2)
     calls.clear()  # the trial's
     trainer.train()
     assert len(calls) == 2

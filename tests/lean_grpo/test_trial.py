@@ -113,7 +113,21 @@ class Room:
         return 1.0
 
 
-@pytest.mark.parametrize("own", [{"tools": [plus]}, {"environment_factory": Room}], ids=["tools", "environment"])
+def roll_out(prompts, trainer):
+    """By `generate`, as a user might; the text has no prefill before it."""
+    ids = trainer.processing_class([prompt[-1]["content"] for prompt in prompts])["input_ids"]
+    one = [trainer.model.generate(torch.tensor([row]), max_new_tokens=3)[0, len(row) :].tolist() for row in ids]
+    return {"prompt_ids": ids, "completion_ids": one, "logprobs": None}
+
+
+OTHERS = {
+    "tools": {"tools": [plus]},
+    "environment": {"environment_factory": Room},
+    "rollout_func": {"rollout_func": roll_out},
+}
+
+
+@pytest.mark.parametrize("own", OTHERS.values(), ids=OTHERS)
 def test_what_others_write_parts_of_is_trls_own(tiny_model, tmp_path, monkeypatch, capsys, own):
     """Sampling, too, whose completions they may continue."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -178,7 +192,7 @@ def deep(**more):
     return model
 
 
-def test_a_padding_token_without_an_embedding_is_no_part_of_the_trial(tiny_model, tmp_path, capsys):
+def test_a_padding_token_is_no_part_of_the_trial(tiny_model, tmp_path, capsys):
     model = deep(pad_token_id=0)
     assert not model.model.embed_tokens.weight[0].any()
     model.tokenizer_of = tiny_model
