@@ -11,8 +11,9 @@ step       rollouts of completions in groups of 8: lengths lognormal around 200 
            of 20 to 120 tokens. A row for each side, seed and share of groups whose rewards differ ("live"). Seconds of
            one optimizer step: the mean of all but the first. Efficiency: useful tokens / computed tokens; useful are
            the completion tokens of live groups and, once for each of their prompts, its tokens but the last. Of peak:
-           6 N floating point operations for each useful token, where N counts the weights of all linear layers, as a
-           share of what multiplications by these layers' weights alone reach in the same process. Memory: the peak
+           6 N floating point operations for each useful token, where N counts the weights of all linear layers (of the
+           head, too, which a prompt's tokens do not need), as a share of what multiplications by these layers' weights
+           alone reach in the same process, at best. Memory: the peak
            above what was there before. Gradient: the first step's norm. Each side has a process of its own
 sampling   every token is the last one with the same chance, so that lengths are long-tailed whatever the model. The
            sides draw other lengths: compare tokens a second
@@ -184,13 +185,14 @@ def matmul_peak(model: Any) -> float:
         layer.in_features: torch.randn(ROWS, layer.in_features, dtype=layer.weight.dtype, device=DEVICE)
         for layer in layers
     }
+    seconds = []
     with torch.no_grad():
-        for _ in range(2):  # the first round warms up
+        for _ in range(6):  # the first round warms up
             begun = clock()
             for layer in layers:
                 torch.nn.functional.linear(inputs[layer.in_features], layer.weight)
-            seconds = clock() - begun
-    return 2 * ROWS * sum(layer.weight.numel() for layer in layers) / seconds
+            seconds.append(clock() - begun)
+    return 2 * ROWS * sum(layer.weight.numel() for layer in layers) / min(seconds)
 
 
 def measure_step(side: str, live: float, seed: int, given: argparse.Namespace) -> dict[str, float]:
