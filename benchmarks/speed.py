@@ -13,8 +13,8 @@ step       rollouts of completions in groups of 8: lengths lognormal around 200 
            the completion tokens of live groups and, once for each of their prompts, its tokens but the last. Of peak:
            6 N floating point operations for each useful token, where N counts the weights of all linear layers (of the
            head, too, which a prompt's tokens do not need), as a share of what multiplications by these layers' weights
-           alone reach in the same process, at best. Memory: the peak
-           above what was there before. Gradient: the first step's norm. Each side has a process of its own
+           alone reach in the same process, at best. Memory: the peak above what was there before. Gradient: the first
+           step's norm. Each side has a process of its own
 sampling   every token is the last one with the same chance, so that lengths are long-tailed whatever the model. The
            sides draw other lengths: compare tokens a second
 run        three runs with the flags that you give: as they are, with TRL's step and `generate`, with TRL's `generate`
@@ -67,11 +67,11 @@ from lean_grpo import LeanGRPOTrainer, gpu  # noqa: E402
 from train_grpo import EXEMPLARS, PROMPT_FORMATS  # noqa: E402
 
 DEMO = ROOT / "assets" / "demo"
-# Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, vocabulary
+# Random Qwen2 models, as speed needs no trained weights: layers, hidden, intermediate, heads, key heads, vocabulary
 RANDOM = {
-    "9M": (5, 384, 1024, 6, 512),
-    "135M": (30, 576, 1536, 9, 49152),
-    "1.5B": (28, 1536, 8960, 12, 151936),
+    "9M": (5, 384, 1024, 6, 2, 512),
+    "135M": (30, 576, 1536, 9, 3, 49152),
+    "1.5B": (28, 1536, 8960, 12, 2, 151936),
 }
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GROUP = 8  # completions of a prompt
@@ -127,8 +127,7 @@ def load_model(name: str, dtype: str) -> Any:
     if name not in RANDOM:
         loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
         return loaded.to(DEVICE)
-    layers, hidden, intermediate, heads, vocabulary = RANDOM[name]
-    key_heads = 3 if heads % 2 else 2
+    layers, hidden, intermediate, heads, key_heads, vocabulary = RANDOM[name]
     config = Qwen2Config(
         num_hidden_layers=layers, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads,
         num_key_value_heads=key_heads, vocab_size=vocabulary, tie_word_embeddings=True, eos_token_id=2, pad_token_id=0,
@@ -150,7 +149,7 @@ def trainer_of(side: str, model: Any, tokenizer: Any, rows: list[dict], reward: 
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(), use_cpu=DEVICE == "cpu", report_to="none", save_strategy="no",
         disable_tqdm=True, logging_steps=1, max_grad_norm=1e9, lr_scheduler_type="constant", learning_rate=1e-6,
-        gradient_checkpointing=False, shuffle_dataset=False, **{"num_generations": GROUP, **settings},
+        gradient_checkpointing=False, shuffle_dataset=False, **settings,
     )  # fmt: skip
     data = Dataset.from_list(rows)
     return TRAINERS[side](
@@ -294,7 +293,7 @@ def sampling(given: argparse.Namespace) -> None:
         side: trainer_of(
             side, model, tokenizer, [{"prompt": "1 + 1"}] * GROUP, lambda completions, **_: [0.0] * len(completions),
             per_device_train_batch_size=given.completions, max_completion_length=given.max_completion_length,
-            bf16=given.dtype == "bfloat16",
+            bf16=given.dtype == "bfloat16", num_generations=GROUP,
         )
         for side in TRAINERS
     }  # fmt: skip

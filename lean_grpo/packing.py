@@ -84,6 +84,20 @@ def make_packs(rows: Sequence[Row], pack_tokens: int, most: int = 0) -> list[lis
     return [pack.rows for pack in sorted(alone + packs, key=lambda pack: pack.size, reverse=True)]
 
 
+def largest_pack(pack_tokens: int, prompt: int, completions: int, limit: int) -> int:
+    """Positions of the largest pack that `make_packs` may make, with any `most`, beside rows that are longer.
+
+    Args:
+        prompt: tokens of the longest prompt.
+        completions: of a group.
+        limit: tokens of the longest completion.
+    """
+    group = prompt + completions * limit
+    # parts of a divided group are at least half full of completions, beside the prompt
+    costly = 2 * prompt > COSTLY * (pack_tokens - prompt)
+    return group if group > pack_tokens and costly else pack_tokens
+
+
 @dataclass
 class _Open:
     """A pack that is being filled: numbers of rows, its positions and its prompts."""

@@ -213,11 +213,10 @@ def largest_pack(config: Config, kernel: attention.Kernel, prompt: int) -> int |
         return None
     if config.script.pack_tokens:
         return config.script.pack_tokens
-    usual = kernel.pack_tokens
-    group = prompt + (config.training.num_generations or 1) * config.completion_limit
-    # parts of a divided group are at least half full of completions, beside the prompt
-    costly = 2 * prompt > packing.COSTLY * (usual - prompt)
-    return group if group > usual and costly and kernel.by_segment else usual
+    if not kernel.by_segment:
+        return kernel.pack_tokens
+    completions = config.training.num_generations or 1
+    return packing.largest_pack(kernel.pack_tokens, prompt, completions, config.completion_limit)
 
 
 def about_memory(config: Config, data: Data, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:

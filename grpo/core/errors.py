@@ -101,8 +101,9 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
 
-# Folders of code that is not the user's: this package, Python's own, what is installed
-LIBRARIES = (Path(__file__).resolve().parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+# Folders of code that is not the user's: ours, Python's own, what is installed
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = (ROOT / "grpo", ROOT / "lean_grpo", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
 @contextlib.contextmanager
@@ -139,7 +140,7 @@ def place_of(error: BaseException) -> str:
 
 
 def is_of_a_library(file: str) -> bool:
-    """Whether a file of code is this package's, Python's own or an installed one, and not the user's."""
+    """Whether a file of code is ours, Python's own or an installed one, and not the user's."""
     return file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))
 
 

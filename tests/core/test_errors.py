@@ -1,13 +1,18 @@
 """grpo/core/errors.py: mistakes, full disks and full devices are one line and an exit status; other errors pass."""
 
+import ast
 import errno
 import os
 import sys
 
 import pytest
 import safetensors.torch
+import torch
 
-from grpo.core.errors import UserError, is_disk_full, one_line, run_main
+import rewards
+from grpo.core import errors as core_errors
+from grpo.core.errors import UserError, is_disk_full, is_of_a_library, one_line, run_main
+from lean_grpo import packing
 
 
 def leave(error):
@@ -61,3 +66,9 @@ def test_what_a_library_says_is_quoted_in_one_line():
         raise ZeroDivisionError("a bug")
     with pytest.raises(RuntimeError, match="out of memory"), one_line("m does not load ("):
         raise RuntimeError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("module", [core_errors, packing, torch, ast], ids=lambda module: module.__name__)
+def test_the_line_that_is_named_is_never_one_of_ours(module):
+    """Nor a library's: both packages of this repository count, and rewards.py, which people edit, does not."""
+    assert is_of_a_library(module.__file__) and not is_of_a_library(rewards.__file__)

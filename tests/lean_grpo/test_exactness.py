@@ -23,7 +23,7 @@ from peft import IA3Config, LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import GRPOTrainer
 
-from lean_grpo import LeanGRPOTrainer
+from lean_grpo import LeanGRPOTrainer, attention, packing
 
 # Rounding moves tokens across the quantile's threshold; the others change nothing here
 LEFT_OUT = ("top_entropy_quantile", "multi_objective_aggregation", "disable_dropout")
@@ -84,6 +84,18 @@ def test_an_engines_log_probabilities_correct_both_alike(tiny_model, tmp_path, m
         assert log[0][key] == pytest.approx(stock_log[0][key], rel=1e-4)
     plain, _, _ = trained(LeanGRPOTrainer, tiny_model, tmp_path)
     assert largest_difference(plain, lean) > 1e-2  # the correction takes part
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_a_group_that_is_not_divided_has_stock_gradients(tiny_model, tmp_path, monkeypatch, beta):
+    """Its pack is larger than others, which takes a prompt that would be costly to compute again."""
+    monkeypatch.setattr(attention, "kernel", lambda *given: attention.Kernel("sdpa", 40))
+    options = {"beta": beta, "lengths": 10, "per_device_train_batch_size": 4}
+    stock, _, _ = trained(GRPOTrainer, tiny_model, tmp_path, **options)
+    lean, _, trainer = trained(LeanGRPOTrainer, tiny_model, tmp_path, **options)
+    sizes = [packing.cost([trainer._plan.laid_out[row] for row in rows])
+             for turn in trainer._plan.packs_of_micro_batch for rows, _ in turn]  # fmt: skip
+    assert max(sizes) > 40 and largest_difference(stock, lean) < 1e-5
 
 
 @pytest.mark.parametrize("option", [{"top_entropy_quantile": 0.4}, {"entropy_coef": 0.01}], ids=str)

@@ -1,5 +1,7 @@
 """Rows are divided into packs; test_fuzz_packs.py shows that a pack is right for any rows."""
 
+import random
+
 import pytest
 import torch
 
@@ -38,6 +40,18 @@ def test_a_group_with_a_long_prompt_is_not_divided():
     assert positions(2300, 1000) == 2 * [999 + 800]
     assert positions(9000, 1000, 101, 101) == [2599, 1700, 1700]
     assert positions(9000, 501) == [2100]
+
+
+def test_no_pack_is_larger_than_was_said_before():
+    dice, larger = random.Random(0), 0
+    for _ in range(300):
+        usual, prompt, limit = dice.choice([512, 2048]), dice.randrange(1, 400), dice.randrange(1, 1000)
+        rows = [((7,) * prompt, (5,) * dice.randint(1, limit)) for _ in range(8)]
+        packs = packing.make_packs(rows, usual, most=10**6)
+        largest = max(packing.cost([rows[row] for row in pack]) for pack in packs)
+        assert largest <= max(packing.largest_pack(usual, prompt, 8, limit), prompt + limit), (usual, prompt, limit)
+        larger += largest > usual
+    assert larger > 50
 
 
 @pytest.mark.parametrize("rows_of_a_prompt", [1, 16, 4096])
