@@ -110,7 +110,7 @@ def _tokens(trainer: Any, base: Any) -> Iterator[torch.Tensor]:
 
 
 def _differences(trainer: Any, ids: torch.Tensor) -> tuple[float, float, float, float]:
-    """How packs and padded rows of these tokens differ.
+    """Compare packs of these tokens with padded rows.
 
     Returns:
         The mean difference of log-probabilities that packs make, and that other prompts make; the norm of the

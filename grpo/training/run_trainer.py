@@ -46,7 +46,7 @@ class RunTrainer(LeanGRPOTrainer):
         max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
 
     Attributes:
-        judge: the run's, which says what is right in evaluations and in the logged shares of groups; training itself
+        judge: the run's judge of what is right in evaluations and in the logged shares of groups; training itself
             asks rewards only.
         solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
             NaN where nobody knows.
@@ -75,7 +75,7 @@ class RunTrainer(LeanGRPOTrainer):
 
     @property
     def last_rollout(self) -> dict[str, Any]:
-        """What TRL shows of the last rollout: `prompt`, `completion`, `rewards` by name, of all processes."""
+        """The last rollout of all processes, as TRL logs it: `prompt`, `completion`, `rewards` by name."""
         return cast(dict[str, Any], self._logs)
 
     @contextlib.contextmanager
