@@ -1,11 +1,12 @@
 """From HYPERPARAMETERS, a recipe and flags to one checked configuration: HYPERPARAMETERS < recipe < flags."""
 
+import argparse
 import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -27,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
-# What belongs to one data set: other data by a recipe or a flag never meets it
-OF_THE_DATA = ("eval_dataset_name", "dataset_config")
 DATA_SETS = ("dataset_name", "eval_dataset_name")
+# Settings that belong to one data set: they never meet another one, which a recipe or a flag names
+OF_THE_DATA = ("eval_dataset_name", "dataset_config")
 # What other trainers call a setting, or what people type first
 ALIASES = {
     "batch_size": "per_device_train_batch_size",
@@ -45,6 +46,10 @@ ALIASES = {
     "use_lora": "use_peft",
     "warmup_ratio": "warmup_steps",
 }
+Layers = Sequence[tuple[str, Mapping[str, Any]]]  # an origin with its settings, the weaker ones first
+
+
+# --- Names and types ----------------------------------------------------------------------------------------------
 
 
 def JSON(text: str) -> Any:
@@ -52,7 +57,7 @@ def JSON(text: str) -> Any:
 
 
 class Parser(TrlParser):
-    """TRL's parser, without abbreviated flags and with one-line errors."""
+    """TRL's parser, without abbreviated flags and with one-line errors; it also checks what is no flag."""
 
     def __init__(self) -> None:
         for owner, title in GROUPS.items():
@@ -67,118 +72,156 @@ class Parser(TrlParser):
         self.settings = {action.dest: action for action in reversed(self._actions)}
         for action in self._actions:  # the spelling with hyphens is understood, too, and not shown
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
-        for key in DATA_SETS:  # one is a text, several are a list
-            self.settings[key].nargs = "+"
         for key in MAPPINGS:
             if key.endswith("_kwargs") or key in ("stages", "exemplars", "reward_args"):
                 self.settings[key].type = JSON
-        self.needed = {key for key, action in self.settings.items() if action.default is not None}
-        self.needed -= {"use_vllm"}  # None: where it is installed
+        self.defaults = {key: action.default for key, action in self.settings.items()}
+        self.required = {key for key, action in self.settings.items() if action.required}
+        for key in self.required:  # of all sources together
+            self.settings[key].required = False
+        self.never_none = {key for key, default in self.defaults.items() if default is not None} | self.required
+        self.never_none -= {"dataset_name", "use_vllm"}  # where a run only evaluates; where vLLM is installed
         self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
         self.add_argument("--help_all", action="help", help="Show all settings and exit.")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message.removeprefix("argument --"))
 
-    def meant(self, key: str) -> str:
+    def flags(self, argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
+        """The settings that the command line gives, and its recipe."""
+        unset = object()
+        namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self.settings, unset)))
+        if unknown and unknown[0].startswith("-"):
+            flag = unknown[0].partition("=")[0]
+            raise UserError(f"{flag}: no such flag{self._meant(flag.lstrip('-').replace('-', '_'))}")
+        if unknown:
+            recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
+            raise UserError(f"{unknown[0]!r} follows no flag; write settings as --flag value{recipe}")
+        recipes = namespace.config or []
+        if len(recipes) > 1:
+            raise UserError(f"config: more than one recipe ({', '.join(recipes)}); use one, and flags")
+        given = {key: getattr(namespace, key) for key in self.settings}
+        return {key: value for key, value in given.items() if value is not unset}, next(iter(recipes), None)
+
+    def check_names(self, values: Mapping[str, Any], where: str) -> None:
+        """Raise UserError for a setting that does not exist."""
+        for key in values:
+            if key not in self.settings:
+                raise UserError(f"{key}: no such setting (in {where}){self._meant(str(key))}")
+
+    def _meant(self, key: str) -> str:
         """The end of an error about a setting that does not exist."""
         return did_you_mean(ALIASES.get(key, key), self.settings)
 
-    def layer(self, values: Mapping[str, Any], where: str) -> None:
-        """Replace defaults; UserError for a setting that does not exist, or a value of the wrong type."""
-        for key, value in values.items():
-            if key not in self.settings:
-                raise UserError(f"{key}: no such setting (in {where}){self.meant(str(key))}")
-            if value is None and key in self.needed:
-                raise UserError(f"{key}: it needs a value (in {where})")
-        self.set_defaults_with_config(**{key: self._default(key, value) for key, value in values.items()})
-
-    def _default(self, key: str, value: Any) -> Any:
-        """A value as argparse takes it for a default: numbers as text, which it then checks as it checks a flag's."""
-        action = self.settings[key]
-        if action.nargs == "+" and value is not None:
-            items = value if isinstance(value, list) else [value]
-            if key not in MAPPINGS and any(isinstance(item, dict) for item in items):
-                raise UserError(f"{key}: use names, not the mapping {value}")
-            kind: Any = action.type
-            try:
-                return [item if isinstance(item, dict) else kind(str(item)) for item in items]
-            except ValueError as error:
-                raise UserError(f"{key}: {error}") from None
-        if isinstance(value, list):
+    def typed(self, key: str, value: Any) -> Any:
+        """A value of HYPERPARAMETERS or a recipe, checked like a flag's; YAML reads 1e-5 as text."""
+        if value is None:
+            if key in self.never_none:
+                raise UserError(f"{key}: it needs a value")
+            return None
+        if self.settings[key].nargs == "+":
+            return [self._item(key, item) for item in (value if isinstance(value, list | tuple) else [value])]
+        if isinstance(value, list | tuple):
             raise UserError(f"{key}: use one value, not the list {value}")
+        return self._item(key, value)
+
+    def _item(self, key: str, value: Any) -> Any:
+        action = self.settings[key]
         if isinstance(value, dict) and key not in MAPPINGS:
-            raise UserError(f"{key}: use one value, not the mapping {value}")
-        if value is False and action.choices:  # YAML reads a bare `no` as false
-            return "no"
-        return str(value) if isinstance(value, int | float) else value
+            raise UserError(f"{key}: use a value, not the mapping {value}")
+        if not isinstance(value, str | int | float):
+            return value
+        text = "no" if value is False and action.choices else str(value)  # YAML reads a bare `no` as false
+        try:
+            return self._get_value(action, text)
+        except argparse.ArgumentError as error:
+            self.error(str(error))
 
 
-class Read(NamedTuple):
-    """Every setting by name, and which of them the recipe and the command line give."""
+# --- The sources --------------------------------------------------------------------------------------------------
 
-    settings: dict[str, Any]
-    recipe: set[str]
-    typed: set[str]
+
+class Given(NamedTuple):
+    """The merged settings, before they are fitted to the machine."""
+
+    settings: dict[str, Any]  # all of them, by name
+    origin: dict[str, str]  # of those that are given: script, recipe or flag; the script's in its order
     notes: list[Check]
-    reward_functions: registry.Rewards  # that HYPERPARAMETERS lists
-    recipe_data: str | None  # the `dataset_name` of a recipe of this repository
+    reward_functions: registry.Rewards  # the functions in HYPERPARAMETERS, by name
+    shipped_data: bool  # whether a recipe of this repository brings the data
 
 
-def read(hyperparameters: Mapping[str, Any], argv: Sequence[str]) -> Read:
-    """The settings of all three sources; UserError for an unknown name or a value of the wrong type."""
-    parser, notes = Parser(), list[Check]()
-    hyperparameters, functions = registry.by_name(hyperparameters)
-    parser.layer(hyperparameters, "HYPERPARAMETERS")
-    inline = _parse(parser, [])
-    paths = parser.parse_known_args(argv)[0].config or []
-    if len(paths) > 1:
-        raise UserError(f"config: more than one recipe ({', '.join(paths)}); use one, and flags")
-    recipe = read_recipe(paths[0]) if paths else {}
-    recipe_data = recipe.get("dataset_name") if paths and find_recipe(paths[0]).parent == RECIPES else None
-    if recipe.get("dataset_name", inline["dataset_name"]) != inline["dataset_name"]:
-        recipe = dict.fromkeys(OF_THE_DATA) | recipe
-    parser.layer(recipe, paths[0] if paths else "")
-    below, settings = _parse(parser, []), _parse(parser, argv)
-    flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
-    typed = {key for key in parser.settings if {key, f"no_{key}"} & flags}
-    if settings["dataset_name"] != below["dataset_name"]:
-        own = inline if settings["dataset_name"] == inline["dataset_name"] else {}
-        settings |= {key: own.get(key) for key in OF_THE_DATA if key not in typed}
-    dropped = below["eval_dataset_name"] or inline["eval_dataset_name"]
-    if dropped and not settings["eval_dataset_name"] and "eval_dataset_name" not in typed:
-        finding = f"{dropped} is ignored: your data replaces the training data, and held-out questions come from yours"
-        notes.append(Check("ok", "eval_dataset_name", finding))
-    if not typed & {"reward_funcs", "stages"} and (replaced := _replaced_rewards(inline, functions, recipe)):
-        finding = f"{paths[0]} replaces the script's own: {', '.join(replaced)}"
-        notes.append(Check("ok", "reward_funcs", finding))
-    return Read(settings, set(recipe), typed, notes, functions, recipe_data)
+def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], rows_in_memory: bool = False) -> Given:
+    """Merge the settings of all sources; UserError for an unknown name or a value of the wrong type.
+
+    Args:
+        rows_in_memory: whether the script passes rows, which replace `dataset_name`.
+    """
+    parser = Parser()
+    script, functions = registry.by_name(hyperparameters)
+    parser.check_names(script, "HYPERPARAMETERS")
+    parser.set_defaults(**script)  # which --help_all shows
+    flags, recipe_name = parser.flags(argv)
+    recipe = read_recipe(recipe_name) if recipe_name else {}
+    parser.check_names(recipe, str(recipe_name))
+    if rows_in_memory and "dataset_name" in flags:
+        raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
+    rows = {"dataset_name": IN_MEMORY} if rows_in_memory else {}
+    layers: Layers = [("script", script), ("recipe", recipe), ("script", rows), ("flag", flags)]
+
+    settings, origin = dict(parser.defaults), dict[str, str]()
+    for source, values in layers:
+        settings |= values
+        origin |= dict.fromkeys(values, source)
+    for key in parser.required - origin.keys():
+        raise UserError(f"{key}: it needs a value; write it into HYPERPARAMETERS")
+    notes = _drop_settings_of_other_data(settings, origin, layers)
+    notes += _about_replaced_rewards(script, functions, settings, origin, recipe_name)
+    for key, source in origin.items():
+        if source != "flag":
+            settings[key] = parser.typed(key, settings[key])
+    settings |= {key: None for key in DATA_SETS if settings[key] in ("none", "None")}
+    settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
+    shipped = bool(recipe_name) and find_recipe(str(recipe_name)).parent == RECIPES
+    return Given(
+        settings, origin, notes, functions, shipped and settings["dataset_name"] == recipe.get("dataset_name")
+    )
 
 
-def _replaced_rewards(
-    inline: Mapping[str, Any], functions: registry.Rewards, recipe: Mapping[str, Any]
-) -> Sequence[str]:
-    """The script's rewards where a recipe names others; none where the script has the five that it came with."""
-    names = inline["reward_funcs"]
+def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> list[Check]:
+    """Take settings of the data from those layers that mean the run's data; a note where held-out data are ignored."""
+    ignored = {}
+    for key in OF_THE_DATA:
+        settings[key], origin[key] = None, origin["dataset_name"]
+        data = None
+        for source, values in layers:
+            data = values.get("dataset_name", data)
+            if key not in values:
+                continue
+            if data == settings["dataset_name"]:
+                settings[key], origin[key], ignored[key] = values[key], source, None
+            else:
+                ignored[key] = values[key]
+    if not (name := ignored.get("eval_dataset_name")):
+        return []
+    finding = f"{name} is ignored: your data replaces the training data, and held-out questions come from yours"
+    return [Check("ok", "eval_dataset_name", finding)]
+
+
+def _about_replaced_rewards(
+    script: Mapping[str, Any],
+    functions: registry.Rewards,
+    settings: Mapping[str, Any],
+    origin: Mapping[str, str],
+    recipe: str | None,
+) -> list[Check]:
+    """A note where a recipe's rewards replace others than the five that the script came with."""
+    names, origins = script.get("reward_funcs", []), (origin["reward_funcs"], origin.get("stages"))
     edited = names != GIST_REWARDS or any(functions.get(name) not in (None, REWARD_FUNCS[name]) for name in names)
-    replaced = recipe.get("stages") or recipe.get("reward_funcs", names) != names
-    return names if edited and replaced else []
-
-
-def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
-    namespace, unknown = parser.parse_known_args(argv)
-    if unknown and unknown[0].startswith("-"):
-        flag = unknown[0].partition("=")[0]
-        key = flag.lstrip("-").replace("-", "_")
-        raise UserError(f"{flag}: no such flag{parser.meant(key)}")
-    if unknown:
-        recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
-        raise UserError(f"{unknown[0]!r} follows no flag; write settings as --flag value{recipe}")
-    settings = {key: getattr(namespace, key) for key in parser.settings}
-    for key in DATA_SETS:
-        if settings[key] and len(settings[key]) == 1:  # one is a text
-            settings[key] = None if settings[key][0] in ("none", "None") else settings[key][0]
-    return settings
+    replaced = settings["reward_funcs"] != names or (origins[1] == "recipe" and settings["stages"])
+    if edited and replaced and "recipe" in origins and "flag" not in origins:
+        return [Check("ok", "reward_funcs", f"{recipe} replaces the script's own: {', '.join(names)}")]
+    return []
 
 
 def find_recipe(name: str) -> Path:
@@ -209,6 +252,9 @@ def read_recipe(name: str) -> dict[str, Any]:
     return recipe
 
 
+# --- The configuration --------------------------------------------------------------------------------------------
+
+
 def configure(
     hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None, script_file: str = "train_grpo.py"
 ) -> Config:
@@ -221,42 +267,27 @@ def configure(
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, recipe, typed, notes, functions, recipe_data = read(hyperparameters, argv)
+    settings, origin, notes, functions, shipped_data = read(hyperparameters, argv, dataset is not None)
     program = processes.program(script_file)
-    if dataset is not None:
-        if "dataset_name" in typed:
-            raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
-        settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
     stages = weighting.read_stages(settings["stages"] or [])
     if stages:
-        for key in ("reward_funcs", "reward_weights"):
-            if key in typed or (key == "reward_weights" and settings[key] is not None):
-                raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
-        settings.update(weighting.settings_of_stages(stages, settings["max_steps"]))
-    asked = settings | {"report_to": (settings["report_to"] or "none").split(",")}  # before the machine has its say
-    validate.check(settings, typed)
+        if origin.get("reward_funcs") == "flag" or settings["reward_weights"] is not None:
+            key = "reward_funcs" if origin.get("reward_funcs") == "flag" else "reward_weights"
+            raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
+        of_stages = weighting.settings_of_stages(stages, settings["max_steps"])
+        settings |= of_stages
+        origin |= dict.fromkeys(of_stages, origin["stages"])
+    given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
+    validate.check(settings, origin)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))
     hardware.choose_gpu(settings, argv, program)
-    notes += hardware.fit_to_machine(settings, typed, typed | recipe, program)
-    settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
+    notes += hardware.fit_to_machine(settings, origin, program)
     default_dir, default_run = directory.default_names(
-        settings["model_name_or_path"],
-        settings["dataset_name"],
-        settings["eval_only"],
-        of_recipe=settings["dataset_name"] == recipe_data,
+        settings["model_name_or_path"], settings["dataset_name"], settings["eval_only"], of_recipe=shipped_data
     )
-    named = settings["output_dir"]
-    settings["output_dir"] = named or default_dir
-    if settings["run_name"]:
-        default_run = ""
-    else:
-        settings["run_name"] = default_run
-    origin = origin_of(settings, asked, {"flag": typed, "recipe": recipe, "script": hyperparameters})
-    if stages:
-        origin |= dict.fromkeys(("reward_funcs", "reward_weights", "max_steps"), origin["stages"])
-    if dataset is not None:
-        origin["dataset_name"] = "script"
-    origin |= {key: origin["dataset_name"] for key in OF_THE_DATA if settings[key] is None and key not in typed}
+    settings["output_dir"] = settings["output_dir"] or default_dir
+    settings["run_name"] = settings["run_name"] or default_run
+    origin |= {key: "machine" for key, value in settings.items() if value != given[key]}
     script, training, model = to_dataclasses(settings)
     return Config(
         script=script,
@@ -268,39 +299,19 @@ def configure(
         script_file=script_file,
         argv=list(argv),
         stages=stages,
-        typed=typed,
-        chosen=typed | recipe,
         reward_functions=functions,
-        named_dir=named,
         default_dir=default_dir,
-        default_run=default_run,
     )
 
 
-def origin_of(
-    settings: Mapping[str, Any], asked: Mapping[str, Any], sources: Mapping[str, Collection[str]]
-) -> dict[str, str]:
-    """The source of each setting that has another value than its default: the script's block first, in its order.
-
-    Args:
-        settings: their values.
-        asked: their values before the program has adjusted them to the machine and the data.
-        sources: the settings that the flags, the recipe and the script give, the stronger source first.
-    """
-    found = {}
-    for key in dict.fromkeys([*sources["script"], *settings]):
-        given = next((source for source, keys in sources.items() if key in keys), None)
-        if settings[key] != asked[key]:
-            given = "machine"
-        if given:
-            found[key] = given
-    return found
-
-
-def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
+def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
     """The settings as this project's and TRL's own objects; UserError for what TRL refuses."""
+
+    def of(owner: Any) -> Any:
+        return owner(**{field.name: settings[field.name] for field in dataclasses.fields(owner) if field.init})
+
     try:
-        script, training, model = Parser().parse_dict(settings)
+        script, training, model = map(of, GROUPS)
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package
             Trainer.get_optimizer_cls_and_kwargs(training)
         any_optimizer = torch.optim.SGD([torch.zeros(1)])
@@ -310,6 +321,9 @@ def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfi
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
     if model.model_revision != "main":  # TRL loads the reference model with these
-        given = training.model_init_kwargs
-        training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}
+        options = training.model_init_kwargs
+        training.model_init_kwargs = {
+            "revision": model.model_revision,
+            **(options if isinstance(options, dict) else {}),
+        }
     return script, training, model

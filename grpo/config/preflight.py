@@ -194,7 +194,7 @@ RATES = {15e6: ("1e-4", "5e-4"), 0.5e9: ("2e-5", "2e-4"), math.inf: ("5e-6", "5e
 def about_rate(config: Config, shape: memory.Shape) -> Iterator[Check]:
     """A learning rate that teaches nothing: the default one on a small model, or one for all weights on an adapter."""
     rate = config.training.learning_rate
-    chosen = "learning_rate" in config.chosen or rate != DEFAULT_RATE
+    chosen = config.origin.get("learning_rate") in ("recipe", "flag") or rate != DEFAULT_RATE
     whole, adapter = next(rates for limit, rates in RATES.items() if shape.parameters < limit)
     if shape.adapter and 0 < rate <= 1e-5:
         finding, instead = f"{rate:g} teaches an adapter next to nothing", adapter

@@ -179,7 +179,9 @@ def read(config: Config, rows: Rows | None) -> tuple[dict[str, Dataset], dict[st
         splits = load_source(name, script.dataset_config if name in names else None, "eval_dataset_name")
         # a file has no split names: its rows are what was asked for
         eval_sets[name] = {split: next(iter(splits.values()))} if len(splits) == 1 else splits
-    if not eval_names and ("eval_split" in config.typed or all(split in splits for splits in sets.values())):
+    if not eval_names and (
+        config.origin.get("eval_split") == "flag" or all(split in splits for splits in sets.values())
+    ):
         eval_sets = sets
     evaluation = {name: take_split(splits, script.eval_split, "eval_split") for name, splits in eval_sets.items()}
     if script.eval_only and evaluation:

@@ -29,7 +29,7 @@ def load(rows=None, needs_gold=NEEDS, prompt_format: PromptFormat = PLAIN, typed
         question_column="question", answer_column="answer",
     )  # fmt: skip
     script, training = SimpleNamespace(**{**given, **settings}), SimpleNamespace(seed=7)
-    config = SimpleNamespace(script=script, training=training, typed=set(typed), template_kwargs={})
+    config = SimpleNamespace(script=script, training=training, origin=dict.fromkeys(typed, "flag"), template_kwargs={})
 
     class Characters:
         def __call__(self, text):
