@@ -22,7 +22,9 @@ from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
 from grpo.rewarding import registry, weighting
 from grpo.runs import directory
-from rewards import GIST_REWARDS, REWARD_FUNCS
+from rewards import REWARD_FUNCS
+
+GIST_REWARDS = list(REWARD_FUNCS)[:5]
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -56,6 +58,10 @@ def JSON(text: str) -> Any:
     return json.loads(text)
 
 
+def JSON_or_name(text: str) -> Any:
+    return JSON(text) if text.startswith("{") else text
+
+
 class Parser(TrlParser):
     """TRL's parser, without abbreviated flags and with one-line errors; it also checks what is no flag."""
 
@@ -73,8 +79,9 @@ class Parser(TrlParser):
         for action in self._actions:  # the spelling with hyphens is understood, too, and not shown
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
         for key in MAPPINGS:
-            if key.endswith("_kwargs") or key in ("stages", "exemplars", "reward_args"):
+            if key.endswith("_kwargs") or key in ("stages", "reward_args"):
                 self.settings[key].type = JSON
+        self.settings["prompt_format"].type = JSON_or_name
         self.defaults = {key: action.default for key, action in self.settings.items()}
         self.required = {key for key, action in self.settings.items() if action.required}
         for key in self.required:  # of all sources together

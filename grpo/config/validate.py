@@ -12,7 +12,6 @@ from typing import Any
 from grpo.core.errors import UserError
 from grpo.core.settings import Geometry
 from grpo.core.text import counted
-from rewards import check_pattern
 
 RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
@@ -76,10 +75,6 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
     _check_mappings(settings)
     _check_data(settings)
-    try:
-        check_pattern(settings["answer_pattern"])
-    except ValueError as error:
-        raise UserError(f"answer_pattern: {str(error).removeprefix('answer pattern ')}") from None
     for key, value in settings.items():
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")

@@ -9,8 +9,7 @@ import train_grpo
 from grpo.config.configure import MAPPINGS, configure
 from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
-from grpo.data.prompts import choose, exemplars
-from grpo.rewarding.registry import load_rewards
+from grpo.rewarding.registry import load_rewards, make_task
 
 CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(DEMO / "model")]
 
@@ -72,9 +71,8 @@ def test_what_makes_sense_is_not_refused(flags):
 def test_a_value_that_is_no_mapping_is_refused_at_once(key, value):
     with pytest.raises(UserError, match=rf"^{key}: "):
         config = configure(train_grpo.HYPERPARAMETERS, [*CPU, f"--{key}={value}"])
-        style = choose(train_grpo.PROMPT_FORMATS, config.script)  # these two say more than that they are no mapping
-        exemplars(config.script, train_grpo.EXEMPLARS)
-        load_rewards(config, style)
+        task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+        load_rewards(config, task)  # it and the task say more than that a setting is no mapping
 
 
 def test_a_schedule_is_tried_before_anything_is_loaded():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from grpo.rewarding.formulas import (
+from grpo.task.formulas import (
     NO_FORMULA,
     NUMBER,
     Number,
@@ -21,8 +21,10 @@ from grpo.rewarding.formulas import (
     same,
     with_slashes,
 )
+from rewards import extract_xml_answer
 
-ANSWER_PATTERNS = ("xml", "boxed", "hash", "final")  # where an answer is; or a template such as "Final: {answer}"
+# Where an answer is; or a template such as "Final: {answer}"
+ANSWER_PATTERNS = ("xml", "boxed", "hash", "final", "text")
 
 # --- Extraction ---------------------------------------------------------------------------------------------------
 
@@ -31,9 +33,30 @@ _BRACES = re.compile(r"\\[\\{}]|(?:\\(?:boxed|fbox)\s{0,9})?\{|\}")
 _FINAL = re.compile(r"(?i)(?<![a-z])(?:(?:final )?answer|final)(?: is)?[*_]{0,3} ?[:：][*_]{0,3}")
 
 
+def extract_answer(text: str, pattern: str = "xml") -> str:
+    r"""The answer in a completion or a gold solution, stripped; the whole text, stripped, where the mark is missing.
+
+    Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
+    the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
+    `Final answer is:`, without bold type, dollar delimiters and a final full stop; `text`, the whole text; or a
+    template, `Final: {answer}`, the last one, up to what follows `{answer}` in it, or to the end of the line.
+
+    >>> extract_answer(r"So $x = \boxed{\frac{1}{2}}$.", "boxed"), extract_answer("2 + 2 = 4\n#### $4,000", "hash")
+    ('\\frac{1}{2}', '4000')
+    >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
+    ('72', '72')
+    """
+    if pattern == "xml":
+        return extract_xml_answer(text)
+    answer = find_answer(text, pattern)
+    return text.strip() if answer is None else answer
+
+
 def find_answer(text: str, pattern: str) -> str | None:
-    """The answer as `rewards.extract_answer` has it; None where the mark is missing."""
+    """The answer as `extract_answer` has it; None where the mark is missing."""
     check_pattern(pattern)
+    if pattern == "text":
+        return text.strip()
     if pattern == "boxed":
         return _last_box(text)
     if pattern == "hash":
@@ -58,11 +81,11 @@ def check_pattern(pattern: str) -> None:
 
     >>> check_pattern("latex")
     Traceback (most recent call last):
-    ValueError: answer pattern 'latex': use xml, boxed, hash or final, or a template such as 'Final: {answer}'
+    ValueError: answer pattern 'latex': use xml, boxed, hash, final or text, or a template such as 'Final: {answer}'
     """
     before, mark, _ = pattern.partition("{answer}")
     if pattern not in ANSWER_PATTERNS and not (mark and before.strip() and pattern.count("{answer}") == 1):
-        known = "use xml, boxed, hash or final, or a template such as 'Final: {answer}'"
+        known = "use xml, boxed, hash, final or text, or a template such as 'Final: {answer}'"
         raise ValueError(f"answer pattern {pattern!r}: {known}")
 
 
@@ -124,6 +147,22 @@ _AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72
 _OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
 _HEDGE = re.compile(rf"(?:\s+[a-z]+){{0,3}}[\s,;:?($-]*{_OR}(?:[\s,;:?($]|{_OR}|\b(?:it|is|I|mean)\b)*")
 _ONLY_NUMBERS = re.compile(rf"(?:[\s,;|&?!().:$\[\]/-]|{_OR}|\b(?:and|either|both|between|from|to|not)\b)*")
+
+
+def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
+    r"""The lenient rule of every judgement: the answer is the gold answer, however it is written. Never raises.
+
+    The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
+    so is what has its value. The answer is where the pattern has it, else in a box, after "Answer:" or ####, or what
+    the text concludes. Two different answers are none.
+
+    >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
+    (True, True, False)
+    >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
+    (True, False, False)
+    """
+    answer = extract_answer(text, pattern)
+    return gold in (text, answer) or same_answer(answer, gold, text)
 
 
 def same_answer(answer: str, gold: str, text: str = "") -> bool:

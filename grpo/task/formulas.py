@@ -13,7 +13,7 @@ import zlib
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from grpo.rewarding import arithmetic
+from grpo.task import arithmetic
 
 MAX_LENGTH, MAX_EXPRESSION = 200, 100  # characters of a formula, and of an expression in it; longer is not read
 
