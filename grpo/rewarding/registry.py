@@ -1,7 +1,7 @@
 """Names → functions: the rewards of a run, its judge and its `prepare`. Nothing else looks a function up by its name.
 
 A parameter of a reward comes after the `*` of its signature. `reward_args` sets it; otherwise it follows the run where
-the run has a value of that name (FOLLOW in `load_rewards`); otherwise it keeps its default.
+the run has a value of that name (`following`); otherwise it keeps its default.
 """
 
 import functools
