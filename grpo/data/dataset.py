@@ -331,7 +331,7 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 
 
 def drawn(questions: Sequence[str], count: int) -> set[int]:
-    """The numbers of `count` questions, drawn by a hash of each: the same ones whatever the seed and the prompt.
+    """The indices of `count` questions, drawn by a hash of each: the same ones whatever the seed and the prompt.
 
     Most of them are also drawn when rows are added.
     """

@@ -177,12 +177,12 @@ def _rows_as_written(path: Path) -> list[dict[str, Any]] | None:
     try:
         with open(path, "rb") as file:
             text = compr[infer_compression(str(path))](file, mode="rb").read().decode("utf-8-sig").strip()
-        place = 0
-        while place < len(text):
-            value, place = decoder.raw_decode(text, place)
+        position = 0
+        while position < len(text):
+            value, position = decoder.raw_decode(text, position)
             values.append(value)
-            while place < len(text) and text[place].isspace():
-                place += 1
+            while position < len(text) and text[position].isspace():
+                position += 1
     except ValueError:
         return None
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
@@ -211,7 +211,7 @@ def _read_csv(path: Path) -> Dataset:
 
 
 def _broken_line(path: Path) -> str | None:
-    """The place of the first line of a .jsonl file that is not JSON, and what is wrong with it."""
+    """The position of the first line of a .jsonl file that is not JSON, and what is wrong with it."""
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         try:
             json.loads(line.strip() or "{}")

@@ -47,7 +47,7 @@ def columns_of(
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
     columns["prompts"] = [row["prompt"] for row in rows]
     columns["completions"] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
-    columns["completion_ids"] = [list(each) for each in ids]
+    columns["completion_ids"] = [list(tokens) for tokens in ids]
     ignored = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
     return {**columns, "trainer_state": TrainerState(), **ignored}
 
@@ -68,14 +68,14 @@ def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values:
 def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
     """The rewards of completions, by name; None for all of them where one fails. What they print is not shown."""
     with contextlib.redirect_stdout(io.StringIO()):
-        found, faults = guarded_values(rewards, columns)
-    failed = [FAILED in row for row in zip(*found.values(), strict=True)]
+        given, faults = guarded_values(rewards, columns)
+    failed = [FAILED in row for row in zip(*given.values(), strict=True)]
     if faults:
         first, count = f"{faults[0]['function']}: {faults[0]['fault']}", f"{sum(failed)} of {len(failed)}"
         say(f"note: rewards fail on {count} answers, which are excluded from their means (first: {first})")
     return {
         name: [None if fails else value for value, fails in zip(values, failed, strict=True)]
-        for name, values in found.items()
+        for name, values in given.items()
     }
 
 
@@ -127,11 +127,11 @@ def try_rewards(
     columns = columns_of([row] * len(texts), list(texts.values()), ids, task.prompt.chat)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
         watched = {name: _watched(reward, changed.setdefault(name, [])) for name, reward in rewards.items()}
-        found, faults = guarded_values(watched, columns)
+        given, faults = guarded_values(watched, columns)
     first = {fault["function"]: _told(fault["fault"]) for fault in reversed(faults)}
     tried = {
         name: {kind: first[name] if value == FAILED else value for kind, value in zip(texts, values, strict=True)}
-        for name, values in found.items()
+        for name, values in given.items()
     }
     exact = [name for name, values in tried.items() if wants_every_character(values)]
     for values in tried.values():

@@ -67,7 +67,7 @@ def find_answer(text: str, pattern: str) -> str | None:
             answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
         return answer if mark else None
     if pattern == "final":
-        *_, end = 0, *(found.end() for found in _FINAL.finditer(text))
+        *_, end = 0, *(mark.end() for mark in _FINAL.finditer(text))
         return without_marks(_first_line(text[end:])) if end else None
     before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
     _, mark, rest = text.rpartition(before.strip())
@@ -182,7 +182,7 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
         return False
     answer = answer[-MAX_TEXT:]
     marked = (find_answer(answer, mark) for mark in ("xml", "boxed", "final", "hash"))
-    answer, wanted = clean(next((found for found in marked if found is not None), answer)), clean(gold)
+    answer, wanted = clean(next((said for said in marked if said is not None), answer)), clean(gold)
     if plain(answer) == plain(wanted):
         return True
     kind = kind_of(gold)
@@ -247,7 +247,7 @@ def _concluded(answer: str) -> Iterator[str]:
     """The possible conclusions of a text: after its last "is" or colon, then its last formula in dollar signs."""
     end = answer[-500:]
     yield _CLAUSE.split(_SAID.split(end)[-1], maxsplit=1)[0].strip(" .$")
-    formulas = [found for found in _DELIMITED.finditer(end) if not _BEFORE.search(end[: found.start()])][-2:]
+    formulas = [part for part in _DELIMITED.finditer(end) if not _BEFORE.search(end[: part.start()])][-2:]
     hedged = len(formulas) == 2 and _HEDGE.fullmatch(end[formulas[0].end() : formulas[1].start()])
     if formulas and not hedged:
         yield next(filter(None, formulas[-1].groups())).strip()
@@ -257,8 +257,8 @@ def _last_number(text: str) -> Number | None:
     """The number that a clean text ends with; None if it ends with two, `72 or 71`, or in a formula."""
     text = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", "", with_slashes(text[-2000:]))  # 72 cm^2 is 72
     text = re.sub(r"([0-9][A-Za-z ]{0,30})\([^()]*[-+*/=][^()]*\)[\s.]*$", r"\1", text)  # 72 (48 + 24) is 72
-    numbers = [found for found in NUMBER.finditer(text) if not _BEFORE.search(text[: found.start()][-25:])][-2:]
-    if not numbers or max(len(found[0]) for found in numbers) > 100 or _AFTER.match(text, numbers[-1].end()):
+    numbers = [match for match in NUMBER.finditer(text) if not _BEFORE.search(text[: match.start()][-25:])][-2:]
+    if not numbers or max(len(match[0]) for match in numbers) > 100 or _AFTER.match(text, numbers[-1].end()):
         return None
     one, two = numbers[0], numbers[-1]
     between, rest = text[one.end() : two.start()], NUMBER.sub("", text).lower()

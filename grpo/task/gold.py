@@ -16,7 +16,7 @@ from rewards import extract_hash_answer
 
 _NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
 _FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
-MARKS = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
+MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that are no thousands separators, or more lines
 
 
@@ -41,7 +41,7 @@ def has_mark(text: str) -> bool:
     >>> has_mark("Sum. Answer: 27"), has_mark("27")
     (True, False)
     """
-    return any(find_answer(text, mark) is not None for mark in MARKS)
+    return any(find_answer(text, mark) is not None for mark in MARK_NAMES)
 
 
 def lacks_mark(value: Any, mark: str | None) -> bool:
@@ -55,7 +55,7 @@ def lacks_mark(value: Any, mark: str | None) -> bool:
 
 def mark_name(mark: str) -> str:
     """A mark as people know it: `####` for hash; a template is its own name."""
-    return MARKS.get(mark, repr(mark))
+    return MARK_NAMES.get(mark, repr(mark))
 
 
 def where_marked(mark: str | None) -> str:

@@ -79,9 +79,9 @@ def asking_for(completion: str) -> str:
 XML = PromptFormat(asking_for(XML_COT_FORMAT), opening=asking_for(XML_COT_FORMAT))
 THINK = PromptFormat(asking_for(THINK_FORMAT), "<problem>\n{question}\n</problem>\n", THINK_FORMAT)
 
-MARKS = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
+ASKED_FOR = {"boxed": r"\boxed{{answer}}", "hash": "#### {answer}", "final": "Answer: {answer}"}  # by their patterns
 IN_A_RECIPE = ("system", "question", "completion", "opening", "chat", "pattern", "exemplars")
-EXAMPLE = "{question: What is 2 + 2?, reasoning: 2 + 2 = 4, answer: '4'}"  # of a mapping's `exemplars`
+A_SHOT = "{question: What is 2 + 2?, reasoning: 2 + 2 = 4, answer: '4'}"  # of a mapping's `exemplars`
 
 
 def choose(
@@ -150,7 +150,7 @@ def _of_mapping(fields: Mapping[str, Any], exemplars: Sequence[Shot]) -> tuple[P
             ]
         except (KeyError, TypeError):
             shots = fields["exemplars"]
-            raise UserError(f"prompt_format: exemplars: {shots}; write a list of texts such as {EXAMPLE}") from None
+            raise UserError(f"prompt_format: exemplars: {shots}; write a list of texts such as {A_SHOT}") from None
     return PromptFormat(**templates), exemplars
 
 
@@ -161,7 +161,7 @@ def _asking_for_pattern(pattern: str) -> dict[str, Any]:
     if pattern == "text":
         system = "Reply with the answer only."
         return {"system": system, "opening": f"{system}\n\n", "completion": "{answer}", "pattern": pattern}
-    mark = MARKS.get(pattern, pattern)
+    mark = ASKED_FOR.get(pattern, pattern)
     system = f"Think step by step. Then write your final answer in this form:\n{mark.replace('{answer}', '...')}"
     completion = f"{{reasoning}}\n{mark}\n"
     return {"system": system, "opening": f"{system}\n\n", "completion": completion, "pattern": pattern}

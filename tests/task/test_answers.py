@@ -10,8 +10,9 @@ from helpers_texts import ANY_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rewards
-from rewards import extract_hash_answer, is_right
+from grpo.task import extract_answer, is_right
+from grpo.task.answers import ANSWER_PATTERNS, check_pattern
+from rewards import extract_hash_answer
 
 XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
 
@@ -146,6 +147,6 @@ PIECES = st.lists(st.sampled_from([*MARKS, *WORDS, *"()[]{}|$^_9!x+-=<,;"]), max
 
 
 @examples(300)
-@given(PIECES | ANY_TEXT, PIECES | ANY_TEXT | st.sampled_from(list(TABLE)), st.sampled_from(rewards.ANSWER_PATTERNS))
+@given(PIECES | ANY_TEXT, PIECES | ANY_TEXT | st.sampled_from(list(TABLE)), st.sampled_from(ANSWER_PATTERNS))
 def test_no_two_texts_raise(text, gold, pattern):
     assert is_right(text, gold, pattern) in (True, False) and is_right(text, text, pattern)
