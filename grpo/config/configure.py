@@ -197,7 +197,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], rows_in_memory
 
 def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> list[Check]:
     """Take settings of the data from those layers that mean the run's data; a note where held-out data are ignored."""
-    ignored = {}
+    ignored: dict[str, Any] = {}
     for key in OF_THE_DATA:
         settings[key], origin[key] = None, origin["dataset_name"]
         data = None
