@@ -29,7 +29,8 @@ from torch.distributed import run as torchrun
 import rewards
 import train_grpo
 from grpo.__main__ import main as tool
-from grpo.config.configure import Parser, configure
+from grpo.config.configure import configure
+from grpo.config.parsing import Parser
 from grpo.training.alarms import ALARMS
 
 NOT_RUN = {  # command: why

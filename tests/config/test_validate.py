@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import train_grpo
-from grpo.config.configure import MAPPINGS, configure
+from grpo.config.configure import configure
+from grpo.config.parsing import MAPPINGS
 from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
 from grpo.rewarding.registry import load_rewards, make_task
@@ -36,7 +37,7 @@ def test_an_adapters_size_belongs_to_an_adapter():
     "flags",
     [
         "--learning_rate nan", "--temperature 0", "--max_steps 0", "--eval_samples -1", "--seed -1",
-        "--loss_type grop", "--answer_pattern latex",
+        "--loss_type grop",
         "--use_transformers_continuous_batching true", "--enable_jit_checkpoint true",
         "--beta -1", "--beta inf", "--beta nan", "--epsilon -0.2", "--epsilon_high -1", "--delta 0",
         "--top_entropy_quantile 1.5", "--max_grad_norm -1", "--weight_decay -0.1", "--warmup_steps -5",
