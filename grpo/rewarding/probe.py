@@ -79,8 +79,9 @@ def perturbed(reasoning: str, answer: str | None, task: Task) -> dict[str, str]:
         return {"in the format": shaped, **others}
     number = last_number(answer)
     wrong = f"not {answer}"
-    if number is not None:  # 8 for 9, not 10: to a reward for the length, both are the same
-        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(answer)))
+    if number is not None:  # 8 days for 9 days, not 10: to a reward for the length, both are the same
+        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(str(number))))
+        wrong = answer.replace(str(number), wrong) if str(number) in answer else wrong
     perfect = task.perfect(reasoning, answer)
     return {
         "perfect": perfect,

@@ -1,33 +1,23 @@
-"""Preflight calls rewards as TRL does, on a perfect completion and on others, and names those that cannot teach."""
+"""Preflight and evaluations call rewards as TRL does: on a perfect completion and on others, and on a model's."""
 
 import asyncio
-import json
 
 import pytest
-from rich.console import Console
-from trl.rewards import get_repetition_penalty_reward
 
 from grpo.rewarding import probe
-from grpo.rewarding.probe import about_rewards, matrix, perturbed, try_rewards
-from rewards import GIST_REWARDS, REWARD_FUNCS
-from train_grpo import PROMPT_FORMATS
+from grpo.rewarding.probe import perturbed, try_rewards
+from grpo.rewarding.registry import choose, following
+from grpo.task import PromptFormat, Task
+from grpo.task.prompts import XML
+from rewards import REWARD_FUNCS
 
-XML = PROMPT_FORMATS["xml"]
-
-FIVE = {name: REWARD_FUNCS[name] for name in GIST_REWARDS}
+TASK = Task(XML)
+FIVE = dict(list(REWARD_FUNCS.items())[:5])
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
 def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", encode=lambda text: list(text.encode()), **rewards):
-    return try_rewards(rewards, row, reasoning, XML, encode)[0]
-
-
-def checks(tried, **weights):
-    return {check.name: check for check in about_rewards(tried, {name: 1.0 for name in tried} | weights, list(ROW))}
-
-
-def constant(completions, **kwargs):
-    return [1.0] * len(completions)
+    return try_rewards(rewards, row, reasoning, TASK, encode)[0]
 
 
 def test_each_reward_is_tried_on_all_of_them():
@@ -36,29 +26,6 @@ def test_each_reward_is_tried_on_all_of_them():
     assert totals == pytest.approx(
         {"perfect": 4.0, "wrong answer": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
     )
-    assert {check.status for check in checks(tried).values()} == {"ok"}
-
-
-def test_the_debug_reward_is_constant_by_design():
-    debug = REWARD_FUNCS["debug_reward_func"]
-    assert {check.status for check in checks(try_out(**FIVE, debug_reward_func=debug)).values()} == {"ok"}
-    assert checks(try_out(debug_reward_func=debug))["all rewards"].status == "warning"
-
-
-def test_the_matrix_has_every_reward_and_their_sum(capsys):
-    def sometimes(completions, **kwargs):
-        return [float(len(completion[0]["content"].split("<answer>")[1])) for completion in completions]
-
-    tried = try_out(**FIVE, sometimes=sometimes)
-    Console(width=80).print(matrix(tried, {name: 1.0 for name in tried} | {"int_reward_func": 0.5}))
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["correctness", "2", "0", "0", "2", "0"] in rows
-    assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
-    assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
-    assert rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]  # of those that do not fail
-    found, line = checks(tried)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
-    assert found.status == "error"
-    assert f"IndexError: list index out of range (test_probe.py:{line}) on 'no tags' and 'empty'" in found.finding
 
 
 def test_rewards_get_what_trl_gives_them():
@@ -71,142 +38,34 @@ def test_rewards_get_what_trl_gives_them():
         return [float(trainer_state.global_step)] * len(completions)
 
     assert set(try_out(curious=curious)["curious"].values()) == {0.0}
-    assert seen["prompts"] == [ROW["prompt"]] * 5 and seen["answer"] == ["9"] * 5 and seen["other"] == [3] * 5
+    count = len(seen["completions"])
+    assert seen["prompts"] == [ROW["prompt"]] * count and seen["other"] == [3] * count and seen["answer"][-1] == "9"
     assert seen["completions"][0] == [
-        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", XML)["perfect"]}
+        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", TASK)["perfect"]}
     ]
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
 
 
-def test_a_reward_that_tells_nothing_apart_is_named():
-    found = checks(try_out(constant=constant, int_reward_func=REWARD_FUNCS["int_reward_func"]))
-    assert found["reward constant"].status == "warning" and "reward int" not in found
-    alone = checks(try_out(constant=constant))["all rewards"]
-    assert alone.status == "warning"
-
-
-def test_a_reward_that_raises_is_an_error_that_says_what():
-    def broken(completions, **kwargs):
-        raise KeyError("solution")
-
-    found = checks(try_out(broken=broken, **FIVE))
-    assert found["reward broken"].status == "error" and "KeyError: 'solution'" in found["reward broken"].finding
-    assert found["all rewards"].status == "ok"
-    assert "all rewards" not in checks(try_out(broken=broken))
-
-
-def test_the_line_that_is_named_is_the_users_not_a_librarys():
-    def parses(completions, **kwargs):
-        return [json.loads("{") for _ in completions]
-
-    finding = checks(try_out(parses=parses))["reward parses"].finding
-    assert f"(test_probe.py:{parses.__code__.co_firstlineno + 1})" in finding
-
-
-@pytest.mark.parametrize("result", ["words", None])
-def test_a_result_that_is_no_list_of_numbers_is_an_error(result):
-    found = checks(try_out(odd=lambda completions, **kwargs: result, **FIVE))
-    assert found["reward odd"].status == "error" and repr(result) in found["reward odd"].finding
-    assert found["all rewards"].status == "ok"
-
-
-def test_a_number_that_is_not_finite_is_an_error_with_its_place():
-    found = checks(try_out(odd=lambda completions, **kwargs: [1.0, float("nan"), 1.0, 1.0, 1.0], **FIVE))
-    assert found["reward odd"].status == "error" and "nan on 'wrong answer'" in found["reward odd"].finding
-
-
-def words(completions, **kwargs):
-    return [-len(completion[0]["content"].split()) for completion in completions]
-
-
-def wrong_is_better(completions, answer, **kwargs):
-    return [2.0 - value for value in REWARD_FUNCS["correctness_reward_func"](completions, answer)]
-
-
-def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
-    found = checks(try_out(wrong_is_better=wrong_is_better, **FIVE))["reward wrong_is_better"]
-    assert found.status == "warning" and "wrong answer earns 2, perfect 0" in found.finding
-    assert "reward wrong_is_better" not in checks(try_out(wrong_is_better=wrong_is_better), wrong_is_better=-1.0)
-    right = checks(try_out(**FIVE), correctness_reward_func=-1.0)
-    assert "wrong answer earns 0, perfect -2" in right["reward correctness"].finding
-    with_unit = try_out({**ROW, "answer": "9 days"}, "", str.split, **FIVE)
-    assert "wrong answer earns 0.5, perfect 0" in checks(with_unit)["reward int"].finding
-
-
-@pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
-def test_a_reward_for_the_form_prefers_nothing(gold):
-    rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}
-    rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
-    for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
-        found = checks(try_out({**ROW, "answer": gold}, reasoning, str.split, **rewards))
-        assert not any("wrong answer earns" in found[name].finding for name in found if name != "all rewards")
-
-
 def test_a_wrong_answer_is_as_long_as_the_right_one():
-    wrong = {gold: perturbed("", gold, XML)["wrong answer"].split()[-2] for gold in ("9", "99", "72", "0", "-1")}
-    assert wrong == {"9": "8", "99": "98", "72": "73", "0": "1", "-1": "-2"}
+    golds = ("9", "99", "72", "0", "-1", "9 days", "Paris")
+    wrong = [perturbed("", gold, TASK)["wrong answer"].splitlines()[-2] for gold in golds]
+    assert wrong == ["8", "98", "73", "1", "-2", "8 days", "not Paris"]
 
 
-def test_a_reward_that_changes_its_input_is_named_with_the_argument():
-    def tidies(completions, **kwargs):
-        for completion in completions:
-            completion[0]["content"] = completion[0]["content"].strip() + "."
-        return [1.0] * len(completions)
-
-    async def clears(prompts, answer, **kwargs):
-        prompts.clear()
-        answer.clear()
-        raise ValueError("and fails")
-
-    rewards = {"tidies": tidies, "clears": clears, "constant": constant}
-    _, changed = try_rewards(rewards, ROW, "", XML, lambda text: list(text.encode()))
-    assert changed == {"tidies": ["completions"], "clears": ["answer", "prompts"]}
-    found = list(probe.about_changed(changed))
-    assert [(check.status, check.name) for check in found] == [
-        ("warning", "reward tidies"),
-        ("warning", "reward clears"),
-    ]
-    assert "changes its input: answer and prompts" in found[1].finding and "copy" in found[1].remedy
-
-
-class NeedsLevel:
-    def __call__(self, completions, *, level, **kwargs):
-        return [1.0] * len(completions)
-
-
-def test_a_reward_that_asks_for_what_there_is_not_gets_the_list_of_columns():
-    def needs(completions, solution, **kwargs):
-        return [1.0] * len(completions)
-
-    def inner(completions, **kwargs):
-        return needs(completions)
-
-    found = checks(try_out(needs=needs, NeedsLevel=NeedsLevel(), inner=inner))
-    for name, missing in (("needs", "solution"), ("NeedsLevel", "level")):
-        assert f"'{missing}'" in found[f"reward {name}"].finding
-        assert found[f"reward {name}"].remedy.startswith(
-            "it gets prompts, completions, completion_ids, answer, other:"
-        )
-    assert found["reward inner"].remedy == "fix it"  # its own call, which no column helps
-
-
-@pytest.mark.parametrize(("gold", "wrong"), [("9", "8"), ("2007-04-13", "not 2007-04-13"), (None, None)])
-def test_the_test_completions_are_shown_within_80_columns(gold, wrong, capsys):
-    texts = perturbed("It takes [bold] steps. " * 9, gold, XML)
-    Console(width=80).print(probe.listing(texts))
-    shown = capsys.readouterr().out
-    lines = shown.splitlines()
-    assert max(map(len, lines)) <= 80 and [line for line in lines if line.startswith("empty") and "(no text)" in line]
-    first = "".join(shown.partition("wrong" if gold else "no tags")[0].split())
-    assert first == "".join((next(iter(texts)) + next(iter(texts.values()))).split())
-    if wrong:
-        (line,) = [line for line in lines if line.startswith("wrong answer")]
-        assert line.rstrip().endswith(f"<answer> {wrong} </answer>")
-
-
-def test_a_reward_without_kwargs_is_an_error_with_the_remedy():
-    found = checks(try_out(mine=lambda completions: [1.0] * len(completions)))["reward mine"]
-    assert found.status == "error" and "**kwargs" in found.remedy
+@pytest.mark.parametrize(
+    ("task", "gold", "names"),
+    [
+        (TASK, "9", ["int_reward_func", "correctness_reward_func"]),  # `9.` is right, too
+        (TASK, "9 days", ["correctness_reward_func"]),
+        (TASK, None, []),
+        (Task(PromptFormat("", completion="{answer}", pattern="text")), "1 May", ["correctness_reward_func"]),
+    ],
+)
+def test_rewards_that_want_every_character_of_the_gold_answer_are_known_by_what_they_pay(task, gold, names):
+    rewards = choose(["soft_format_reward_func", *list(FIVE)[3:], "judge_reward_func"], {}, following(task, 64))
+    needed = {name: reward for name, reward in rewards.items() if gold or name == "soft_format_reward_func"}
+    tried, _, exact = try_rewards(needed, {**ROW, "answer": gold}, "", task, str.split)
+    assert exact == names and all(probe.REWRITTEN not in values for values in tried.values())
 
 
 def test_an_async_reward_that_never_answers_is_a_fault(monkeypatch):
@@ -236,20 +95,14 @@ def test_async_rewards_are_tried_also_inside_an_event_loop():
         return try_out(**rewards)
 
     for tried in (try_out(**rewards), asyncio.run(in_a_notebook())):
-        assert "CancelledError" in checks(tried)["reward cancelled"].finding
+        assert "CancelledError" in tried["cancelled"]["empty"] and "KeyError: 'server'" in tried["broken"]["empty"]
         assert tried["later"]["empty"] == 0.0 and tried["later"]["perfect"] > 10
-        found = checks(tried)["reward broken"]
-        assert found.status == "error" and "KeyError: 'server'" in found.finding
 
 
 def test_without_a_gold_answer_rewards_are_tried_on_the_format():
     row = {**ROW, "answer": None}
-    rewards = {name: REWARD_FUNCS[name] for name in ("soft_format_reward_func", "style_reward_func")}
-    tried = try_out(row, "", **rewards)
-    assert tried["soft_format_reward_func"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
-    found = checks(tried)["all rewards"]
-    assert found.status == "ok"
-    assert checks(try_out(row, "", constant=constant))["all rewards"].status == "warning"
+    tried = try_out(row, "", soft_format=REWARD_FUNCS["soft_format_reward_func"])
+    assert tried["soft_format"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
 
 
 # --- In an evaluation
