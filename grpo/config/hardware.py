@@ -14,7 +14,8 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.policy import unsloth
 from grpo.runs import directory, trackers
-from grpo.runs.record import command_line, recorded_resume_command
+from grpo.runs.files import resume_command
+from grpo.runs.record import command_line
 from lean_grpo import gpu
 
 NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
@@ -88,7 +89,7 @@ def _with_its_flags(settings: dict[str, Any], typed: set[str]) -> str:
         run = settings["output_dir"] or next(iter(directory.runs_of(name)), None) or directory.newest()
     else:
         run = Path(checkpoint).parent
-    command = run and recorded_resume_command(Path(run))
+    command = run and resume_command(Path(run))
     return f"; to resume a run, use its own recipe and flags: {command or 'the command that it printed'}"
 
 

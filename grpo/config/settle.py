@@ -1,16 +1,18 @@
 """Choose the run's directory, and what it resumes from, once its prompt and rewards are known."""
 
+import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grpo.config.configure import find_recipe
 from grpo.core import fingerprint
 from grpo.core.settings import Config
 from grpo.data.prompts import PromptFormat, Shot
 from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
-from grpo.runs import directory, resume
+from grpo.runs import directory, resume, source
 
 # What a script defines that is compared by itself
 IN_SCRIPT = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS")
@@ -26,6 +28,9 @@ def settle(
             checkpoint unusable.
     """
     training = config.training
+    functions = code_by_label(config, rewards, judge)
+    config.source_files = source.read_files(Path(config.script_file), functions.values(), _recipe(config.argv))
+    config.code = source.code_of(functions)
     config.sources = sources(config, prompt_format, exemplars, rewards, judge)
     differences = partial(resume.differences, settings=config.settings(), sources=config.sources)
     named, asked = config.named_dir, training.resume_from_checkpoint
@@ -53,19 +58,30 @@ def sources(
         "completion template": fingerprint.of_text(prompt_format.completion),
         "exemplars": fingerprint.of_text(*(text for shot in shots for text in shot)),
     }
-    listed = config.reward_functions
-    for name, reward in rewards.items():
-        found[f"code of {name}"] = fingerprint.of_code(listed.get(name) or _innermost(reward))
-    if judge.function:
-        found[f"code of the judge {judge.name}"] = fingerprint.of_code(judge.function)
+    for label, function in code_by_label(config, rewards, judge).items():
+        found[f"code of {label}"] = fingerprint.of_code(function)
     script = Path(config.script_file)
     if script.suffix == ".py" and script.is_file():
         found[fingerprint.REST] = fingerprint.of_script(script, {*IN_SCRIPT, *rewards, judge.name})
     return found
 
 
-def _innermost(reward: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the parameters that the settings give it, which are compared by themselves."""
+def code_by_label(config: Config, rewards: Rewards, judge: Judge) -> dict[str, Callable[..., Any]]:
+    """The run's own functions, without the parameters that settings give them, which are compared by themselves."""
+    listed = config.reward_functions
+    functions = {name: listed.get(name) or _without_parameters(reward) for name, reward in rewards.items()}
+    return functions | ({f"the judge {judge.name}": judge.function} if judge.function else {})
+
+
+def _without_parameters(reward: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(reward, partial):
         reward = reward.func
     return reward
+
+
+def _recipe(argv: Sequence[str]) -> Path | None:
+    """The recipe that a command line names."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    name = parser.parse_known_args(argv)[0].config
+    return find_recipe(name) if name else None

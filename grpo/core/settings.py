@@ -215,6 +215,10 @@ class Config:
     default_run: str  # the run's default name; empty once it is not used
     resumed_with: list[str] = field(default_factory=list)  # what differs from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
+    source_files: dict[str, bytes] = field(
+        default_factory=dict
+    )  # by name: script, rewards, recipe
+    code: dict[str, str] = field(default_factory=dict)  # of each reward and the judge, by label
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from grpo.runs.charts import Curve
+from grpo.runs.curves import Curve
 from rewards import PENALTIES, REWARD_FUNCS, short_name
 
 NEEDS_NONE = ("got_better", "no_accuracy")  # verdicts of which no cause is sought

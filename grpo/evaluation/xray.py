@@ -24,6 +24,7 @@ from grpo.data.gold import gold_answer, gold_mark
 from grpo.data.prompts import PromptFormat
 from grpo.rewarding import registry
 from grpo.rewarding.judge import Judge
+from grpo.runs import files as run_files
 
 PLAIN: dict[str, Any] = {"system": "", "question": "{question}", "completion": rewards.XML_COT_FORMAT, "chat": False}
 FEW = 5  # flagged rows of each kind that are listed
@@ -111,9 +112,7 @@ def file_of(path: Path) -> Path:
 def _is_of_an_earlier_end(run: Path) -> bool:
     if not ((run / "eval_after.json").is_file() and (run / "run.json").is_file()):
         return False
-    from grpo.runs import report  # here: it loads what draws
-
-    return "after" not in report.read_facts(run)["evaluations"]
+    return "after" not in run_files.read_run(run).evaluations
 
 
 def read_run(file: Path) -> Run:

@@ -13,7 +13,8 @@ from transformers.utils import logging
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.policy.loading import loads
-from grpo.runs import handover
+from grpo.runs.checkpoints import write_json
+from grpo.runs.files import read_prompt
 
 ROOT = Path(__file__).resolve().parents[2]  # whose models are found wherever the command runs
 
@@ -52,7 +53,7 @@ def merge(adapter: Path, output: Path) -> None:
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")
     if output.exists():
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
-    record = handover.read(adapter)
+    record = read_prompt(adapter)
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
     base = load_base(adapter, "merge", "auto")
@@ -64,7 +65,7 @@ def merge(adapter: Path, output: Path) -> None:
     model.to(number).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     if record:
-        handover.write(record, partial)
+        write_json(partial / "run.json", {"status": "merged", **record})
     if (adapter / "run.json").is_file() and (adapter / "README.md").is_file():  # a checkpoint's card is PEFT's form
         _write_card(adapter, partial)
     partial.rename(output)

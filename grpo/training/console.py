@@ -21,7 +21,7 @@ from trl.trainer import grpo_trainer
 from grpo.core.processes import show
 from grpo.core.text import for_rich, printable
 from grpo.rewarding.judge import Judge
-from grpo.runs.charts import is_a_rewards_own
+from grpo.runs.curves import is_a_rewards_own
 from rewards import completion_text, short_name
 
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
