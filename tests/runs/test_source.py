@@ -21,7 +21,8 @@ def own(monkeypatch):
     Path("my_helpers.py").write_text("def worth(text):\n    return 1.0\n")
     Path("my_dates.py").write_text(
         "import json\nfrom my_helpers import worth\n\n\n"
-        "def date(completions, *, scale=1.0, **kwargs):\n    # why\n    return [scale * worth(c) for c in completions]\n\n\n"
+        "def date(completions, *, scale=1.0, **kwargs):\n    # why\n"
+        "    return [scale * worth(text) for text in completions]\n\n\n"
         "class Longer:\n    def __call__(self, completions, **kwargs):\n        return [0.0]\n"
     )
     yield importlib.import_module("my_dates")
