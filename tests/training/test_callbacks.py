@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from grpo.rewarding.judge import Judge
 from helpers_report import write_run
 from helpers_runs import LEARNS, alarms
 from helpers_trainer import Spoil, rewards_by_sum, watched
 
 import train_grpo
 from grpo.runs import checkpoints, report
+from grpo.task import Task
+from grpo.task.prompts import XML
 from grpo.training.callbacks import LiveReport, MetricsFile
 
 
@@ -111,7 +112,7 @@ def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
         return [[5 + sum(prompt) % 300, 2] for prompt in prompt_ids], None
 
     trainer, watch = watched(tiny_model, tmp_path, max_steps=4, reward=[constant], lengths=one_answer_to_each_prompt)
-    trainer.judge = Judge(function=lambda text, row: right, name="mine")
+    trainer.task = Task(XML, judge=lambda text, row: right, judge_name="mine")
     trainer.train()
     assert ("mode_collapse" in watch.raised) is not right
     assert ("all right" if right else "all wrong") in alarms(tmp_path)["zero_variance"]["message"]
