@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
 from grpo.data import dataset
-from grpo.data.prompts import THINK, PromptFormat
+from grpo.task.prompts import THINK, PromptFormat
 from train_grpo import EXEMPLARS, PROMPT_FORMATS
 
 PLAIN = dataclasses.replace(THINK, chat=False)

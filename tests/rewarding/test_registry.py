@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from grpo.rewarding.judge import Judge
 from helpers_runs import ROOT
 from trl.trainer.utils import get_callable_name
 
@@ -13,7 +14,6 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.rewarding import registry
-from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import UserFiles, by_name, choose, needing_gold
 from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
 

@@ -1,6 +1,6 @@
 """grpo/training/callbacks.py: gradients that are not finite teach nothing; an alarm is raised once, and may stop.
 
-On two processes: test_two_processes.py. The alarms themselves: test_alarms.py.
+On two processes: test_two_processes.py. The alarms themselves: test_causes.py.
 """
 
 import json
@@ -13,8 +13,8 @@ from helpers_runs import LEARNS, alarms
 from helpers_trainer import Spoil, rewards_by_sum, watched
 
 import train_grpo
-from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, report
+from grpo.task.task import Task
 from grpo.training.callbacks import LiveReport, MetricsFile
 
 
@@ -111,10 +111,12 @@ def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
         return [[5 + sum(prompt) % 300, 2] for prompt in prompt_ids], None
 
     trainer, watch = watched(tiny_model, tmp_path, max_steps=4, reward=[constant], lengths=one_answer_to_each_prompt)
-    trainer.judge = Judge(function=lambda text, row: right, name="mine")
+    trainer.task = Task(train_grpo.PROMPT_FORMATS["xml"], judge=lambda text, row: right)
     trainer.train()
     assert ("mode_collapse" in watch.raised) is not right
-    assert ("all right" if right else "all wrong") in alarms(tmp_path)["zero_variance"]["message"]
+    assert ("every completion was right" if right else "no completion was right") in alarms(tmp_path)["zero_variance"][
+        "message"
+    ]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from helpers_runs import SHARED, examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from grpo.rewarding.arithmetic import is_verified, value, verified_lines
+from grpo.task.arithmetic import is_verified, value, verified_lines
 from rewards import THINK_FORMAT, XML_COT_FORMAT, extract_reasoning, step_verified_reward_func
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from grpo.rewarding.judge import Judge
 from helpers_runs import DEMO, ROOT
 from helpers_trainer import make_trainer, trained
 
 import train_grpo
 from grpo.core.checklist import Check
 from grpo.rewarding import probe, registry
-from grpo.rewarding.judge import Judge
 from grpo.training.run_trainer import RunTrainer
 from rewards import REWARD_FUNCS, completion_text
 

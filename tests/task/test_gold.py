@@ -6,7 +6,7 @@ import pytest
 from helpers_runs import SHARED
 
 import rewards
-from grpo.data.gold import gold_answer, gold_mark, reasoning_before
+from grpo.task.gold import gold_answer, gold_mark, reasoning_before
 
 MATH = [
     r"We have $x = \frac{3}{6} = \boxed{\frac{1}{2}}$.",
