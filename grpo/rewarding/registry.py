@@ -18,9 +18,10 @@ from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.settings import Config
 from grpo.rewarding.more import MORE
 from grpo.task import prompts
+from grpo.task.answers import extract_answer
 from grpo.task.prompts import PromptFormat, Shot
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, style_reward_func
+from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
@@ -102,10 +103,11 @@ def load_rewards(config: Config, task: Task) -> Rewards:
 
 def following(task: Task, completion_limit: int) -> dict[str, Any]:
     """The values of a run for every reward that has a parameter of that name."""
+    pattern = task.prompt.pattern
     return {
         "task": task,
         "template": task.prompt.completion,
-        "extract": task.answer,
+        "extract": extract_xml_answer if pattern == "xml" else functools.partial(extract_answer, pattern=pattern),
         "max_completion_length": completion_limit,
     }
 
