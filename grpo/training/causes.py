@@ -346,7 +346,7 @@ CAUSES = (  # the most important first
         "raise learning_rate (docs/reading-curves.md#which-learning-rate) or max_steps; 16-bit weights may need dtype "
         "float32; if grad_norm is 0, no reward differed within a group, or the trained parameters are frozen",
     ),
-    Cause("zero_variance", _all_wrong, "easier questions (dataset_name), num_shots 1 or a larger num_generations"),
+    Cause("zero_variance", _all_wrong, "use easier questions (dataset_name), num_shots 1 or more num_generations"),
     Cause("zero_variance", _all_alike, "add a reward to reward_funcs that tells completions apart"),
     Cause(
         "dead_reward",

@@ -52,7 +52,7 @@ def test_the_comparison_needs_no_file_of_the_run(tmp_path, capsys):
     compared = json.loads((tmp_path / "comparison.json").read_text())
     assert compared["step"] == json.loads((tmp_path / "eval_after.json").read_text())["step"] == 12
     assert compared["reward"]["n"] == compared["rewards"]["own"]["n"] == 2 and compared["reward"]["difference"] == 0.75
-    assert any("at least 100 %" in cause for cause in compared["diagnosis"])
+    assert any("at least 133 %" in cause for cause in compared["diagnosis"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "own │ 0.50 │ 0.50" in shown and "Likely cause: none of 3 held-out answers" in shown
 

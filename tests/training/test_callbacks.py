@@ -114,9 +114,8 @@ def test_groups_that_are_all_right_are_no_collapse(tiny_model, tmp_path, right):
     trainer.task = Task(train_grpo.PROMPT_FORMATS["xml"], judge=lambda text, row: right)
     trainer.train()
     assert ("mode_collapse" in watch.raised) is not right
-    assert ("every completion was right" if right else "no completion was right") in alarms(tmp_path)["zero_variance"][
-        "message"
-    ]
+    reason = "every completion was right" if right else "no completion was right"
+    assert reason in alarms(tmp_path)["zero_variance"]["message"]
 
 
 @pytest.mark.slow
