@@ -90,8 +90,9 @@ def perturbed(reasoning: str, answer: str | None, task: Task) -> dict[str, str]:
         return {"in the format": shaped, **others}
     number = last_number(answer)
     wrong = f"not {answer}"
-    if number is not None:  # 8 for 9, not 10: to a reward for the length, both are the same
-        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(answer)))
+    if number is not None:  # 8 days for 9 days, not 10: to a reward for the length, both are the same
+        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(str(number))))
+        wrong = answer.replace(str(number), wrong) if str(number) in answer else wrong
     perfect = task.perfect(reasoning, answer)
     return {
         "perfect": perfect,
@@ -284,7 +285,8 @@ def about_golds(data: Data, exact: Sequence[str], task: Task) -> Iterator[Check]
         count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
         remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
     elif exact and len(odd) > 0.1 * len(golds):
-        remedy = f'"{shorten(odd[0])}": {" and ".join(map(short_name, exact))} want every character of it: keep the '
+        names = " and ".join(map(short_name, exact))
+        remedy = f'"{shorten(odd[0])}": {names} want{"s" * (len(exact) == 1)} every character of it: keep the '
         remedy += r"answer alone, mark it (####, \boxed{}, Answer:), or use judge_reward_func, which takes what means "
         remedy += "the same"
     yield warn_if(remedy, "gold answers", finding, remedy)

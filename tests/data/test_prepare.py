@@ -22,8 +22,8 @@ BOXED = "So $n = \\boxed{6}$."
 SHAPES = {
     "from_mmlu": (
         [
-            {"question": f"Which is {number}?", "subject": "numbers", "choices": ["0", "1", "2", "3"], "answer": number}
-            for number in (1, 2, 3)
+            {"question": f"Which is {n}?", "subject": "numbers", "choices": ["0", "1", "2", "3"], "answer": n}
+            for n in (1, 2, 3)
         ],
         [("Which is 1?\nA. 0\nB. 1\nC. 2\nD. 3", "B"), ("Which is 3?\nA. 0\nB. 1\nC. 2\nD. 3", "D")],
     ),
