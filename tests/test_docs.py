@@ -30,7 +30,7 @@ import train_grpo
 from grpo.__main__ import main as tool
 from grpo.config.configure import Parser, configure
 from grpo.rewarding.registry import NAMED
-from grpo.training.alarms import ALARMS
+from grpo.training.causes import CAUSES
 
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
@@ -251,7 +251,7 @@ def train(argv, capfd, processes=1, script=train_grpo):
 def test_tables_have_every_recipe_alarm_and_reward():
     recipes = [code(row[0])[0] for row in tables("recipe")]
     assert sorted(recipes) == sorted(path.stem for path in (ROOT / "recipes").iterdir())
-    assert {code(row[0])[0] for row in tables("alarm | when")} == set(ALARMS)
+    assert {code(row[0])[0] for row in tables("cause | while training")} == {cause.name for cause in CAUSES}
     assert {code(row[0])[0] for row in tables("reward")} >= set(NAMED)
 
 
