@@ -28,7 +28,8 @@ from torch.distributed import run as torchrun
 
 import train_grpo
 from grpo.__main__ import main as tool
-from grpo.config.configure import Parser, configure
+from grpo.config.configure import configure
+from grpo.config.parsing import Parser
 from grpo.rewarding.registry import NAMED
 from grpo.training.causes import CAUSES
 

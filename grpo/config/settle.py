@@ -23,14 +23,15 @@ def settle(config: Config, task: Task, rewards: Rewards) -> None:
     training = config.training
     config.sources = sources(config, task, rewards)
     differences = partial(resume.differences, settings=config.settings(), sources=config.sources)
-    named, asked = config.named_dir, training.resume_from_checkpoint
+    asked = training.resume_from_checkpoint
+    named = None if config.origin["output_dir"] == "machine" else training.output_dir
     claim = directory.claim(named, config.default_dir, asked, differences)
-    training.output_dir, training.resume_from_checkpoint = claim.output_dir, claim.checkpoint
     config.notes += claim.notes
     if claim.output_dir.startswith(f"{config.default_dir}-"):
         config.move(Path(claim.output_dir))
+    training.output_dir, training.resume_from_checkpoint = claim.output_dir, claim.checkpoint
     if named or asked:
-        config.default_dir = config.default_run = ""
+        config.default_dir = ""
     if claim.checkpoint:
         checkpoint, world_size = Path(claim.checkpoint), config.geometry.world_size
         config.resumed_with = resume.changed_since(checkpoint, config.settings(), config.sources)

@@ -63,12 +63,9 @@ CHOICES = {
 REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
 
 
-def check(settings: Mapping[str, Any], typed: set[str]) -> None:
-    """Raise UserError for the first setting that cannot work.
-
-    Args:
-        typed: settings that the command line names, which must have an effect.
-    """
+def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
+    """Raise UserError for the first setting that cannot work, or for a flag that would have no effect."""
+    flags = {key for key, source in origin.items() if source == "flag"}
     for label, in_range, keys in RANGES:
         for key in keys.split():
             if settings[key] is not None and not in_range(settings[key]):
@@ -81,10 +78,10 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
     for key, value in settings.items():
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
-    _check_together(settings, typed)
+    _check_together(settings, flags)
     _check_adaptive(settings)
-    for flags, switch in REQUIRES.items():
-        ignored = sorted(key for key in typed if re.match(flags, key) and settings[key] not in (None, False))
+    for pattern, switch in REQUIRES.items():
+        ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
         if ignored and not settings[switch] and not by_itself:
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")
@@ -107,12 +104,14 @@ def _check_mappings(settings: Mapping[str, Any]) -> None:
 
 def _check_data(settings: Mapping[str, Any]) -> None:
     needed = not (settings["eval_only"] and settings["eval_dataset_name"])
-    if needed and not (settings["dataset_name"] or "").strip():
-        raise UserError("dataset_name: it is empty; use a file, a directory or a Hub id")
+    for key in ("dataset_name", "eval_dataset_name"):
+        missing = settings[key] is None and key == "dataset_name" and needed
+        if missing or not (settings[key] or "-").strip():
+            raise UserError(f"{key}: it is empty; use a file, a directory or a Hub id")
 
 
-def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
-    for key in {"eval_only", "eval_every"} & typed:
+def _check_together(settings: Mapping[str, Any], flags: set[str]) -> None:
+    for key in {"eval_only", "eval_every"} & flags:
         if settings["eval_samples"] == 0 and settings[key]:
             raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
     for key in ("use_transformers_continuous_batching", "use_transformers_paged"):

@@ -194,16 +194,12 @@ class Config:
     model: "ModelConfig"
     geometry: Geometry
     notes: list[Check]  # what was decided for the user, for preflight's table
-    origin: dict[str, str]  # by setting: script, recipe, flag, machine (chosen by this program) or default
+    origin: dict[str, str]  # of each setting that is given: script, recipe, flag, or machine (adjusted to it)
     script_file: str  # the script that runs
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
-    typed: set[str]  # the settings that the command line itself gives
-    chosen: set[str]  # those and the recipe's
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
-    named_dir: str | None  # `output_dir` as the user set it
-    default_dir: str  # the directory's default name, without a number; empty once it is not used
-    default_run: str  # the run's default name; empty once it is not used
+    default_dir: str  # the directory's default name, without a number; empty once another one is settled
     resumed_with: list[str] = field(default_factory=list)  # what differs from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
@@ -220,9 +216,10 @@ class Config:
 
     def move(self, output: Path) -> None:
         """Use another number of the default directory, also in the run's default name: trackers tell runs by it."""
+        before, after = (str(path).removeprefix(self.default_dir) for path in (self.output, output))
+        if self.origin["run_name"] == "machine":
+            self.training.run_name = (self.training.run_name or "").removesuffix(before) + after
         self.training.output_dir = str(output)
-        if self.default_run:
-            self.training.run_name = self.default_run + str(output).removeprefix(self.default_dir)
 
     @property
     def completion_limit(self) -> int:

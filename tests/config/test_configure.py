@@ -11,7 +11,8 @@ import torch
 from helpers_runs import ROOT
 
 import train_grpo
-from grpo.config.configure import Parser, configure, read
+from grpo.config.configure import configure, read
+from grpo.config.parsing import Parser
 from grpo.core.errors import UserError
 
 INLINE = train_grpo.HYPERPARAMETERS

@@ -15,9 +15,9 @@ from helpers_runs import flags as command_line
 import train_grpo
 from grpo.config.configure import configure, read
 from grpo.rewarding.registry import make_task
-from grpo.task.prompts import PromptFormat
 from rewards import REWARD_FUNCS
 
+FIVE = list(REWARD_FUNCS)[:5]
 RECIPES = sorted((ROOT / "recipes").iterdir())
 CPU = ["--use_cpu", "true", "--report_to", "none", "--use_vllm", "false"]
 WITH_DATA = [path.stem for path in RECIPES if "\ndataset_name:" in path.read_text(encoding="utf-8")]
@@ -56,8 +56,8 @@ def other_judge(text, row):
     return False
 
 
-def other_rows(row):
-    return None
+def other_prepare(row):
+    return row
 
 
 # For each setting of the block, and for others that people add to it, another value than any recipe's
@@ -70,8 +70,9 @@ EDITED = dict(
     log_on_each_node=True, use_peft=True, lora_r=2, lora_alpha=3, lora_target_modules=["q_proj"], lora_dropout=0.5,
     dtype="float16", attn_implementation="eager", optim="sgd", num_shots=1, seed=7, beta=3.0, temperature=0.1,
     use_vllm=True, vllm_enable_sleep_mode=False, gradient_checkpointing="true", eval_samples=0, eval_every=99,
-    prompt_format="mine", answer_pattern="hash", judge=other_judge, max_samples=1, stop_on_alarm=True,
-    prepare=other_rows, question_column="mine", answer_column="mine", eval_dataset_name="mine.csv", eval_split="mine[:9]",
+    prompt_format="mine", answer_pattern="hash", judge=other_judge, prepare=other_prepare, max_samples=1,
+    stop_on_alarm=True,
+    question_column="mine", answer_column="mine", eval_dataset_name="mine.csv", eval_split="mine[:9]",
     eval_num_samples=3, per_device_eval_batch_size=5, reward_weights=[0.5], packed=False,
     ddp_find_unused_parameters=True, save_total_limit=8, log_completions=False, num_completions_to_print=1,
     # of settings outside the block
@@ -110,9 +111,9 @@ def test_a_recipe_with_data_keeps_its_task_whatever_the_script_says(name):
 @pytest.mark.parametrize("name", ["demo", "countdown", "smollm2_sums"])
 def test_the_prompt_in_a_recipe_is_the_scripts(name):
     config = configure(train_grpo.HYPERPARAMETERS, ["--config", name, *CPU])
-    task = make_task(config, dict.fromkeys(("xml", "think"), PromptFormat("Mine.", completion="{answer}")), [])
+    task = make_task(config, {}, [("1?", "1", "1")])
     assert task.prompt == train_grpo.PROMPT_FORMATS["xml"]
-    assert task.shots == train_grpo.EXEMPLARS[: config.script.num_shots]
+    assert list(task.shots) == train_grpo.EXEMPLARS[: config.script.num_shots]
 
 
 @pytest.mark.slow
@@ -135,9 +136,9 @@ def test_the_demo_is_the_demo_in_an_edited_script(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "replaces the script's own" in " ".join(done.stdout.split())
     record = json.loads((tmp_path / "outputs" / "demo-GRPO" / "run.json").read_text(encoding="utf-8"))
-    assert record["status"] == "finished" and record["settings"]["reward_funcs"] == list(REWARD_FUNCS)[:5]
+    assert record["status"] == "finished" and record["settings"]["reward_funcs"] == FIVE
     assert record["prompt"] == dataclasses.asdict(train_grpo.PROMPT_FORMATS["xml"])
-    assert record["settings"]["temperature"] == 1.0 and list(record["perfect"]) == list(REWARD_FUNCS)[:5]
+    assert record["settings"]["temperature"] == 1.0 and list(record["perfect"]) == FIVE
 
 
 OF_WRITE_UPS = {  # what docs/write-ups.md says of them

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import train_grpo
-from grpo.config.configure import MAPPINGS, configure
+from grpo.config.configure import configure
+from grpo.config.parsing import MAPPINGS
 from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
 from grpo.rewarding.registry import load_rewards, make_task
@@ -42,7 +43,7 @@ def test_an_adapters_size_belongs_to_an_adapter():
         "--top_entropy_quantile 1.5", "--max_grad_norm -1", "--weight_decay -0.1", "--warmup_steps -5",
         "--repetition_penalty 0", "--save_steps 0", "--logging_steps -1", "--ref_model_mixup_alpha 2",
         "--use_peft true --lora_r 0", "--use_peft true --lora_dropout 1", "--use_peft true --lora_alpha 0",
-        "--dataset_name none", "--dataset_name= ",
+        "--dataset_name none", "--eval_dataset_name= ",
     ],
 )  # fmt: skip
 def test_what_fails_late_or_silently_is_refused_at_once(flags):
@@ -71,8 +72,8 @@ def test_what_makes_sense_is_not_refused(flags):
 def test_a_value_that_is_no_mapping_is_refused_at_once(key, value):
     with pytest.raises(UserError, match=rf"^{key}: "):
         config = configure(train_grpo.HYPERPARAMETERS, [*CPU, f"--{key}={value}"])
-        # these two say more than that they are no mapping
-        load_rewards(config, make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS))
+        task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+        load_rewards(config, task)  # it and the task say more than that a setting is no mapping
 
 
 def test_a_schedule_is_tried_before_anything_is_loaded():
