@@ -19,7 +19,8 @@ from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
-from grpo.rewarding import registry, weighting
+from grpo.rewarding import registry
+from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
 from rewards import GIST_REWARDS, REWARD_FUNCS
 
@@ -227,12 +228,12 @@ def configure(
         if "dataset_name" in typed:
             raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
         settings |= {**dict.fromkeys(set(OF_THE_DATA) - typed), "dataset_name": IN_MEMORY}
-    stages = weighting.read_stages(settings["stages"] or [])
+    stages = read_stages(settings["stages"] or [])
     if stages:
         for key in ("reward_funcs", "reward_weights"):
             if key in typed or (key == "reward_weights" and settings[key] is not None):
                 raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
-        settings.update(weighting.settings_of_stages(stages, settings["max_steps"]))
+        settings.update(settings_of(stages, settings["max_steps"]))
     asked = settings | {"report_to": (settings["report_to"] or "none").split(",")}  # before the machine has its say
     validate.check(settings, typed)
     geometry = validate.solve_geometry(settings, int(os.environ.get("WORLD_SIZE", "1")))

@@ -36,8 +36,8 @@ def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Rewards
         return [_logged_name(reward) if callable(reward) else reward for reward in rewards]
 
     def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-        keys = [key for key in ("reward_funcs", "adaptive_rewards") if settings.get(key) is not None]
-        return {**settings, **{key: names(settings[key]) for key in keys}}
+        listed = settings.get("reward_funcs")
+        return {**settings, **({} if listed is None else {"reward_funcs": names(listed)})}
 
     found = named(hyperparameters)
     if callable(found.get("judge")):

@@ -2,7 +2,7 @@
 
 from grpo.data.dataset import Data
 from grpo.rewarding.judge import Judge
-from grpo.rewarding.weighting import RewardWeights
+from grpo.rewarding.stages import StageWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
 from grpo.training import callbacks, console
@@ -34,7 +34,7 @@ def watch(trainer: RunTrainer, run: Run, data: Data, judge: Judge, tried: dict[s
         callbacks.LiveReport(run.output),  # which shows what is in that file
         skip,
         callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm),
-        RewardWeights(trainer, config.script, config.stages),
+        *([StageWeights(trainer, config.script.reward_funcs, config.stages)] if config.stages else []),
         StopAtRolloutEnd(trainer, run),  # last: it sees what the others request
     ):
         trainer.add_callback(callback)

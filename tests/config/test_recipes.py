@@ -73,7 +73,7 @@ EDITED = dict(
     use_unsloth=True, generation_batch_size=96,
     system_prompt="Mine.", question_template="Mine: {question}", completion_template="{reasoning} Mine {answer}",
     exemplars=[{"question": "1?", "reasoning": "1", "answer": "1"}], use_chat_template=False,
-    reward_args={"other_reward": {"low": 1}}, adaptive_rewards=["other_reward"],
+    reward_args={"other_reward": {"low": 1}},
     stages=[{"name": "mine", "reward_funcs": ["int_reward_func"], "max_steps": 2}],
 )  # fmt: skip
 # Which a recipe with data may leave to the script: how much is kept and shown, and how it is computed

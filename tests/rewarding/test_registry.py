@@ -163,10 +163,10 @@ def mine(completions, **kwargs):
 
 
 def test_functions_become_names_wherever_hyperparameters_list_rewards():
-    given = {"reward_funcs": mine, "adaptive_rewards": [mine], "stages": [{"name": "a", "reward_funcs": [mine]}]}
+    given = {"reward_funcs": mine, "stages": [{"name": "a", "reward_funcs": [mine]}]}
     found, functions = by_name({**given, "x": 1})
     stages = [{"name": "a", "reward_funcs": ["mine"]}]
-    assert found == {"reward_funcs": ["mine"], "adaptive_rewards": ["mine"], "stages": stages, "x": 1}
+    assert found == {"reward_funcs": ["mine"], "stages": stages, "x": 1}
     assert functions == {"mine": mine} and chosen("mine", functions=functions) == {"mine": mine}
     assert by_name({"reward_funcs": [], "judge": mine}) == ({"reward_funcs": [], "judge": "mine"}, {"mine": mine})
     assert by_name({"reward_funcs": "int_reward_func"}) == ({"reward_funcs": ["int_reward_func"]}, {})
