@@ -167,7 +167,7 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
         raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
     if "unsloth" not in sys.modules:  # it is asked for by HYPERPARAMETERS alone, or by code that calls `main`
         raise UserError(
-            "use_unsloth: it has to be imported before the libraries that it patches; use --use_unsloth true, name the "
+            "use_unsloth: it must be imported before the libraries that it patches; use --use_unsloth true, name the "
             "recipe unsloth.yaml, or `import unsloth` first"
         )
     settings["packed"] = False  # it has replaced TRL's class by one with a training step of its own
