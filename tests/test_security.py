@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from grpo.rewarding.judge import Judge
 from helpers_report import Page, write_run
 from helpers_runs import DEMO
 
@@ -22,7 +23,6 @@ from grpo.config import preflight
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import comparison, evaluate
-from grpo.rewarding.judge import Judge
 from grpo.runs import charts, report
 from grpo.training import console
 

@@ -22,7 +22,9 @@ from grpo.core.settings import IN_MEMORY, Config, ScriptArguments
 from grpo.rewarding import registry
 from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
-from rewards import GIST_REWARDS, REWARD_FUNCS
+from rewards import REWARD_FUNCS
+
+GIST_REWARDS = list(REWARD_FUNCS)[:5]
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -68,11 +70,10 @@ class Parser(TrlParser):
         self.settings = {action.dest: action for action in reversed(self._actions)}
         for action in self._actions:  # the spelling with hyphens is understood, too, and not shown
             action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
-        for key in DATA_SETS:  # one is a text, several are a list
-            self.settings[key].nargs = "+"
         for key in MAPPINGS:
-            if key.endswith("_kwargs") or key in ("stages", "exemplars", "reward_args"):
+            if key.endswith("_kwargs") or key in ("stages", "reward_args"):
                 self.settings[key].type = JSON
+        self.settings["prompt_format"].type = lambda text: JSON(text) if text.startswith("{") else text
         self.needed = {key for key, action in self.settings.items() if action.default is not None}
         self.needed -= {"use_vllm"}  # None: where it is installed
         self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
@@ -99,8 +100,6 @@ class Parser(TrlParser):
         action = self.settings[key]
         if action.nargs == "+" and value is not None:
             items = value if isinstance(value, list) else [value]
-            if key not in MAPPINGS and any(isinstance(item, dict) for item in items):
-                raise UserError(f"{key}: use names, not the mapping {value}")
             kind: Any = action.type
             try:
                 return [item if isinstance(item, dict) else kind(str(item)) for item in items]
@@ -176,10 +175,7 @@ def _parse(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
         recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
         raise UserError(f"{unknown[0]!r} follows no flag; write settings as --flag value{recipe}")
     settings = {key: getattr(namespace, key) for key in parser.settings}
-    for key in DATA_SETS:
-        if settings[key] and len(settings[key]) == 1:  # one is a text
-            settings[key] = None if settings[key][0] in ("none", "None") else settings[key][0]
-    return settings
+    return settings | {key: None for key in DATA_SETS if settings[key] in ("none", "None")}
 
 
 def find_recipe(name: str) -> Path:

@@ -19,14 +19,14 @@ from grpo.core.checklist import Check, stop_at_errors, warn_if
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.core.text import counted, for_rich, human_bytes, shorten
-from grpo.data import prompts
 from grpo.data.dataset import Data
 from grpo.evaluation.comparison import smallest_change
 from grpo.policy import loading, memory
 from grpo.rewarding import probe
-from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards, check_columns, weights_of
 from grpo.runs import hub
+from grpo.task import prompts
+from grpo.task.task import Task
 from lean_grpo import attention, packing
 
 # --- Data ---------------------------------------------------------------------------------------------------------
@@ -65,8 +65,7 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
         steps = counted(config.geometry.steps_per_epoch(rows), "optimizer step")
         finding = f"{counted(rows, 'training row')}, {steps} per epoch; {finding}"
     remedy = "add rows, or use another eval_dataset_name"
-    limit = max(1, (script.max_samples or 0) // len(data.readings))  # of each data set
-    if script.max_samples and data.cut_off and any(reading.rows == limit for reading in data.readings):
+    if script.max_samples and data.cut_off and data.readings[0].rows == script.max_samples:
         remedy = "raise max_samples"
     if count == script.eval_samples:
         remedy = "raise eval_samples"
@@ -88,34 +87,35 @@ def about_data(config: Config, data: Data) -> Iterator[Check]:
     yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
 
 
-def about_prompts(config: Config, data: Data, prompt: str) -> Iterator[Check]:
-    kind = "chat messages" if data.prompt_format.chat else "plain text"
-    fields = ("system_prompt", "question_template", "completion_template")
-    own = ", ".join(key for key in fields if getattr(config.script, key) is not None)
-    finding = f"{config.script.prompt_format}{own and f' with your {own}'} as {kind}, "
-    finding += counted(len(data.shots), "worked example")
-    if data.prompt_format.pattern != "xml":
-        finding += f", answers as {data.prompt_format.answered('…', '72').split('…')[-1].strip()}"
-    if data.prompt_format.prefill:
-        finding += f"; they end in {data.prompt_format.prefill!r}, with which completions are scored and shown"
-    asked = config.script.use_chat_template is not None
+def about_prompts(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, prompt: str) -> Iterator[Check]:
+    kind = "chat messages" if task.prompt.chat else "plain text"
+    name = config.script.prompt_format if isinstance(config.script.prompt_format, str) else "the recipe's own"
+    finding = f"{name}{' with your system_prompt' * (config.script.system_prompt is not None)} as {kind}, "
+    finding += counted(len(task.shots), "worked example")
+    if task.prompt.pattern != "xml":
+        finding += f", answers as {task.perfect('…', '72').split('…')[-1].strip()}"
+    if task.prompt.prefill:
+        finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"
+    cannot = not task.prompt.chat and tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
-    yield warn_if(not data.prompt_format.chat and not asked, "prompts", finding, remedy)
+    yield warn_if(cannot, "prompts", finding, remedy)
     opened = re.search(r"<\w+>\s*$", prompt)
-    if opened and not data.prompt_format.prefill:
+    if opened and not task.prompt.prefill:
         finding = f"prompts end in {opened[0]!r}, which is not part of this format's completions"
-        remedy = "no completion can have the format: use --prompt_format think, or a completion_template with that tag"
+        remedy = (
+            "no completion can have the format: use --prompt_format think, or a format whose completion has that tag"
+        )
         yield Check("warning", "prefilled", finding, remedy)
 
 
-def solution_lengths(data: Data, encode: Callable[[str], list[int]]) -> list[int]:
+def solution_lengths(data: Data, task: Task, encode: Callable[[str], list[int]]) -> list[int]:
     """Tokens of the gold solutions of the first training rows, as completions with their end token."""
-    found = []
+    lengths = []
     for reasoning, gold in zip(data.reasoning, data.train["answer"], strict=False):
         # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
         plain = re.sub(r"<<.*?>>", "", reasoning)
-        found.append(len(encode(data.prompt_format.answered(plain, gold or ""))) + 1)
-    return found
+        lengths.append(len(encode(task.perfect(plain, gold or ""))) + 1)
+    return lengths
 
 
 def about_lengths(config: Config, data: Data, solutions: Sequence[int]) -> Iterator[Check]:
@@ -296,9 +296,9 @@ def about_surroundings(config: Config) -> Iterator[Check]:
 def run(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
+    task: Task,
     data: Data,
     rewards: Rewards,
-    judge: Judge,
 ) -> dict[str, dict[str, float]]:
     """Print every check of the table, what the rewards give, and a prompt as the model gets it.
 
@@ -312,14 +312,14 @@ def run(
     """
     check_columns(rewards, {*data.train.column_names, *data.held_out.column_names})
     architecture = loading.read_configs(config)
-    tried, changed, weights = try_out(config, tokenizer, data, rewards)
-    checks = check(config, tokenizer, *architecture, data, tried, changed, weights, judge)
+    tried, changed, exact, weights = try_out(config, tokenizer, task, data, rewards)
+    checks = check(config, tokenizer, *architecture, task, data, tried, changed, exact, weights)
     if is_first_process():
         print_checks(checks)
         if tried:
             # a table's own title wraps at its width
             title = "[italic]Rewards, tried on completions for the first training row[/italic]"
-            texts = probe.perturbed(data.reasoning[0], data.train[0]["answer"], data.prompt_format)
+            texts = probe.perturbed(data.reasoning[0], data.train[0]["answer"], task)
             Console().print("", title, probe.matrix(tried, weights), "", probe.listing(texts), "", sep="\n")
         prompt = prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
         print_example(prompt, data.train[0]["answer"] or "none")
@@ -338,17 +338,17 @@ def run(
 
 
 def try_out(
-    config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, rewards: Rewards
-) -> tuple[probe.Tried, probe.Changed, dict[str, float]]:
-    """Each reward's values for the first training row, the arguments that it changes, and its weight.
+    config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
+) -> tuple[probe.Tried, probe.Changed, list[str], dict[str, float]]:
+    """Each reward's values for the first training row, the arguments that it changes, exact rewards, and weights.
 
     All are empty for an evaluation alone.
     """
     if config.script.eval_only:
-        return {}, {}, {}
+        return {}, {}, [], {}
     encode = partial(tokenizer.encode, add_special_tokens=False)
-    tried, changed = probe.try_rewards(rewards, data.train[0], data.reasoning[0], data.prompt_format, encode)
-    return tried, changed, weights_of(config, rewards)
+    tried, changed, exact = probe.try_rewards(rewards, data.train[0], data.reasoning[0], task, encode)
+    return tried, changed, exact, weights_of(config, rewards)
 
 
 def check(
@@ -356,23 +356,24 @@ def check(
     tokenizer: PreTrainedTokenizerBase,
     model_config: PretrainedConfig,
     peft_config: PeftConfig | None,
+    task: Task,
     data: Data,
     tried: probe.Tried,
     changed: probe.Changed,
+    exact: list[str],
     weights: dict[str, float],
-    judge: Judge,
 ) -> list[Check]:
     """Every check of the table; for an evaluation alone, those that concern it."""
     encode = partial(tokenizer.encode, add_special_tokens=False)
     prompt = prompts.rendered(data.train[0]["prompt"], tokenizer, config.template_kwargs)
     checks = [*about_surroundings(config), *about_data(config, data)]
-    checks += probe.about_golds(data, tried, judge)
-    checks += about_prompts(config, data, prompt)
-    checks += probe.about_judge(judge, data.train[0], data.prompt_format)
-    checks += about_lengths(config, data, solution_lengths(data, encode))
+    checks += probe.about_golds(data, exact, task)
+    checks += about_prompts(config, tokenizer, task, prompt)
+    checks += probe.about_judge(task, data.train[0])
+    checks += about_lengths(config, data, solution_lengths(data, task, encode))
     if tried:
-        checks += probe.about_tags(prompt, data, tried, weights)
-        checks += probe.about_rewards(tried, weights, data.train.column_names)
+        checks += probe.about_tags(prompt, task, tried, weights)
+        checks += probe.about_rewards(tried, weights, data.train.column_names, task)
         checks += probe.about_changed(changed)
     largest_id = max(*encode(prompt), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     checks += about_model(config, model_config, peft_config, data, largest_id)

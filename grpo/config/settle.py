@@ -1,24 +1,19 @@
 """Choose the run's directory, and what it resumes from, once its prompt and rewards are known."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from grpo.core import fingerprint
 from grpo.core.settings import Config
-from grpo.data.prompts import PromptFormat, Shot
-from grpo.rewarding.judge import Judge
-from grpo.rewarding.registry import Rewards
+from grpo.rewarding.registry import Rewards, innermost
 from grpo.runs import directory, resume
+from grpo.task.task import Task
 
 # What a script defines that is compared by itself
 IN_SCRIPT = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS")
 
 
-def settle(
-    config: Config, prompt_format: PromptFormat, exemplars: Sequence[Shot], rewards: Rewards, judge: Judge
-) -> None:
+def settle(config: Config, task: Task, rewards: Rewards) -> None:
     """Set the run's directory and name, and the checkpoint that it resumes from, in `config`; write nothing.
 
     Raises:
@@ -26,7 +21,7 @@ def settle(
             checkpoint unusable.
     """
     training = config.training
-    config.sources = sources(config, prompt_format, exemplars, rewards, judge)
+    config.sources = sources(config, task, rewards)
     differences = partial(resume.differences, settings=config.settings(), sources=config.sources)
     named, asked = config.named_dir, training.resume_from_checkpoint
     claim = directory.claim(named, config.default_dir, asked, differences)
@@ -42,30 +37,21 @@ def settle(
         config.notes += resume.compare(checkpoint, config.settings(), world_size, config.sources)
 
 
-def sources(
-    config: Config, prompt_format: PromptFormat, exemplars: Sequence[Shot], rewards: Rewards, judge: Judge
-) -> dict[str, str]:
+def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:
     """A hash for each part of the experiment that no setting names, by what people call it."""
-    shots = exemplars[: config.script.num_shots]
-    found = {
-        "system prompt": fingerprint.of_text(prompt_format.system, prompt_format.opening),
-        "question template": fingerprint.of_text(prompt_format.question),
-        "completion template": fingerprint.of_text(prompt_format.completion),
-        "exemplars": fingerprint.of_text(*(text for shot in shots for text in shot)),
+    prompt = task.prompt
+    hashes = {
+        "system prompt": fingerprint.of_text(prompt.system, prompt.opening),
+        "question template": fingerprint.of_text(prompt.question),
+        "completion template": fingerprint.of_text(prompt.completion, prompt.pattern),
+        "exemplars": fingerprint.of_text(*(text for shot in task.shots for text in shot)),
     }
-    listed = config.reward_functions
-    for name, reward in rewards.items():
-        found[f"code of {name}"] = fingerprint.of_code(listed.get(name) or _innermost(reward))
-    if judge.function:
-        found[f"code of the judge {judge.name}"] = fingerprint.of_code(judge.function)
+    code = {f"code of {name}": config.reward_functions.get(name) or innermost(rewards[name]) for name in rewards}
+    code |= {f"code of the judge {task.judge_name}": task.judge} if task.judge else {}
+    code |= {"code of prepare": task.prepare} if task.prepare else {}
+    hashes |= {label: fingerprint.of_code(function) for label, function in code.items()}
     script = Path(config.script_file)
     if script.suffix == ".py" and script.is_file():
-        found[fingerprint.REST] = fingerprint.of_script(script, {*IN_SCRIPT, *rewards, judge.name})
-    return found
-
-
-def _innermost(reward: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the parameters that the settings give it, which are compared by themselves."""
-    while isinstance(reward, partial):
-        reward = reward.func
-    return reward
+        compared = {*IN_SCRIPT, *rewards, task.judge_name, getattr(task.prepare, "__name__", "")}
+        hashes[fingerprint.REST] = fingerprint.of_script(script, compared)
+    return hashes

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.core.errors import UserError
-from grpo.core.settings import Geometry, as_list
+from grpo.core.settings import Geometry
 from grpo.core.text import counted
-from rewards import check_pattern
 
 RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
@@ -79,10 +78,6 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
     _check_mappings(settings)
     _check_data(settings)
-    try:
-        check_pattern(settings["answer_pattern"])
-    except ValueError as error:
-        raise UserError(f"answer_pattern: {str(error).removeprefix('answer pattern ')}") from None
     for key, value in settings.items():
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
@@ -110,18 +105,9 @@ def _check_mappings(settings: Mapping[str, Any]) -> None:
 
 
 def _check_data(settings: Mapping[str, Any]) -> None:
-    for key in ("dataset_name", "eval_dataset_name"):
-        names = as_list(settings[key])
-        needed = key == "dataset_name" and not (settings["eval_only"] and settings["eval_dataset_name"])
-        if (needed and not names) or not all(name.strip() for name in names):
-            raise UserError(f"{key}: it is empty; use a file, a directory or a Hub id")
-        found: dict[str, str] = {}
-        for name in names:
-            path = os.path.expanduser(name)
-            place = os.path.realpath(path) if os.path.exists(path) else name
-            if place in found:
-                raise UserError(f"{key}: {name!r} is the same data as {found[place]!r}; name it once")
-            found[place] = name
+    needed = not (settings["eval_only"] and settings["eval_dataset_name"])
+    if needed and not (settings["dataset_name"] or "").strip():
+        raise UserError("dataset_name: it is empty; use a file, a directory or a Hub id")
 
 
 def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:

@@ -14,10 +14,10 @@ from grpo.evaluation import comparison, curve, diagnosis, evaluate
 from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
-from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import charts, checkpoints, report, resume
 from grpo.runs.run import Run, open_run
+from grpo.task.task import Task
 
 
 def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
@@ -84,13 +84,13 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)
 
 
-def measure_alone(
-    config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, judge: Judge, rewards: Rewards
-) -> int:
+def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards) -> int:
     """`--eval_only`: evaluate the model as it is; the exit status."""
     with open_run(config) as run:
-        evaluation = evaluate.measure(config, loading.load_model(config)[0], tokenizer, data, judge, rewards)
-        run.begin(**data.facts())  # only now: a model that cannot be measured leaves nothing behind
+        evaluation = evaluate.measure(config, loading.load_model(config)[0], tokenizer, task, data, rewards)
+        run.begin(
+            **task.record(), data=data.counts()
+        )  # only now: a model that cannot be measured leaves nothing behind
         if is_first_process():
             evaluate.save(config.output, "only", evaluation)
             evaluate.print_summaries({"only": evaluation.summary})

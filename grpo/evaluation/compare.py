@@ -49,7 +49,7 @@ def gains(runs: Sequence[dict[str, Any]], measure: str) -> list[float]:
 
 
 # Texts that sources have a hash of
-OF_THE_PROMPT = {"system_prompt", "question_template", "completion_template", "exemplars"}
+OF_THE_PROMPT = {"system_prompt", "prompt_format", "answer_pattern"}
 
 
 def differing_sources(runs: Sequence[dict[str, Any]]) -> list[str]:

@@ -8,8 +8,11 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from grpo.core.text import short_name
 from grpo.runs.charts import Curve
-from rewards import PENALTIES, REWARD_FUNCS, short_name
+from rewards import REWARD_FUNCS
+
+PENALTIES = {"style_reward_func", "soft_overlong_punishment_reward", "repetition_penalty_reward"}
 
 NEEDS_NONE = ("got_better", "no_accuracy")  # verdicts of which no cause is sought
 MOST = 2  # causes that are named

@@ -20,9 +20,10 @@ from trl import get_peft_config, get_quantization_config
 
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
-from grpo.data import prompts
-from grpo.data.prompts import PromptFormat
 from grpo.policy import unsloth
+from grpo.task import prompts
+from grpo.task.prompts import PromptFormat
+from grpo.task.task import Task
 
 # TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
@@ -167,13 +168,13 @@ def runs_on(config: Config) -> str:
     return "sdpa" if asked == "flash_attention_2" and config.script.packed else asked
 
 
-def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple[PreTrainedTokenizerBase, PromptFormat]:
-    """The model's tokenizer, padding on the left, with a pad token; and the prompt format that it can render.
+def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase, Task]:
+    """The model's tokenizer, padding on the left, with a pad token; and the task as it can render it.
 
     Raises:
         UserError: there is none, it has no end token, or its chat template cannot render a question.
     """
-    name, training = str(config.model.model_name_or_path), config.training
+    name, training, prompt_format = str(config.model.model_name_or_path), config.training, task.prompt
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     _check_path(name)
     with loads(name):
@@ -186,18 +187,14 @@ def load_tokenizer(config: Config, prompt_format: PromptFormat) -> tuple[PreTrai
             "eos_token in its tokenizer_config.json"
         )
     if prompt_format.chat and tokenizer.chat_template is None:
-        if config.script.use_chat_template:
-            raise UserError(
-                f"use_chat_template: the tokenizer of {name!r} has no chat template; use an instruct model, or add a "
-                "chat_template.jinja to its directory"
-            )
         prompt_format = dataclasses.replace(prompt_format, chat=False)
     if prompt_format.chat:
         _check_template(tokenizer, prompt_format, name, config.template_kwargs)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     prompt = prompts.rendered(prompt_format.prompt("2 + 2?"), tokenizer, config.template_kwargs)
-    return tokenizer, dataclasses.replace(prompt_format, prefill=prompts.prefilled(prompt, prompt_format.completion))
+    prompt_format = dataclasses.replace(prompt_format, prefill=prompts.prefilled(prompt, prompt_format.completion))
+    return tokenizer, dataclasses.replace(task, prompt=prompt_format)
 
 
 def _check_template(
@@ -205,7 +202,7 @@ def _check_template(
 ) -> None:
     where = f"model_name_or_path: the chat template of {name!r}"
     where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
-    fix = "fix its chat_template.jinja, or use --use_chat_template false"
+    fix = "fix its chat_template.jinja, or use plain text (a prompt_format with chat: false)"
     try:
         chat: Any = prompt_format.prompt("2 + 2?")
         text = tokenizer.apply_chat_template(chat, tokenize=False, **kwargs)

@@ -15,8 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo.core.text import printable
-from rewards import short_name
+from grpo.core.text import printable, short_name
 
 PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
 # What TRL, transformers and this program log; any other number is a reward's own (TRL's log_metric)

@@ -9,9 +9,8 @@ from typing import Any
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from grpo.core.settings import as_list
+from grpo.core.text import short_name
 from grpo.runs import charts, report
-from rewards import short_name
 
 LONGEST = 300  # characters of a question that the card asks
 
@@ -24,8 +23,8 @@ def complete(run: Path, step: int | None = None) -> None:
     """
     card, facts = ModelCard.load(run / "README.md"), report.read_facts(run)
     facts["steps"] = facts["steps"] if step is None else step
-    names = as_list(facts["settings"].get("dataset_name"))
-    card.data.datasets = [name.partition(":")[0] for name in names if _is_hub_id(name)] or None
+    name = facts["settings"].get("dataset_name") or ""
+    card.data.datasets = [name.partition(":")[0]] if _is_hub_id(name) else None
     if (run / "adapter_config.json").exists():
         card.data.library_name = "peft"
     # TRL writes None for what has no Hub id
@@ -70,7 +69,7 @@ def _training(facts: dict[str, Any]) -> list[str]:
     """Data, steps, rewards with their weights, and the prompt, as lines of Markdown."""
     settings, prompt = facts["settings"], facts["record"].get("prompt") or {}
     lines = ["## Training data, rewards and prompt", ""]
-    for name in as_list(settings.get("dataset_name")):
+    if name := settings.get("dataset_name"):
         lines.append(f"- Data: `{name if _is_hub_id(name) else Path(name).name}`")
     if facts["steps"]:
         lines.append(f"- Optimizer steps: {facts['steps']} ({facts['status']})")
@@ -119,7 +118,7 @@ def _code(value: Any) -> str:
 
 def _example(run: Path, settings: dict[str, Any]) -> str:
     """A held-out question; only of data that anybody can read, since the card is published."""
-    if not all(map(_is_hub_id, as_list(settings.get("dataset_name")))) or settings.get("eval_dataset_name"):
+    if not _is_hub_id(settings.get("dataset_name") or "") or settings.get("eval_dataset_name"):
         return "your question"
     records = [record for when in report.HEADINGS for record in report.read_lines(run / f"completions_{when}.jsonl")]
     return next((row["question"] for row in records if len(row["question"]) <= LONGEST), "your question")

@@ -17,10 +17,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from grpo.core.errors import ArgumentParser, UserError, reason_of
-from grpo.core.settings import as_list
+from grpo.core.text import short_name
 from grpo.runs import charts, directory
 from grpo.runs.record import recorded_resume_command
-from rewards import short_name
 
 REFRESH = 30  # seconds between two versions of the page of a run that trains, at least
 # Keys of eval_*.json, and how people call them
@@ -97,7 +96,7 @@ def read_facts(run: Path) -> dict[str, Any]:
         "name": settings.get("run_name") or run.resolve().name,
         "record": record,
         "settings": settings,
-        "data_name": ", ".join(as_list(settings.get("dataset_name"))),
+        "data_name": settings.get("dataset_name") or "",
         "status": status,
         "resume": recorded_resume_command(run) if any(run.glob("checkpoint-*")) else None,
         "steps": steps,

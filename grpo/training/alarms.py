@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rewards import PENALTIES
+PENALTIES = {"style_reward_func", "soft_overlong_punishment_reward", "repetition_penalty_reward"}
 
 ENTROPY_WINDOW = 5  # rollouts over which entropies are averaged
 IN_A_ROW = 3  # rollouts that must look alike before an alarm: one may be chance

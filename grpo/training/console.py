@@ -19,10 +19,10 @@ from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 
 from grpo.core.processes import show
-from grpo.core.text import for_rich, printable
-from grpo.rewarding.judge import Judge
+from grpo.core.text import for_rich, printable, short_name
 from grpo.runs.charts import is_a_rewards_own
-from rewards import completion_text, short_name
+from grpo.task.task import Task
+from rewards import completion_text
 
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
 ROWS = 20  # lines under one header
@@ -38,15 +38,15 @@ class Progress(TrainerCallback):
     Args:
         reward_names: as TRL logs them.
         golds: the gold answers, by question.
-        judge: reads the answer out of a completion.
+        task: reads the answer out of a completion.
     """
 
-    def __init__(self, reward_names: list[str], golds: dict[str, str], judge: Judge) -> None:
+    def __init__(self, reward_names: list[str], golds: dict[str, str], task: Task) -> None:
         short = {name: short_name(name) for name in reward_names}
         self.rewards = {
             name if short[name] in COLUMNS else short[name]: f"rewards/{name}/mean" for name in reward_names
         }
-        self.golds, self.judge = golds, judge
+        self.golds, self.task = golds, task
         self.bar: Any = tqdm(disable=True)
         self._columns: dict[str, int] = {}  # with their widths, as they fit into the terminal
         self._rows = 0  # since the last header
@@ -145,7 +145,7 @@ class Progress(TrainerCallback):
         self._next_sample = step + self._every
         for index, place in samples_of(list(prompts), list(advantages), step, num_samples).items():
             question, text = last_text(prompts[index]), completion_text(completions[index]).strip()
-            read = self.judge.extract(text)
+            read = self.task.answer(text)
             facts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
             facts += [f"[green]gold: {for_rich(self.golds[question][:80])}[/green]"] if question in self.golds else []
             facts += [f"[magenta]advantage {advantages[index]:+.2f}[/magenta]"]
@@ -190,7 +190,7 @@ def _shortened(text: str) -> str:
     return for_rich(text if len(text) <= LONGEST else text[:LONGEST] + " …")
 
 
-def replace_progress(trainer: GRPOTrainer, judge: Judge) -> None:
+def replace_progress(trainer: GRPOTrainer, task: Task) -> None:
     """Let `Progress` replace what transformers and TRL print."""
     golds = {}
     for rows in (trainer.train_dataset, trainer.eval_dataset):
@@ -198,5 +198,5 @@ def replace_progress(trainer: GRPOTrainer, judge: Judge) -> None:
         golds.update({last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None})
     for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
         trainer.remove_callback(stock)
-    trainer.add_callback(Progress(trainer.reward_func_names, golds, judge))
+    trainer.add_callback(Progress(trainer.reward_func_names, golds, task))
     logging.disable_progress_bar()  # of files that are written, in the middle of ours

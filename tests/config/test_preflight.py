@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from grpo.rewarding.judge import Judge
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -17,9 +18,8 @@ from grpo.config.configure import configure
 from grpo.core.checklist import Check, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.data import dataset
-from grpo.data.prompts import choose
 from grpo.policy import loading, memory
-from grpo.rewarding.judge import Judge
+from grpo.task.prompts import choose
 from lean_grpo.attention import Kernel
 from rewards import GIST_REWARDS, REWARD_FUNCS
 

@@ -14,7 +14,7 @@ from helpers_runs import flags as command_line
 
 import train_grpo
 from grpo.config.configure import configure, read
-from grpo.data import prompts
+from grpo.task import prompts
 from rewards import GIST_REWARDS
 
 RECIPES = sorted((ROOT / "recipes").iterdir())

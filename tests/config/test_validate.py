@@ -12,8 +12,8 @@ import train_grpo
 from grpo.config.configure import MAPPINGS, configure
 from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
-from grpo.data.prompts import choose, exemplars
 from grpo.rewarding.registry import load_rewards
+from grpo.task.prompts import choose, exemplars
 
 CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(DEMO / "model")]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from grpo.rewarding.judge import Judge
 from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
 
@@ -19,7 +20,6 @@ from grpo.config.configure import configure
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation, wilson
-from grpo.rewarding.judge import Judge
 from rewards import REWARD_FUNCS
 from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
 

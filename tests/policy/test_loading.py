@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
-from grpo.data.prompts import choose
 from grpo.policy import loading
+from grpo.task.prompts import choose
 
 CPU = ["--use_cpu", "true", "--report_to", "none"]
 

@@ -9,8 +9,8 @@ from helpers_report import write_run
 from huggingface_hub import ModelCard
 from trl.trainer.utils import generate_model_card
 
-from grpo.data.prompts import PromptFormat
 from grpo.runs import model_card
+from grpo.task.prompts import PromptFormat
 
 BASE = "Qwen/Qwen2.5-0.5B-Instruct"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from grpo.rewarding.judge import Judge
 from helpers_report import write_run
 from helpers_runs import LEARNS, alarms
 from helpers_trainer import Spoil, rewards_by_sum, watched
 
 import train_grpo
-from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, report
 from grpo.training.callbacks import LiveReport, MetricsFile
 

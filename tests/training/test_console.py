@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
+from grpo.rewarding.judge import Judge
 from helpers_trainer import watched
 from trl.trainer import grpo_trainer
 
-from grpo.rewarding.judge import Judge
 from grpo.training import console
 from grpo.training.console import Progress, replace_progress
 
