@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import sys
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -296,6 +297,8 @@ def origin_of(
 
 def to_dataclasses(settings: dict[str, Any]) -> tuple[ScriptArguments, GRPOConfig, ModelConfig]:
     """The settings as this project's and TRL's own objects; UserError for what TRL refuses."""
+    # TRL's default for it, and its trainer, use the name that transformers 5.23 warns of
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
     try:
         script, training, model = Parser().parse_dict(settings)
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package

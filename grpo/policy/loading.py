@@ -25,9 +25,6 @@ from grpo.task import prompts
 from grpo.task.prompts import PromptFormat
 from grpo.task.task import Task
 
-# TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
-warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
-
 
 def loads(name: str, where: str = "model_name_or_path") -> contextlib.AbstractContextManager[None]:
     """A context in which a model's files are read: any fault of theirs becomes one line."""
