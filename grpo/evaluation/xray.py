@@ -121,10 +121,11 @@ def _number(value: Any) -> float | None:
 
 def score(rows: Sequence[Row], names: Sequence[str], task: Task, allow_files: bool) -> Scores:
     """The values of the named rewards for each row; UserError for one that a file of completions cannot score."""
-    if task.judge_name and not task.judge and allow_files:
+    chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
+    if task.judge_name and any("task" in registry.parameters(reward) for reward in chosen.values()):
         judge = registry.function_of_file(task.judge_name, "judge", allow_files)
         task = Task(task.prompt, task.shots, judge, task.judge_name)
-    chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
+        chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
     for name, reward in chosen.items():
         if "completion_ids" in inspect.signature(reward).parameters:
             raise UserError(f"--reward_funcs: {name!r} needs the tokens of the completions; use another one")
