@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +17,8 @@ from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments, Stage
-from grpo.rewarding import registry, weighting
+from grpo.rewarding import registry
+from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
 from rewards import REWARD_FUNCS
 
@@ -100,12 +102,12 @@ def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str
 
 def _take_stages(settings: dict[str, Any], origin: dict[str, str]) -> list[Stage]:
     """The stages, which bring rewards, weights and a number of steps of their own."""
-    stages = weighting.read_stages(settings["stages"] or [])
+    stages = read_stages(settings["stages"] or [])
     if stages:
         for key in ("reward_funcs", "reward_weights"):
             if origin.get(key) == "flag" or (key == "reward_weights" and settings[key] is not None):
                 raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
-        of_stages = weighting.settings_of_stages(stages, settings["max_steps"])
+        of_stages = settings_of(stages, settings["max_steps"])
         settings |= of_stages
         origin |= dict.fromkeys(of_stages, origin["stages"])
     return stages
@@ -158,6 +160,8 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     options = [
         {field.name: settings[field.name] for field in dataclasses.fields(owner) if field.init} for owner in GROUPS
     ]
+    # TRL's default for it, and its trainer, use the name that transformers 5.23 warns of
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
     try:
         script, training, model = ScriptArguments(**options[0]), GRPOConfig(**options[1]), ModelConfig(**options[2])
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package

@@ -99,12 +99,6 @@ class ScriptArguments:
     stages: list[dict[str, Any]] | None = _setting(
         "Stages of training: one mapping (JSON) for each, with name, reward_funcs, reward_weights, max_steps.", None
     )
-    adaptive_rewards: list[str] | None = _setting(
-        "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
-        "completions earn it, × 0.9 above 80 %%; it stays between a quarter and four times its own.",
-        None,
-    )
-    adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)
     # The training step
     pack_tokens: int | None = _setting(
         "Most tokens that a training step computes at once; unset: 8192 with FlashAttention 2, else 2048, and up to a "

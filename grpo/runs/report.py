@@ -131,7 +131,7 @@ def _limits(record: dict[str, Any], settings: dict[str, Any], curves: dict[str, 
     """Limits by the key of their curve: a perfect answer's reward, and the norm that gradients are clipped to."""
     perfect, names = record.get("perfect") or {}, settings.get("reward_funcs") or []
     limits = {f"rewards/{name}/mean": value for name, value in perfect.items()}
-    if len(perfect) == len(names) > 0 and not (record.get("stages") or settings.get("adaptive_rewards")):
+    if len(perfect) == len(names) > 0 and not record.get("stages"):
         weights = settings.get("reward_weights") or [1.0] * len(names)
         limits["reward"] = sum(weight * value for weight, value in zip(weights, perfect.values(), strict=True))
     norm = settings.get("max_grad_norm") or 0

@@ -4,7 +4,7 @@ from typing import Any
 
 from grpo.data.dataset import Data
 from grpo.rewarding import registry
-from grpo.rewarding.weighting import RewardWeights
+from grpo.rewarding.stages import StageWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
 from grpo.task.task import Task
@@ -37,7 +37,7 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, tried: dict[str
         callbacks.LiveReport(run.output),  # which shows what is in that file
         skip,
         callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, rewards),
-        RewardWeights(trainer, config.script, config.stages),
+        *([StageWeights(trainer, config.script.reward_funcs, config.stages)] if config.stages else []),
         StopAtRolloutEnd(trainer, run),  # last: it sees what the others request
     ):
         trainer.add_callback(callback)

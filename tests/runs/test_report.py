@@ -15,7 +15,7 @@ from trl.trainer import grpo_trainer
 
 from grpo.__main__ import main as tool
 from grpo.core.errors import UserError
-from grpo.rewarding import guard, weighting
+from grpo.rewarding import guard, stages
 from grpo.runs import charts, directory, report
 from grpo.training import callbacks, run_trainer
 
@@ -160,7 +160,7 @@ def test_what_a_reward_logs_has_a_curve_and_nothing_is_left_out(run, no_picture)
 
 def test_no_number_of_trl_passes_for_a_rewards_own():
     """Those of its step, of transformers' trainer, and of this program, in training and in an evaluation."""
-    places = [Path(module.__file__) for module in (grpo_trainer, run_trainer, weighting, guard, callbacks)]
+    places = [Path(module.__file__) for module in (grpo_trainer, run_trainer, stages, guard, callbacks)]
     keys = {
         re.sub(r"{.*?}", "x", key)
         for place in places
