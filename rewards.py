@@ -2,71 +2,33 @@
 
 Every reward takes the completions of a rollout (lists of messages, or plain strings) and, by keyword, what TRL passes
 besides: the dataset's columns such as `answer`, `completion_ids`, `prompts`, `trainer_state`. It returns one float per
-completion, in the same order. Parameters after the `*` can be set with `reward_args`. Rewards are pure, silent (except
-debug), picklable, and take time linear in the length of the text.
+completion, in the same order. Parameters after the `*` can be set with `reward_args`; `template` and `extract` follow
+the run's prompt. Rewards are pure, silent (except debug), picklable, and take time linear in the length of the text.
+This file imports Python's own modules alone: copy it into any TRL script.
 
     >>> good = "<reasoning>\\n3 + 4 = 7\\n</reasoning>\\n<answer>\\n7\\n</answer>\\n"
-    >>> [REWARD_FUNCS[name]([good], answer=["7"]) for name in GIST_REWARDS]
+    >>> [reward([good], answer=["7"]) for reward in list(REWARD_FUNCS.values())[:5]]
     [[0.5], [0.5], [0.5], [0.5], [2.0]]
 
 Source of the five: W. Brown, "Granular Format Rewards for Eliciting Mathematical Reasoning Capabilities in Small
 Language Models" (2025). To add a reward, write a function like these and list it in REWARD_FUNCS at the end.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from grpo.core.text import printable
-from grpo.rewarding.answers import ANSWER_PATTERNS, check_pattern, find_answer, last_number, same_answer  # noqa: F401
-from grpo.rewarding.arithmetic import verified_lines
-
 Completion = str | list[dict[str, Any]]
 Texts = Sequence[Completion]  # of a whole rollout, flat; gold answers and token ids have the same order
 Golds = Sequence[str]
-Ids = Sequence[Sequence[int]]
+Extract = Callable[[str], str]  # reads the answer out of a completion's text
 
-# A completion template is a perfect completion with {reasoning} and {answer} as placeholders.
+# A completion template is a perfect completion with {reasoning} and {answer} as placeholders; {answer} alone will do.
 XML_COT_FORMAT = "<reasoning>\n{reasoning}\n</reasoning>\n<answer>\n{answer}\n</answer>\n"
 THINK_FORMAT = "<think>\n{reasoning}\n</think>\n<answer>{answer}</answer>\n"
 
-# --- The five rewards ---------------------------------------------------------------------------------------------
-
-
-def xmlcount_reward_func(completions: Texts, **kwargs: Any) -> list[float]:
-    """-inf … 0.5: partial credit for each of the four tags, see `count_xml`."""
-    return [count_xml(completion_text(completion)) for completion in completions]
-
-
-def soft_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
-    """0.5 if the text starts with reasoning and answer in their tags, in this order, however spaced; else 0."""
-    # re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, re.DOTALL)
-    return [0.5 if has_soft_format(completion_text(completion), template) else 0.0 for completion in completions]
-
-
-def strict_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
-    """0.5 if the text is the template, filled in, and nothing else; else 0."""
-    # re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, re.DOTALL)
-    return [0.5 if has_strict_format(completion_text(completion), template) else 0.0 for completion in completions]
-
-
-def int_reward_func(completions: Texts, *, answer_pattern: str = "xml", **kwargs: Any) -> list[float]:
-    """0.5 if the extracted answer is all digits (`str.isdigit`, so `²` and `٣` count and `-5` does not); else 0."""
-    answers = [extract_answer(completion_text(completion), answer_pattern) for completion in completions]
-    return [0.5 if answer.isdigit() else 0.0 for answer in answers]
-
-
-def correctness_reward_func(
-    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
-) -> list[float]:
-    """2.0 if the extracted answer is the gold answer, character by character; else 0."""
-    answers = [extract_answer(completion_text(completion), answer_pattern) for completion in completions]
-    return [2.0 if got == gold else 0.0 for got, gold in zip(answers, answer, strict=True)]
-
-
-# --- Their helpers ------------------------------------------------------------------------------------------------
+# --- The text of a completion, and the answer in it -----------------------------------------------------------------
 
 
 def completion_text(completion: Completion) -> str:
@@ -95,6 +57,42 @@ def extract_hash_answer(text: str) -> str | None:
     return rest.partition("####")[0].strip().replace(",", "").replace("$", "") if mark else None
 
 
+# --- The five rewards ---------------------------------------------------------------------------------------------
+
+
+def xmlcount_reward_func(completions: Texts, **kwargs: Any) -> list[float]:
+    """-inf … 0.5: partial credit for each of the four tags, see `count_xml`."""
+    return [count_xml(completion_text(completion)) for completion in completions]
+
+
+def soft_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
+    """0.5 if the text starts with reasoning and answer in their tags, in this order, however spaced; else 0."""
+    # re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, re.DOTALL)
+    return [0.5 if has_soft_format(completion_text(completion), template) else 0.0 for completion in completions]
+
+
+def strict_format_reward_func(completions: Texts, *, template: str = XML_COT_FORMAT, **kwargs: Any) -> list[float]:
+    """0.5 if the text is the template, filled in, and nothing else; else 0."""
+    # re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, re.DOTALL)
+    return [0.5 if has_strict_format(completion_text(completion), template) else 0.0 for completion in completions]
+
+
+def int_reward_func(completions: Texts, *, extract: Extract = extract_xml_answer, **kwargs: Any) -> list[float]:
+    """0.5 if the extracted answer is all digits (`str.isdigit`, so `²` and `٣` count and `-5` does not); else 0."""
+    return [0.5 if extract(completion_text(completion)).isdigit() else 0.0 for completion in completions]
+
+
+def correctness_reward_func(
+    completions: Texts, answer: Golds, *, extract: Extract = extract_xml_answer, **kwargs: Any
+) -> list[float]:
+    """2.0 if the extracted answer is the gold answer, character by character; else 0."""
+    answers = [extract(completion_text(completion)) for completion in completions]
+    return [2.0 if read == gold else 0.0 for read, gold in zip(answers, answer, strict=True)]
+
+
+# --- The format -----------------------------------------------------------------------------------------------------
+
+
 def count_xml(text: str) -> float:
     """Partial credit for the tags: 0.125 for each of four that occurs exactly once, less 0.001 per trailing character.
 
@@ -117,13 +115,13 @@ def count_xml(text: str) -> float:
     return score
 
 
-def template_parts(template: str) -> tuple[str, str, str]:
-    """The text of a completion template before the reasoning, between reasoning and answer, and after the answer."""
-    head, _, rest = template.partition("{reasoning}")
-    middle, _, tail = rest.partition("{answer}")
-    if template.count("{reasoning}") != 1 or template.count("{answer}") != 1 or not middle.strip():
-        raise ValueError(f"template {template!r} needs {{reasoning}}, one or more tags, and {{answer}}, each once")
-    return head, middle, tail
+def template_parts(template: str) -> list[str]:
+    """The texts of a completion template around its placeholders: two, or three with {reasoning}."""
+    parts = re.split(r"\{(?:reasoning|answer)\}", template)
+    order = re.findall(r"\{(reasoning|answer)\}", template)
+    if order not in (["answer"], ["reasoning", "answer"]) or not all(map(str.strip, parts[1:-1])):
+        raise ValueError(f"template {template!r} needs {{answer}} once, after at most one {{reasoning}} and a tag")
+    return parts
 
 
 def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
@@ -132,11 +130,17 @@ def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     >>> has_soft_format("<reasoning>r</reasoning><answer>7</answer> done"), has_soft_format("<think>r</think>7")
     (True, False)
     """
-    head, middle, tail = template_parts(template)
-    text = text.removeprefix(head[: -len(head.lstrip())])  # a template may begin with spaces
-    # the first place where the reasoning can end leaves the most text for the rest, so no other need be tried
-    end = re.compile(r"\s*".join(map(re.escape, middle.split()))).search(text, len(head.strip()))
-    return text.startswith(head.strip()) and end is not None and text.find(tail.strip(), end.end()) >= 0
+    head, *others = template_parts(template)
+    text = text.removeprefix(head[: -len(head.lstrip()) or None])  # a template may begin with spaces
+    if not text.startswith(head.strip()):
+        return False
+    position = len(head.strip())
+    for part in others:  # the first place where a tag can be leaves the most text for the others
+        tag = re.compile(r"\s*".join(map(re.escape, part.split()))).search(text, position)
+        if tag is None:
+            return False
+        position = tag.end()
+    return True
 
 
 def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
@@ -147,48 +151,15 @@ def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
     >>> has_strict_format(THINK_FORMAT, THINK_FORMAT), has_strict_format(THINK_FORMAT)
     (True, False)
     """
-    head, middle, tail = template_parts(template)
-    start = text.find(middle, len(head)) if text.startswith(head) else -1
+    head, *middle, tail = template_parts(template)
+    position = len(head)
+    for tag in middle:
+        found_at = text.find(tag, position)
+        if found_at < 0:
+            return False
+        position = found_at + len(tag)
     ends = len(text), len(text) - text.endswith("\n")
-    return start >= 0 and any(text.endswith(tail, start + len(middle), end) for end in ends)
-
-
-# --- Any task: answers where they are marked, and the lenient rule ------------------------------------------------
-
-
-def extract_answer(text: str, pattern: str = "xml") -> str:
-    r"""The answer in a completion or a gold solution, stripped; the whole text, stripped, where the mark is missing.
-
-    Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
-    the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
-    `Final answer is:`, without bold type, dollar delimiters and a final full stop; or a template, `Final: {answer}`,
-    the last one, up to what follows `{answer}` in the template, or to the end of the line.
-
-    >>> extract_answer(r"So $x = \boxed{\frac{1}{2}}$.", "boxed"), extract_answer("2 + 2 = 4\n#### $4,000", "hash")
-    ('\\frac{1}{2}', '4000')
-    >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
-    ('72', '72')
-    """
-    if pattern == "xml":
-        return extract_xml_answer(text)
-    found = find_answer(text, pattern)
-    return text.strip() if found is None else found
-
-
-def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
-    r"""The lenient rule of every judgement: the answer is the gold answer, however it is written. Never raises.
-
-    The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
-    so is what has its value. The answer is where the pattern has it, else in a box, after "Answer:" or ####, or what
-    the text concludes. Two different answers are none.
-
-    >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
-    (True, True, False)
-    >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
-    (True, False, False)
-    """
-    answer = extract_answer(text, pattern)
-    return gold in (text, answer) or same_answer(answer, gold, text)
+    return text.startswith(head) and any(text.endswith(tail, position, end) for end in ends)
 
 
 # --- More rewards -------------------------------------------------------------------------------------------------
@@ -197,62 +168,10 @@ FILLERS = ("as an ai", "i hope this helps", "let me know if", "certainly!", "gre
 
 
 def signed_correctness_reward_func(
-    completions: Texts, answer: Golds, *, answer_pattern: str = "xml", **kwargs: Any
+    completions: Texts, answer: Golds, *, extract: Extract = extract_xml_answer, **kwargs: Any
 ) -> list[float]:
     """1 if the extracted answer is the gold answer, character by character; else -1."""
-    return [value - 1 for value in correctness_reward_func(completions, answer, answer_pattern=answer_pattern)]
-
-
-def judge_reward_func(completions: Texts, *, judge: Any = None, **kwargs: Any) -> list[float]:
-    """2.0 if the run's judge (`is_right`, or `--judge my_file.f`, of text and row) finds it right; else 0."""
-    texts = list(map(completion_text, completions))
-    if judge is None:
-        return [2.0 if is_right(text, gold) else 0.0 for text, gold in zip(texts, kwargs["answer"], strict=True)]
-    columns = {key: value for key, value in kwargs.items() if isinstance(value, Sequence) and len(value) == len(texts)}
-    columns["prompt"] = columns.get("prompts", [None] * len(texts))
-    rows = [{key: column[place] for key, column in columns.items()} for place in range(len(texts))]
-    return [2.0 if judge.verdict(text, row) else 0.0 for text, row in zip(texts, rows, strict=True)]
-
-
-def step_verified_reward_func(
-    completions: Texts, answer: Golds, *, line_value: float = 0.2, answer_value: float = 0.4, max_lines: int = 3,
-    template: str | None = None, answer_pattern: str = "xml", **kwargs: Any,
-) -> list[float]:  # fmt: skip
-    """0 … 1: 0.2 for each of up to three verified lines of arithmetic in the reasoning, 0.4 for the gold answer.
-
-    A line is verified if it holds an equation, and all its equations are true (grpo/rewarding/arithmetic.py); it must
-    use a number of the question. More lines earn nothing, so padding does not pay.
-    """
-    prompts = kwargs.get("prompts") or [None] * len(completions)
-    right = correctness_reward_func(completions, answer, answer_pattern=answer_pattern)
-    values = []
-    for completion, prompt, paid in zip(completions, prompts, right, strict=True):
-        question = None if prompt is None else _question(prompt)
-        lines = verified_lines(extract_reasoning(completion_text(completion), template), question)
-        steps = len(list(itertools.islice(lines, max_lines)))
-        values.append(round(float(line_value * steps + answer_value * bool(paid)), 10))
-    return values
-
-
-def extract_reasoning(text: str, template: str | None = None) -> str:
-    """The reasoning in a completion of this template; empty if it is not closed.
-
-    Without a template, and with the two of this file, it is what the first `<think>` or `<reasoning>` holds.
-    """
-    if template in (None, XML_COT_FORMAT, THINK_FORMAT):
-        first = re.search("<think>|<reasoning>", text)
-        template = THINK_FORMAT if first and first[0] == "<think>" else XML_COT_FORMAT
-    head, middle, _ = template_parts(template)
-    # the tags next to it are enough: <answer> may be missing, or what else the template has before the reasoning
-    opening = (re.findall(r"</?\w+>", head) or [head.strip()])[-1]
-    closing = (re.findall(r"</?\w+>", middle) or [middle.strip()])[0]
-    start = text.find(opening)
-    stop = text.find(closing, start + len(opening)) if start >= 0 else -1
-    return text[start + len(opening) : stop] if stop >= 0 else ""
-
-
-def _question(prompt: Completion) -> str:
-    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    return [value - 1 for value in correctness_reward_func(completions, answer, extract=extract)]
 
 
 def incremental_format_reward_func(completions: Texts, *, template: str | None = None, **kwargs: Any) -> list[float]:
@@ -272,7 +191,13 @@ def incremental_format_reward_func(completions: Texts, *, template: str | None =
 
 
 def length_reward_func(
-    completions: Texts, completion_ids: Ids, *, low: int = 50, high: int = 400, margin: int = 100, **kwargs: Any
+    completions: Texts,
+    completion_ids: Sequence[Sequence[int]],
+    *,
+    low: int = 50,
+    high: int = 400,
+    margin: int = 100,
+    **kwargs: Any,
 ) -> list[float]:
     """0 … 1: 1 for a completion of `low` to `high` tokens, falling to 0 over `margin` tokens on either side."""
     if not 0 <= low <= high or margin < 0:
@@ -288,24 +213,22 @@ def style_reward_func(completions: Texts, *, phrases: Sequence[str] = FILLERS, *
 
 
 def debug_reward_func(
-    completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, answer_pattern: str = "xml", **kwargs: Any
-) -> list[float]:
+    completions: Texts, answer: Golds, *, count: int = 2, every: int = 10, extract: Extract = extract_xml_answer,
+    **kwargs: Any,
+) -> list[float]:  # fmt: skip
     """1.0 for all, which moves no advantage; prints `count` samples every `every` optimizer steps, in one process."""
     state, prompts = kwargs.get("trainer_state"), kwargs.get("prompts", completions)
     if state and state.global_step % every == 0 and os.environ.get("RANK", "0") == "0":
-        for text, gold, ask in list(zip(map(completion_text, completions), answer, prompts, strict=True))[:count]:
-            read = extract_answer(text, answer_pattern)
-            sample = f"Question: {_question(ask)}\nGold: {gold}\nResponse: {text}\nExtracted: {read}"
-            print(f"--- step {state.global_step}\n{printable(sample)}")
+        for completion, gold, prompt in list(zip(completions, answer, prompts, strict=True))[:count]:
+            text, question = completion_text(completion), prompt if isinstance(prompt, str) else prompt[-1]["content"]
+            sample = f"Question: {question}\nGold: {gold}\nResponse: {text}\nExtracted: {extract(text)}"
+            # characters that steer a terminal are escaped
+            shown = "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in sample)
+            print(f"--- step {state.global_step}\n{shown}")
     return [1.0] * len(completions)
 
 
 # --- All of them --------------------------------------------------------------------------------------------------
-
-
-def short_name(reward: str) -> str:
-    """A reward's name as people read it: `correctness_reward_func` → `correctness`."""
-    return reward.removesuffix("_func").removesuffix("_reward")
 
 
 # The names that `reward_funcs` may list, and the keys TRL logs as `rewards/<name>/mean`.
@@ -318,14 +241,9 @@ REWARD_FUNCS: dict[str, Callable[..., list[float]]] = {
         int_reward_func,
         correctness_reward_func,
         signed_correctness_reward_func,
-        judge_reward_func,
-        step_verified_reward_func,
         incremental_format_reward_func,
         length_reward_func,
         style_reward_func,
         debug_reward_func,
     )
 }
-# Never above 0; two of them are TRL's own
-PENALTIES = {"style_reward_func", "soft_overlong_punishment_reward", "repetition_penalty_reward"}
-GIST_REWARDS = list(REWARD_FUNCS)[:5]  # the five of the recipe, its default

@@ -31,14 +31,13 @@ from grpo.config.settle import settle
 from grpo.core.errors import one_line, run_main
 from grpo.core.processes import say
 from grpo.core.settings import Config
-from grpo.data import prompts
 from grpo.data.dataset import load_data
-from grpo.data.prompts import THINK, PromptFormat
 from grpo.evaluation.before_after import measure_after, measure_alone, measure_before
 from grpo.policy.loading import load_model, load_tokenizer
-from grpo.rewarding.registry import load_rewards, needing_gold
+from grpo.rewarding.registry import load_rewards, make_task, needing_gold
 from grpo.runs import hub
 from grpo.runs.run import open_run
+from grpo.task.prompts import THINK, PromptFormat
 from grpo.training.run_trainer import RunTrainer
 from grpo.training.setup import watch
 from rewards import (
@@ -56,7 +55,7 @@ from rewards import (
 HYPERPARAMETERS: dict[str, Any] = dict(
     # The settings of the 2025 demo, in its order
     model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # or "meta-llama/Llama-3.2-1B-Instruct", a directory, a saved run
-    dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, or a list of these
+    dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, or a Dataset
     dataset_config="main",
     dataset_split="train",  # slices: train[:1000], train[:10%]
     reward_funcs=[  # or functions of your own, written like those in rewards.py
@@ -107,11 +106,12 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     eval_samples=200,  # held-out questions, answered before and after training; 0: none, None: all
     eval_every=None,  # 10 also evaluates after every 10 optimizer steps
     prompt_format="xml",  # or "think", or one of your own in PROMPT_FORMATS below
-    answer_pattern="xml",  # the answer is in <answer>; or "boxed", "hash" (####), "final" (Answer: ...), a template
+    answer_pattern=None,  # None: the prompt format's; or "boxed", "hash" (####), "final" (Answer: ...), "text", ...
     judge=None,  # your function of text and row, or my_file.f, decides what is right; None: the gold answer does
     max_samples=None,  # use only the first rows of the data; 20 makes a smoke test
     stop_on_alarm=False,  # True ends the run at its first alarm, with a checkpoint
     # Seldom changed
+    prepare=None,  # your function of a row (a dict) that returns one with `question` and `answer`; None: columns do
     question_column="question",  # text or lists of messages; without this column, `prompt` is read
     answer_column="answer",  # 72 alone, or marked in all rows: #### 72, \boxed{72}, Answer: 72, <answer>72</answer>
     eval_dataset_name=None,  # None: from dataset_name
@@ -144,7 +144,7 @@ PROMPT_FORMATS = {  # a model without a chat template gets `opening` and the que
     "think": THINK,
 }
 
-EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first; a recipe may list its own
+EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first
     (
         "What is the largest single-digit prime number?",
         "9 is divisible by 3 and 8 is divisible by 2, but 7 is prime.",
@@ -169,22 +169,19 @@ EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first; a r
 
 def experiment(config: Config, dataset: Any = None) -> int:
     """Load rewards, data and model, train, compare before and after; the exit status. `dataset` as in `main`."""
-    prompt_format = prompts.choose(PROMPT_FORMATS, config.script)
-    exemplars = prompts.exemplars(config.script, EXEMPLARS)
-
-    # 1. Rewards: those in HYPERPARAMETERS, or those that a recipe or a flag names
-    reward_funcs, judge = load_rewards(config, prompt_format)
-    settle(config, prompt_format, exemplars, reward_funcs, judge)  # the run's directory, and what it resumes from
+    # 1. The task: how a question is asked, where the answer is, what is right; and the rewards
+    task = make_task(config, PROMPT_FORMATS, EXEMPLARS)
+    reward_funcs = load_rewards(config, task)
+    settle(config, task, reward_funcs)  # the run's directory, and what it resumes from
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out, none is in both parts
-    tokenizer, prompt_format = load_tokenizer(config, prompt_format)  # AutoTokenizer, padding on the left
-    needs_gold = needing_gold(config, reward_funcs, judge)
-    data = load_data(config, tokenizer, prompt_format, exemplars, dataset, needs_gold)
-    tried = preflight.run(config, tokenizer, data, reward_funcs, judge)  # prints the table, raises at an error
+    tokenizer, task = load_tokenizer(config, task)  # AutoTokenizer, padding on the left
+    data = load_data(config, task, tokenizer, dataset, needing_gold(config, reward_funcs, task))
+    tried = preflight.run(config, tokenizer, task, data, reward_funcs)  # prints the table, raises at an error
     if config.script.dry_run:
         return 0
     if config.script.eval_only:
-        return measure_alone(config, tokenizer, data, judge, reward_funcs)
+        return measure_alone(config, tokenizer, task, data, reward_funcs)
 
     with open_run(config) as run:  # its directory, lock, signals, readable errors, and how it ends
         # 3. Model and trainer: TRL's GRPOTrainer, with the same gradient for less work
@@ -200,7 +197,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
                 peft_config=peft_config,
                 **config.step_options,
             )
-        watch(trainer, run, data, judge, tried)  # metrics, samples, alarms, the report
+        watch(trainer, run, task, data, tried)  # metrics, samples, alarms, the report
         before = measure_before(run, trainer, data)  # the held-out questions, and with eval_every while it trains
 
         # 4. Train: sample a group for each prompt, score it, push towards what scored above the group's mean

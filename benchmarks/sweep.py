@@ -65,7 +65,6 @@ SWEEPS: dict[str, dict[str, list[str]]] = {
     "options": {
         "as given": [],
         "stock": ["--packed", "false", "--cache_implementation", "dynamic"],
-        "adaptive rewards": ["--adaptive_rewards", "all"],
         "KL penalty": ["--beta", "0.04"],
         "dr_grpo": ["--loss_type", "dr_grpo", "--scale_rewards", "none"],
     },

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grpo.rewarding.arithmetic import value
-from rewards import extract_answer
+from grpo.task import extract_answer
+from grpo.task.arithmetic import value
 
 SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
 

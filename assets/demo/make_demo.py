@@ -22,7 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 from assets import tiny_model  # noqa: E402
-from grpo.data.prompts import PromptFormat  # noqa: E402
+from grpo.task.prompts import PromptFormat  # noqa: E402
 from train_grpo import PROMPT_FORMATS  # noqa: E402
 
 SEED = 7

@@ -2,7 +2,8 @@
 
 import importlib.util
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from trl.import_utils import is_vllm_available
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.policy import unsloth
 from grpo.runs import directory, trackers
 from grpo.runs.files import resume_command
 from grpo.runs.record import command_line
@@ -57,15 +57,12 @@ def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "tr
         print(f"note: {count} GPUs are visible, one is used; to use all: {launch}")
 
 
-def fit_to_machine(
-    settings: dict[str, Any], typed: set[str], chosen: set[str], program: str = "train_grpo.py"
-) -> list[Check]:
+def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program: str = "train_grpo.py") -> list[Check]:
     """Adjust the settings to this machine, in place, and return one line for each adjustment.
 
     Args:
         settings: every setting by name.
-        typed: settings that the command line names; one that contradicts use_cpu is refused, not adjusted.
-        chosen: settings that the command line or the recipe names.
+        origin: script, recipe or flag, by setting; a flag that contradicts use_cpu is refused, not adjusted.
         program: the script as a command names it.
     """
     if settings["use_unsloth"]:
@@ -75,17 +72,17 @@ def fit_to_machine(
             raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
     if settings["use_liger_kernel"] and not is_liger_kernel_available():
         raise UserError("use_liger_kernel: it is not installed; pip install liger-kernel, or drop it")
-    notes = _use_cpu(settings, typed, chosen) if settings["use_cpu"] else _use_gpu(settings, typed, program)
+    notes = _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, origin, program)
     settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # which has no rollouts
-    return notes + _about_rounding(settings) + trackers.check(settings, asked="report_to" in typed)
+    return notes + _about_rounding(settings) + trackers.check(settings, asked=origin.get("report_to") == "flag")
 
 
-def _with_its_flags(settings: dict[str, Any], typed: set[str]) -> str:
+def _with_its_flags(settings: dict[str, Any], origin: Mapping[str, str]) -> str:
     """The run's own command to resume it, with the recipe and the flags that were forgotten here."""
     checkpoint = settings["resume_from_checkpoint"]
     if checkpoint == "auto":
         model, data = settings["model_name_or_path"], settings["dataset_name"]
-        name, _ = directory.default_names(model, data, of_recipe="dataset_name" not in typed)
+        name, _ = directory.default_names(model, data, of_recipe=origin.get("dataset_name") != "flag")
         run = settings["output_dir"] or next(iter(directory.runs_of(name)), None) or directory.newest()
     else:
         run = Path(checkpoint).parent
@@ -93,30 +90,33 @@ def _with_its_flags(settings: dict[str, Any], typed: set[str]) -> str:
     return f"; to resume a run, use its own recipe and flags: {command or 'the command that it printed'}"
 
 
-def _use_cpu(settings: dict[str, Any], typed: set[str], chosen: set[str]) -> list[Check]:
+def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:
+    flags = {key for key, source in origin.items() if source == "flag"}
     for key, value in ON_CPU.items():
-        if key in typed and settings[key] not in (value, False, None, "eager", "bfloat16"):
+        if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     if settings["use_vllm"] and not settings["eval_only"] and not importlib.util.find_spec("vllm"):
         raise UserError(NO_VLLM)
-    settings.update({key: value for key, value in ON_CPU.items() if key not in typed})
-    settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
+    settings.update({key: value for key, value in ON_CPU.items() if key not in flags})
+    settings["bf16"] = bool(
+        settings["bf16"] and origin.get("bf16") in ("recipe", "flag")
+    )  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
         return []
-    if "optim" in typed:
+    if "optim" in flags:
         raise UserError(f"optim: {settings['optim']} needs CUDA; use --optim adamw_torch on a CPU")
     note = Check("warning", "optim", f"{settings['optim']} needs CUDA", "adamw_torch is used on the CPU")
     settings["optim"] = "adamw_torch"
     return [note]
 
 
-def _use_gpu(settings: dict[str, Any], typed: set[str], program: str) -> list[Check]:
+def _use_gpu(settings: dict[str, Any], origin: Mapping[str, str], program: str) -> list[Check]:
     if not torch.cuda.is_available():
         found = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
         resumes = settings["resume_from_checkpoint"]
-        raise UserError(found + (_with_its_flags(settings, typed) if resumes else ON_A_CPU.format(program=program)))
-    used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in typed)
-    asked = settings["bf16"] and "bf16" in typed
+        raise UserError(found + (_with_its_flags(settings, origin) if resumes else ON_A_CPU.format(program=program)))
+    used = settings["bf16"] or (settings["dtype"] == "bfloat16" and origin.get("dtype") != "flag")
+    asked = settings["bf16"] and origin.get("bf16") == "flag"
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(
             f"bf16: {torch.cuda.get_device_name()} has no bfloat16; use --bf16 false --fp16 true --dtype float32 "
@@ -127,20 +127,20 @@ def _use_gpu(settings: dict[str, Any], typed: set[str], program: str) -> list[Ch
             f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes float32 "
             "gradients; use --dtype float32, or --bf16 true --fp16 false"
         )
-    notes = _choose_vllm(settings, typed)
-    flash = settings["attn_implementation"] == "flash_attention_2" and "attn_implementation" not in typed
+    notes = _choose_vllm(settings, origin)
+    flash = settings["attn_implementation"] == "flash_attention_2" and origin.get("attn_implementation") != "flag"
     if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
         settings["attn_implementation"] = "sdpa"
         notes.append(Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)"))
     return notes
 
 
-def _choose_vllm(settings: dict[str, Any], typed: set[str]) -> list[Check]:
+def _choose_vllm(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:
     """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out; one line says so."""
     if settings["eval_only"]:
         return []
     found, notes = is_vllm_available(), list[Check]()
-    if not found and (settings["use_vllm"] or any(key.startswith("vllm_") for key in typed)):
+    if not found and (settings["use_vllm"] or any(key.startswith("vllm_") for key in origin if origin[key] == "flag")):
         raise UserError(NO_VLLM)
     if settings["use_vllm"] is None and found and not settings["use_unsloth"]:
         against = [key for key in WITHOUT_VLLM if settings[key]]
@@ -164,7 +164,13 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
         raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
     if settings["max_prompt_length"] is None:
         raise UserError("use_unsloth: it must know the longest sequence; set max_prompt_length")
-    unsloth.check_imported()
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
+    if "unsloth" not in sys.modules:  # it is asked for by HYPERPARAMETERS alone, or by code that calls `main`
+        raise UserError(
+            "use_unsloth: it must be imported before the libraries that it patches; use --use_unsloth true, name the "
+            "recipe unsloth.yaml, or `import unsloth` first"
+        )
     settings["packed"] = False  # it has replaced TRL's class by one with a training step of its own
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.core.errors import UserError
-from grpo.core.settings import Geometry, as_list
+from grpo.core.settings import Geometry
 from grpo.core.text import counted
-from rewards import check_pattern
 
 RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
@@ -64,12 +63,9 @@ CHOICES = {
 REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
 
 
-def check(settings: Mapping[str, Any], typed: set[str]) -> None:
-    """Raise UserError for the first setting that cannot work.
-
-    Args:
-        typed: settings that the command line names, which must have an effect.
-    """
+def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
+    """Raise UserError for the first setting that cannot work, or for a flag that would have no effect."""
+    flags = {key for key, source in origin.items() if source == "flag"}
     for label, in_range, keys in RANGES:
         for key in keys.split():
             if settings[key] is not None and not in_range(settings[key]):
@@ -79,17 +75,12 @@ def check(settings: Mapping[str, Any], typed: set[str]) -> None:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
     _check_mappings(settings)
     _check_data(settings)
-    try:
-        check_pattern(settings["answer_pattern"])
-    except ValueError as error:
-        raise UserError(f"answer_pattern: {str(error).removeprefix('answer pattern ')}") from None
     for key, value in settings.items():
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
-    _check_together(settings, typed)
-    _check_adaptive(settings)
-    for flags, switch in REQUIRES.items():
-        ignored = sorted(key for key in typed if re.match(flags, key) and settings[key] not in (None, False))
+    _check_together(settings, flags)
+    for pattern, switch in REQUIRES.items():
+        ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
         if ignored and not settings[switch] and not by_itself:
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")
@@ -111,22 +102,15 @@ def _check_mappings(settings: Mapping[str, Any]) -> None:
 
 
 def _check_data(settings: Mapping[str, Any]) -> None:
+    needed = not (settings["eval_only"] and settings["eval_dataset_name"])
     for key in ("dataset_name", "eval_dataset_name"):
-        names = as_list(settings[key])
-        needed = key == "dataset_name" and not (settings["eval_only"] and settings["eval_dataset_name"])
-        if (needed and not names) or not all(name.strip() for name in names):
+        missing = settings[key] is None and key == "dataset_name" and needed
+        if missing or not (settings[key] or "-").strip():
             raise UserError(f"{key}: it is empty; use a file, a directory or a Hub id")
-        found: dict[str, str] = {}
-        for name in names:
-            path = os.path.expanduser(name)
-            place = os.path.realpath(path) if os.path.exists(path) else name
-            if place in found:
-                raise UserError(f"{key}: {name!r} is the same data as {found[place]!r}; name it once")
-            found[place] = name
 
 
-def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
-    for key in {"eval_only", "eval_every"} & typed:
+def _check_together(settings: Mapping[str, Any], flags: set[str]) -> None:
+    for key in {"eval_only", "eval_every"} & flags:
         if settings["eval_samples"] == 0 and settings[key]:
             raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
     for key in ("use_transformers_continuous_batching", "use_transformers_paged"):
@@ -137,16 +121,6 @@ def _check_together(settings: Mapping[str, Any], typed: set[str]) -> None:
             "enable_jit_checkpoint: it saves in the middle of a rollout, from where no run can resume, and replaces "
             "this program's own answer to SIGTERM, a checkpoint at the rollout's end; drop it"
         )
-
-
-def _check_adaptive(settings: Mapping[str, Any]) -> None:
-    names = settings["adaptive_rewards"] or []
-    for name in names if names != ["all"] else ():
-        if name not in settings["reward_funcs"]:
-            raise UserError(
-                f"adaptive_rewards: {name!r} is not among the run's rewards; use all, or some of "
-                f"{', '.join(settings['reward_funcs'])}"
-            )
 
 
 def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:

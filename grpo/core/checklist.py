@@ -1,7 +1,7 @@
-"""The checks of preflight's table, and the error that stops a run."""
+"""What preflight passes around: checks, the trial of the rewards, and the error that stops a run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo.core.errors import UserError
@@ -15,6 +15,19 @@ class Check:
     name: str
     finding: str
     remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The rewards of a run, tried on test completions of the first training row; empty for an evaluation alone."""
+
+    texts: dict[str, str] = field(default_factory=dict)  # the completions by their kinds: perfect, wrong answer, …
+    values: dict[str, dict[str, float | str | None]] = field(
+        default_factory=dict
+    )  # by reward and kind; a text: a fault
+    changed: dict[str, list[str]] = field(default_factory=dict)  # by reward, the arguments that it changes
+    exact: list[str] = field(default_factory=list)  # rewards that want every character of a gold answer
+    weights: dict[str, float] = field(default_factory=dict)  # by reward
 
 
 def warn_if(bad: Any, name: str, finding: str, remedy: str, status: str = "warning") -> Check:

@@ -25,8 +25,8 @@ PLAIN = (str, bytes, int, float, complex, bool, type(None), re.Pattern)
 
 def without_rest(labels: Iterable[str]) -> list[str]:
     """Labels of what differs; the rest of the script only where nothing else does: it holds what rewards call, too."""
-    found = list(labels)
-    return [label for label in found if label != REST] or found
+    kept = list(labels)
+    return [label for label in kept if label != REST] or kept
 
 
 def of_text(*texts: str) -> str:
@@ -155,7 +155,7 @@ def _source(value: Any) -> str:
 
 
 def _bytecode(code: CodeType) -> str:
-    constants = [_bytecode(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    constants = [_bytecode(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
     return repr((code.co_code, code.co_names, constants))
 
 

@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from grpo.core.checklist import Check
 from grpo.core.processes import program
-from grpo.core.text import counted
-from rewards import short_name
+from grpo.core.text import counted, short_name
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, ModelConfig
 
 IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
-
-
-def as_list(names: str | list[str] | None) -> list[str]:
-    """The data sets that `dataset_name` or `eval_dataset_name` lists."""
-    return [names] if isinstance(names, str) else list(names or [])
 
 
 def data_label(name: str) -> str:
@@ -49,9 +43,9 @@ class ScriptArguments:
     """This project's own settings; most have their value in HYPERPARAMETERS, a default here is "off"."""
 
     # Data
-    dataset_name: list[str] | str = _setting(
-        "One or more of: a Hub id, a .jsonl, .json, .csv or .parquet file, also compressed, a directory of such files "
-        "or of save_to_disk."
+    dataset_name: str = _setting(
+        "A Hub id, a .jsonl, .json, .csv or .parquet file, also compressed, a directory of such files or of "
+        "save_to_disk."
     )
     dataset_split: str = _setting("Training split; slices allowed: train[:1000], train[:10%%].")
     eval_split: str = _setting("Split of held-out questions; cut from training rows if there is none.")
@@ -60,16 +54,20 @@ class ScriptArguments:
         "The column of gold answers, marked the same way in all rows: `... #### 72`, \\boxed{72}, `Answer: 72` or "
         "<answer>72</answer>, or 72 alone, as text or a number."
     )
-    num_shots: int = _setting("Worked examples before each question: 0 to 3, or to the number of `exemplars`.")
-    prompt_format: str = _setting("How questions are asked and answered: xml or think.")
+    num_shots: int = _setting("Worked examples before each question: 0 to the number of EXEMPLARS.")
+    prompt_format: dict[str, Any] | str = _setting(
+        "How questions are asked and answered: xml or think, or a mapping (JSON) of system, question, completion, "
+        "pattern, chat and exemplars."
+    )
     reward_funcs: list[str] = _setting(
         "Names from rewards.REWARD_FUNCS, functions in HYPERPARAMETERS, or my_file.my_function."
     )
     packed: bool = _setting("Train without padding: the same gradient in less time; false: TRL's own step.")
     dataset_config: str | None = _setting("Configuration of a Hub dataset; or write openai/gsm8k:main.", None)
-    eval_dataset_name: list[str] | str | None = _setting(
-        "Where the held-out questions come from; unset: from dataset_name.", None
+    prepare: str | None = _setting(
+        "Makes `question` and `answer` of a row: my_file.my_function(row) -> dict, or None to drop it.", None
     )
+    eval_dataset_name: str | None = _setting("Where the held-out questions come from; unset: from dataset_name.", None)
     max_samples: int | None = _setting("Use at most so many rows of the training split.", None)
     eval_samples: int | None = _setting("Held-out questions, at most; 0: no evaluation.", None)
     eval_num_samples: int = _setting(
@@ -78,42 +76,29 @@ class ScriptArguments:
     eval_every: int | None = _setting("Also evaluate after every so many optimizer steps.", None)
     max_prompt_length: int | None = _setting("In tokens; longer training prompts are dropped, never cut.", None)
     # Prompt
-    exemplars: list[dict[str, Any]] | None = _setting(
-        "Replace EXEMPLARS: one mapping (JSON) for each, with question, reasoning, answer.", None
-    )
     system_prompt: str | None = _setting("Replaces the prompt format's system prompt.", None)
-    question_template: str | None = _setting("Replaces the prompt format's question; contains {question}.", None)
-    completion_template: str | None = _setting(
-        "Replaces the prompt format's perfect completion; contains {reasoning} and {answer}.", None
-    )
-    answer_pattern: str = _setting(
+    answer_pattern: str | None = _setting(
         "Where a completion has its answer: xml (<answer>), boxed (\\boxed{...}), hash (####), final (Answer: ...), "
-        "or a template such as `Final: {answer}`. Without a completion_template, the prompt asks for it.",
-        "xml",
-    )
-    use_chat_template: bool | None = _setting(
-        "Prompts as chat messages or plain text; unset: chat if the model can.", None
+        "text (all of it), or a template such as `Final: {answer}`; the prompt asks for it. Unset: the prompt "
+        "format's own.",
+        None,
     )
     # Rewards
     reward_args: dict[str, Any] | str | None = _setting(
         'Parameters of rewards: {"length_reward_func": {"low": 50}}.', None
     )
     judge: str | None = _setting(
-        "Decides what is right: my_file.my_function(text, row) -> bool; unset: rewards.is_right.", None
+        "Decides what is right: my_file.my_function(text, row) -> bool; unset: the lenient rule.", None
     )
-    allow_custom_rewards: bool = _setting("Let reward_funcs and judge run functions in your own files.", False)
+    allow_custom_rewards: bool = _setting(
+        "Let reward_funcs, judge and prepare run functions in your own files.", False
+    )
     max_faulty_rewards: float = _setting(
         "Share of a rollout's completions on which rewards may fail; above it the run ends (status 3).", 0.1
     )
     stages: list[dict[str, Any]] | None = _setting(
         "Stages of training: one mapping (JSON) for each, with name, reward_funcs, reward_weights, max_steps.", None
     )
-    adaptive_rewards: list[str] | None = _setting(
-        "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
-        "completions earn it, × 0.9 above 80 %%; it stays between a quarter and four times its own.",
-        None,
-    )
-    adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)
     # The training step
     pack_tokens: int | None = _setting(
         "Most tokens that a training step computes at once; unset: 8192 with FlashAttention 2, else 2048, and up to a "
@@ -203,21 +188,16 @@ class Config:
     model: "ModelConfig"
     geometry: Geometry
     notes: list[Check]  # what was decided for the user, for preflight's table
-    origin: dict[str, str]  # by setting: script, recipe, flag, machine (chosen by this program) or default
+    origin: dict[str, str]  # of each setting that is given: script, recipe, flag, or machine (adjusted to it)
     script_file: str  # the script that runs
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
-    typed: set[str]  # the settings that the command line itself gives
-    chosen: set[str]  # those and the recipe's
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
-    named_dir: str | None  # `output_dir` as the user set it
-    default_dir: str  # the directory's default name, without a number; empty once it is not used
-    default_run: str  # the run's default name; empty once it is not used
+    default_dir: str  # the directory's default name, without a number; empty once another one is settled
+    recipe: Path | None = None  # the file of --config
     resumed_with: list[str] = field(default_factory=list)  # what differs from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
-    source_files: dict[str, bytes] = field(
-        default_factory=dict
-    )  # by name: script, rewards, recipe
+    source_files: dict[str, bytes] = field(default_factory=dict)  # by name: runs/source.py
     code: dict[str, str] = field(default_factory=dict)  # of each reward and the judge, by label
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
@@ -233,9 +213,10 @@ class Config:
 
     def move(self, output: Path) -> None:
         """Use another number of the default directory, also in the run's default name: trackers tell runs by it."""
+        before, after = (str(path).removeprefix(self.default_dir) for path in (self.output, output))
+        if self.origin["run_name"] == "machine":
+            self.training.run_name = (self.training.run_name or "").removesuffix(before) + after
         self.training.output_dir = str(output)
-        if self.default_run:
-            self.training.run_name = self.default_run + str(output).removeprefix(self.default_dir)
 
     @property
     def completion_limit(self) -> int:

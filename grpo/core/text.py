@@ -20,6 +20,15 @@ def shorten(text: str, length: int = 20) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
+def short_name(reward: str) -> str:
+    """A reward's name as people read it.
+
+    >>> short_name("correctness_reward_func"), short_name("close")
+    ('correctness', 'close')
+    """
+    return reward.removesuffix("_func").removesuffix("_reward")
+
+
 def human_bytes(size: float) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 

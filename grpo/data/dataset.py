@@ -1,7 +1,6 @@
-"""Rows → the prompts and gold answers that are trained on and evaluated with, and what was dropped."""
+"""Rows → the prompts and gold answers to train on and to hold out, and counts of the rows that were dropped."""
 
 import dataclasses
-import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +11,13 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from grpo.core.errors import UserError
-from grpo.core.settings import IN_MEMORY, Config, as_list
+from grpo.core.errors import UserError, place_of
+from grpo.core.settings import Config
 from grpo.core.text import counted
-from grpo.data import prompts
-from grpo.data.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
-from grpo.data.prompts import Message, Prompt, PromptFormat, Shot
-from grpo.data.sources import Rows, Splits, join, load_source, take_split
+from grpo.data.sources import Rows, Splits, from_rows, load_source, take_split
+from grpo.task.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
+from grpo.task.prompts import Message, Prompt, tokenize
+from grpo.task.task import Task
 
 # Keyword arguments that TRL passes to rewards, columns that it never passes to them, and those that make it take the
 # model for a vision model
@@ -43,8 +42,6 @@ class Reading(NamedTuple):
 class Data:
     """The training and held-out rows of a run, and the counts that preflight reports."""
 
-    prompt_format: PromptFormat
-    shots: Sequence[Shot]
     train: Dataset  # with `question`, `prompt` and `answer`, as has `held_out`; they share no question
     held_out: Dataset
     readings: list[Reading]  # of the tables of either
@@ -62,11 +59,11 @@ class Data:
 
     def unmarked(self) -> dict[str, int]:
         """Dropped rows whose answer lacks the mark that the others have, counted by that mark."""
-        found = Counter[str]()
+        counts = Counter[str]()
         for reading in self.readings:
             if reading.mark and reading.unmarked:
-                found[mark_name(reading.mark)] += reading.unmarked
-        return found
+                counts[mark_name(reading.mark)] += reading.unmarked
+        return counts
 
     def where_golds_are(self) -> str:
         """Describe where the rows have their gold answers, such as `after #### in 300 of 300 rows`."""
@@ -74,41 +71,33 @@ class Data:
         for reading in self.readings:
             golds[where_marked(reading.mark)] += reading.golds
             rows[where_marked(reading.mark)] += reading.rows
-        return ", ".join(f"{place} in {golds[place]:,} of {counted(rows[place], 'row')}" for place in rows)
+        return ", ".join(f"{mark} in {golds[mark]:,} of {counted(rows[mark], 'row')}" for mark in rows)
 
     @property
     def has_golds(self) -> bool:
         """Whether every held-out question has a gold answer."""
         return None not in self.held_out["answer"][:]
 
-    def facts(self) -> dict[str, Any]:
-        """Facts for run.json: how a question is asked, and rows by what became of them."""
+    def counts(self) -> dict[str, Any]:
+        """Rows by what became of them, for run.json."""
         dropped = {name: getattr(self, name) for name in ("unusable", "overlap", "too_long")}
-        rows = {"train": len(self.train), "held_out": len(self.held_out), **dropped}
-        asked = self.prompt_format.prompt("{question}", self.shots)
-        prompt = dataclasses.asdict(self.prompt_format)
-        return {"prompt": prompt, "shots": list(self.shots), "asked": asked, "data": rows}
+        return {"train": len(self.train), "held_out": len(self.held_out), **dropped}
 
 
 def load_data(
     config: Config,
+    task: Task,
     tokenizer: PreTrainedTokenizerBase,
-    prompt_format: PromptFormat,
-    exemplars: Sequence[Shot],
     rows: Rows | None = None,
     needs_gold: Sequence[str] = ("correctness_reward_func",),
 ) -> Data:
     """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
 
     Args:
-        exemplars: worked examples; `num_shots` takes the first so many.
         rows: replace those that `dataset_name` names.
         needs_gold: the rewards and settings that need gold answers; where it is empty, rows may lack them.
     """
     script = config.script
-    if script.num_shots > len(exemplars):
-        raise UserError(f"num_shots: {script.num_shots} is more than the exemplars; use 0 to {len(exemplars)}")
-    shots = exemplars[: script.num_shots]
 
     # Read
     with PartialState().main_process_first():  # the others find in the cache what it read
@@ -116,38 +105,44 @@ def load_data(
     datasets.disable_progress_bars()  # of what takes no time from here on
 
     # Make prompts
-    make = functools.partial(
-        make_prompts,
-        make_prompt=functools.partial(prompt_format.prompt, shots=shots),
-        question_column=script.question_column,
-        answer_column=script.answer_column,
-        needs_gold=needs_gold,
-        pattern=prompt_format.pattern,
-    )
-    train, readings = _make_all(training, "training", make)
-    held_out, more_readings = _make_all(evaluation, "evaluation", make)
+    for key in ("question_column", "answer_column") if task.prepare else ():
+        if f"{getattr(script, key)}_column" != key:
+            raise UserError(f"{key}: `prepare` calls them question and answer; drop {key}, or prepare")
+    tables: dict[str, Dataset] = {}
+    readings = []
+    columns = {script.question_column, script.answer_column}
+    for kind, table in (("training", training), ("evaluation", evaluation)):
+        tables[kind] = Dataset.from_dict({})
+        if table is not None:
+            name = (
+                script.eval_dataset_name if kind == "evaluation" and script.eval_dataset_name else script.dataset_name
+            )
+            label = f"{kind} data {name!r}"
+            if task.prepare:
+                table = prepared(table, task.prepare, label)
+            columns |= set(table.column_names)
+            tables[kind], reading = make_prompts(
+                table, task, script.question_column, script.answer_column, label, needs_gold
+            )
+            readings.append(reading)
 
     # Hold out
-    if evaluation:
-        held_out = sample(held_out, script.eval_samples)
+    if evaluation is not None:
+        train, held_out = tables["training"], sample(tables["evaluation"], script.eval_samples)
     else:
-        train, held_out = split_held_out(train, script.eval_samples)
+        train, held_out = split_held_out(tables["training"], script.eval_samples)
     if script.eval_only:
         train, overlap, limit = held_out, 0, None
     else:
         train, overlap = drop_overlap(train, held_out)
         limit = script.max_prompt_length
-    lengths = [len(ids) for ids in prompts.tokenize(train["prompt"], tokenizer, config.template_kwargs)]
+    lengths = [len(ids) for ids in tokenize(train["prompt"], tokenizer, config.template_kwargs)]
     kept, too_long = drop_long(train, lengths, limit)
-
-    columns = {name for table in (*training.values(), *evaluation.values()) for name in table.column_names}
     return Data(
-        prompt_format=prompt_format,
-        shots=shots,
         train=kept.remove_columns(REASONING),
         held_out=held_out.remove_columns(REASONING),
-        readings=readings + more_readings,
-        cut_off=not evaluation,
+        readings=readings,
+        cut_off=evaluation is None,
         overlap=overlap,
         lengths=lengths,
         too_long=too_long,
@@ -159,58 +154,76 @@ def load_data(
 # --- Rows as they are read ----------------------------------------------------------------------------------------
 
 
-def read(config: Config, rows: Rows | None) -> tuple[dict[str, Dataset], dict[str, Dataset]]:
-    """The tables to train on and to evaluate with, by the names of their data sets.
+def read(config: Config, rows: Rows | None) -> tuple[Dataset | None, Dataset | None]:
+    """The rows to train on and to evaluate with.
 
-    The second is empty if held-out questions are to be cut off the training rows. The first is empty if the run only
-    evaluates, with questions of another data set.
+    The second is None if held-out questions are to be cut off the training rows; the first, if the run only evaluates,
+    with questions of another data set.
     """
     script = config.script
-    names, eval_names = as_list(script.dataset_name), as_list(script.eval_dataset_name)
-    sets: dict[str, Splits] = {}
+    name, eval_name = script.dataset_name, script.eval_dataset_name
+    splits: Splits | None = None
     if rows is not None:
-        sets = {IN_MEMORY: load_source(rows)}
-    elif not (script.eval_only and eval_names):
-        sets = {name: load_source(name, script.dataset_config) for name in names}
-    eval_sets: dict[str, Splits] = {}
+        splits = load_source(rows)
+    elif not (script.eval_only and eval_name):
+        splits = load_source(name, script.dataset_config)
+    eval_splits = None
     split = script.eval_split.partition("[")[0]
-    for name in eval_names:
+    if eval_name:
         # the configuration belongs to the training data
-        splits = load_source(name, script.dataset_config if name in names else None, "eval_dataset_name")
-        # a file has no split names: its rows are what was asked for
-        eval_sets[name] = {split: next(iter(splits.values()))} if len(splits) == 1 else splits
-    if not eval_names and ("eval_split" in config.typed or all(split in splits for splits in sets.values())):
-        eval_sets = sets
-    evaluation = {name: take_split(splits, script.eval_split, "eval_split") for name, splits in eval_sets.items()}
-    if script.eval_only and evaluation:
-        return {}, evaluation
-    training = {name: take_split(splits, script.dataset_split) for name, splits in sets.items()}
-    if script.max_samples is not None:  # of several data sets as many of each
-        share = max(1, script.max_samples // len(training))
-        training = {name: table.select(range(min(share, len(table)))) for name, table in training.items()}
+        eval_splits = load_source(eval_name, script.dataset_config if eval_name == name else None, "eval_dataset_name")
+        if len(eval_splits) == 1:  # a file has no split names
+            eval_splits = {split: next(iter(eval_splits.values()))}
+    elif splits and (split in splits or config.origin.get("eval_split") == "flag"):
+        eval_splits = splits
+    evaluation = take_split(eval_splits, script.eval_split, "eval_split") if eval_splits else None
+    if splits is None or (script.eval_only and evaluation is not None):
+        return None, evaluation
+    training = take_split(splits, script.dataset_split)
+    if script.max_samples is not None:
+        training = training.select(range(min(script.max_samples, len(training))))
     return training, evaluation
+
+
+def prepared(rows: Dataset, prepare: Callable[[dict[str, Any]], dict[str, Any] | None], label: str) -> Dataset:
+    """The rows that the user's `prepare` makes of these; a row of which it makes None is dropped.
+
+    Raises:
+        UserError: it raises, or returns something else; with the row and the user's own line.
+    """
+    made = []
+    for number, row in enumerate(rows, 1):
+        where = f"prepare: row {number} of {label}"
+        try:
+            result = prepare(dict(row))
+        except Exception as error:  # a user's function may raise anything
+            line = place_of(error)
+            raise UserError(
+                f"{where}: {type(error).__name__}: {error}{line and f' ({line})'}; the row has {', '.join(row)}"
+            ) from error
+        if result is None:
+            continue
+        if not isinstance(result, Mapping) or "question" not in result:
+            raise UserError(
+                f"{where}: it returned {str(result)[:80]!r}; return a dictionary with `question` and `answer`, or "
+                "None to drop the row"
+            )
+        made.append(result)
+    if not made:
+        raise UserError(f"prepare: it drops all {len(rows)} rows of {label}; return `question` and `answer` for some")
+    return from_rows(made)
 
 
 # --- Prompts and gold answers -------------------------------------------------------------------------------------
 
 
-def _make_all(
-    tables: Mapping[str, Dataset], kind: str, make: Callable[..., tuple[Dataset, Reading]]
-) -> tuple[Dataset, list[Reading]]:
-    """The tables' rows with their prompts, below each other, and what became of each table's."""
-    made = {name: make(table, label=f"{kind} data {name!r}") for name, table in tables.items()}
-    rows = join({name: table for name, (table, _) in made.items()}) if made else Dataset.from_dict({})
-    return rows, [reading for _, reading in made.values()]
-
-
 def make_prompts(
     rows: Dataset,
-    make_prompt: Callable[[str | list[Message]], Prompt],
+    task: Task,
     question_column: str = "question",
     answer_column: str = "answer",
     label: str = "dataset",
     needs_gold: Sequence[str] = ("correctness_reward_func",),
-    pattern: str = "xml",
 ) -> tuple[Dataset, Reading]:
     """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING; others stay, but for RESERVED.
 
@@ -219,7 +232,6 @@ def make_prompts(
     Args:
         label: what errors call these rows.
         needs_gold: what needs gold answers; where it is empty, `answer` is None in rows without one.
-        pattern: the run's answer pattern, which gold answers may have, too.
 
     Returns:
         The rows that have a question and, if needed, a gold answer, and what became of all of them.
@@ -233,7 +245,7 @@ def make_prompts(
     ]
     texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
     cells = rows[answer_column][:] if answer_column in rows.column_names else [None] * len(rows)
-    mark = gold_mark(cells, pattern)
+    mark = gold_mark(cells, task.prompt.pattern)
     golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
@@ -241,11 +253,11 @@ def make_prompts(
         gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
         raise UserError(
             f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
-            f"in {question_column!r} (as text){gold}; name other columns, or fix the rows"
+            f"in {question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
         )
     made = {
         "question": [texts[index] for index in kept],
-        "prompt": [make_prompt(asked[index]) for index in kept],
+        "prompt": [task.ask(asked[index]) for index in kept],
         "answer": [golds[index] for index in kept],
         REASONING: [reasoning_before(cells[index]) if mark else "" for index in kept],
     }
@@ -255,8 +267,8 @@ def make_prompts(
         result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
     dropped = set(range(len(rows))).difference(kept)
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
-    golds_found = sum(gold is not None for gold in golds)
-    return result, Reading(len(rows), mark, golds_found, len(dropped), unmarked)
+    with_gold = sum(gold is not None for gold in golds)
+    return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
 
 
 def _check_columns(
@@ -266,7 +278,7 @@ def _check_columns(
     if question_column not in rows.column_names:
         raise UserError(
             f"question_column: {label} has no column {question_column!r}; it has {have}: name one with "
-            "--question_column"
+            "--question_column, or write a `prepare` (docs/your-own-task.md)"
         )
     if answer_column not in rows.column_names and (needs_gold or answer_column != "answer"):
         without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
@@ -319,7 +331,7 @@ def drop_long(rows: Dataset, lengths: Sequence[int], max_prompt_length: int | No
 
 
 def drawn(questions: Sequence[str], count: int) -> set[int]:
-    """The numbers of `count` questions, drawn by a hash of each: the same ones whatever the seed and the prompt.
+    """The indices of `count` questions, drawn by a hash of each: the same ones whatever the seed and the prompt.
 
     Most of them are also drawn when rows are added.
     """

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import datasets
 import pandas as pd
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, ReadInstruction, Value
+from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, ReadInstruction
 from datasets.exceptions import DatasetGenerationError
 from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from grpo.core.errors import UserError
-from grpo.core.settings import IN_MEMORY, data_label
+from grpo.core.settings import IN_MEMORY
 
 Splits = Mapping[str, Dataset]
 Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[dict[str, Any]]  # in memory
@@ -62,7 +62,7 @@ def _from_memory(rows: Rows) -> Splits:
     if isinstance(rows, Dataset):
         return {"train": _plain(rows)}
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
-        return {"train": _from_rows(rows)}
+        return {"train": from_rows(rows)}
     remedy = "pass a DataFrame, a Dataset, a DatasetDict or a list of dictionaries"
     if isinstance(rows, IterableDataset | IterableDatasetDict):
         remedy = "pass a list of the rows that you want, such as list(rows.take(10_000))"
@@ -71,10 +71,10 @@ def _from_memory(rows: Rows) -> Splits:
 
 def _plain(rows: Dataset) -> Dataset:
     """The rows without their format, which would make arrays of numbers; a transform of the user's is applied."""
-    return _from_rows(list(rows)) if rows.format["type"] == "custom" else rows.with_format(None)
+    return from_rows(list(rows)) if rows.format["type"] == "custom" else rows.with_format(None)
 
 
-def _from_rows(rows: Sequence[Mapping[str, Any]]) -> Dataset:
+def from_rows(rows: Sequence[Mapping[str, Any]]) -> Dataset:
     """Rows as Python has them; a column of cells of several kinds is one of JSON, which keeps them apart."""
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
     try:
@@ -101,9 +101,9 @@ def _as_arrow_takes_it(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(name: str, config: str | None) -> Splits:
-    clone, _, own = name.partition(":")
-    if own and os.path.isdir(Path(clone).expanduser()):
-        name, config = clone, own
+    clone, _, named_config = name.partition(":")
+    if named_config and os.path.isdir(Path(clone).expanduser()):
+        name, config = clone, named_config
     path = Path(name).expanduser()
     endings = [ending.lower() for ending in path.suffixes]
     ending = next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
@@ -119,9 +119,9 @@ def _read(name: str, config: str | None) -> Splits:
         return _read_file(path, ending)
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ValueError("it does not exist; use a file, a directory or a Hub id")
-    hub_id, _, own = name.partition(":")
+    hub_id, _, named_config = name.partition(":")
     try:
-        return datasets.load_dataset(hub_id, own or config)
+        return datasets.load_dataset(hub_id, named_config or config)
     except (OSError, ValueError) as error:
         remedy = f"write it after the id: {hub_id}:NAME" if "Config" in str(error) else "use a local file instead"
         raise ValueError(f"{error}; {remedy}") from error
@@ -132,9 +132,11 @@ def _read_directory(path: Path, config: str | None) -> Splits:
         builder = datasets.load_dataset_builder(str(path), config)
         if builder.info.builder_name == "json":
             files = builder.config.data_files or {}
-            found = {str(name): [_rows_as_written(Path(file)) for file in files[name]] for name in files}
-            if not any(None in each for each in found.values()):
-                return {name: _from_rows([row for rows in each for row in rows or ()]) for name, each in found.items()}
+            tables = {str(name): [_rows_as_written(Path(file)) for file in files[name]] for name in files}
+            if not any(None in parts for parts in tables.values()):
+                return {
+                    name: from_rows([row for rows in parts for row in rows or ()]) for name, parts in tables.items()
+                }
     return datasets.load_dataset(str(path), config)
 
 
@@ -146,7 +148,7 @@ def _read_file(path: Path, ending: str) -> Splits:
     if ending == ".csv":
         return {"train": _read_csv(path)}
     if ending != ".parquet" and (rows := _rows_as_written(path)):
-        return {"train": _from_rows(rows)}
+        return {"train": from_rows(rows)}
     try:
         with tempfile.TemporaryDirectory() as cache:  # no copy of the file stays behind
             files = glob.escape(str(path))
@@ -175,12 +177,12 @@ def _rows_as_written(path: Path) -> list[dict[str, Any]] | None:
     try:
         with open(path, "rb") as file:
             text = compr[infer_compression(str(path))](file, mode="rb").read().decode("utf-8-sig").strip()
-        place = 0
-        while place < len(text):
-            value, place = decoder.raw_decode(text, place)
+        position = 0
+        while position < len(text):
+            value, position = decoder.raw_decode(text, position)
             values.append(value)
-            while place < len(text) and text[place].isspace():
-                place += 1
+            while position < len(text) and text[position].isspace():
+                position += 1
     except ValueError:
         return None
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
@@ -209,7 +211,7 @@ def _read_csv(path: Path) -> Dataset:
 
 
 def _broken_line(path: Path) -> str | None:
-    """The place of the first line of a .jsonl file that is not JSON, and what is wrong with it."""
+    """The position of the first line of a .jsonl file that is not JSON, and what is wrong with it."""
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         try:
             json.loads(line.strip() or "{}")
@@ -232,45 +234,3 @@ def take_split(splits: Splits, spec: str, setting: str = "dataset_split") -> Dat
     if len(rows) == 0:
         raise UserError(f"{setting}: {spec!r} holds no rows; use some of {sizes}")
     return rows
-
-
-def labels(names: Sequence[str]) -> list[str]:
-    """Short names for data sets, or the whole ones where two would be the same.
-
-    >>> labels(["openai/gsm8k", "sums.csv"]), labels(["a/train.csv", "b/train.csv"])
-    (['gsm8k', 'sums'], ['a/train.csv', 'b/train.csv'])
-    """
-    short = [data_label(name) for name in names]
-    return short if len(set(short)) == len(short) else list(names)
-
-
-def join(tables: Mapping[str, Dataset]) -> Dataset:
-    """The rows of several data sets, by name, below each other; the column `source` says where each is from.
-
-    Rows keep a `source` of their own. A column that is missing in a data set is None there; one whose types differ
-    becomes text.
-
-    Raises:
-        UserError: a column contains lists or objects in one data set, and something else in another.
-    """
-    if len(tables) == 1:
-        return next(iter(tables.values()))
-    parts = []
-    for label, rows in zip(labels(list(tables)), tables.values(), strict=True):
-        has_own = "source" in rows.column_names
-        parts.append(rows if has_own else rows.add_column("source", [label] * len(rows)))
-    for column in {name: None for rows in parts for name in rows.column_names}:
-        kinds = {str(rows.features[column]) for rows in parts if column in rows.column_names} - {str(Value("null"))}
-        if len(kinds) > 1:
-            parts = [_as_text(rows, column) if column in rows.column_names else rows for rows in parts]
-    return datasets.concatenate_datasets(parts)
-
-
-def _as_text(rows: Dataset, column: str) -> Dataset:
-    if isinstance(rows.features[column], Json):
-        cells = [cell if cell is None or isinstance(cell, str) else json.dumps(cell) for cell in rows[column][:]]
-        return rows.remove_columns(column).add_column(column, cells)
-    try:
-        return rows.cast_column(column, Value("string"))
-    except (ValueError, TypeError, NotImplementedError) as error:  # pyarrow's
-        raise UserError(f"dataset_name: the column {column!r} differs in type ({error}); make it the same") from None

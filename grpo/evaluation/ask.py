@@ -1,9 +1,8 @@
 """`python -m grpo ask [RUN] "QUESTION"`: a saved model answers, with the prompt that it was trained on.
 
-A model that nothing records a prompt of, such as one of the Hub, is asked with the script's.
+A model without a record, such as one of the Hub, is asked with the recipe's prompt.
 """
 
-import ast
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -15,32 +14,17 @@ from transformers.utils import logging
 
 from grpo.core.errors import ArgumentParser, UserError, one_line
 from grpo.core.text import printable
-from grpo.data import prompts
-from grpo.data.prompts import Prompt, PromptFormat
 from grpo.policy import answering
 from grpo.policy.loading import loads
 from grpo.policy.merge import load_base
 from grpo.runs import checkpoints, directory
 from grpo.runs.files import read_prompt, read_record
-from rewards import XML_COT_FORMAT, extract_answer
+from grpo.task import prompts
+from grpo.task.answers import extract_answer
+from grpo.task.prompts import XML, Prompt, PromptFormat
 
-SCRIPT = Path(__file__).resolve().parents[2] / "train_grpo.py"
 # Of a model without a record
 SETTINGS: dict[str, Any] = dict(dtype="bfloat16", bf16=True, max_completion_length=512, chat_template_kwargs=None)
-
-
-def script_prompt() -> PromptFormat:
-    """The script's own format, with its SYSTEM_PROMPT as it is written there: the package does not import the script.
-
-    Raises:
-        UserError: the script has no such text.
-    """
-    assigned = [node for node in ast.parse(SCRIPT.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
-    texts = [node.value for node in assigned if ast.unparse(node.targets[0]) == "SYSTEM_PROMPT"]
-    if not texts or not isinstance(texts[0], ast.Constant):
-        raise UserError(f"ask: {SCRIPT.name} has no text SYSTEM_PROMPT, the prompt of a model without a record")
-    system = str(texts[0].value)
-    return PromptFormat(system, "{question}", XML_COT_FORMAT, opening=system)
 
 
 def answer(model_dir: Path, question: str) -> str:
@@ -59,7 +43,7 @@ def answer(model_dir: Path, question: str) -> str:
     with loads(str(model_dir), "ask"):
         tokenizer: Any = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False)
     prompt_format, prompt = (
-        _as_recorded(model_dir, record, question) if record else _by_script(model_dir, tokenizer, question)
+        _as_recorded(model_dir, record, question) if record else _as_the_recipe(model_dir, tokenizer, question)
     )
     if (model_dir / "adapter_config.json").is_file():
         base = load_base(model_dir, "ask", dtype)
@@ -77,7 +61,7 @@ def answer(model_dir: Path, question: str) -> str:
     read = extract_answer(text, prompt_format.pattern)
     read = "nothing marks it" if read == text.strip() else read or "empty"
     end = f" (cut off at {limit} tokens)" if cut else ""
-    with_prompt = "" if record else f" to the prompt of {SCRIPT.name}, since no record has its own"
+    with_prompt = "" if record else " to the recipe's prompt, since no record has its own"
     return printable(f"{model_dir} answers{with_prompt}:\n\n{text.rstrip()}\n\nAnswer: {read}{end}")
 
 
@@ -102,16 +86,16 @@ def _as_recorded(model_dir: Path, record: dict[str, Any], question: str) -> tupl
         ) from None
 
 
-def _by_script(model_dir: Path, tokenizer: Any, question: str) -> tuple[PromptFormat, Prompt]:
-    """The script's format as this tokenizer renders it, and the question in it.
+def _as_the_recipe(model_dir: Path, tokenizer: Any, question: str) -> tuple[PromptFormat, Prompt]:
+    """The recipe's format as this tokenizer renders it, and the question in it.
 
     Raises:
         UserError: the chat template refuses it.
     """
-    own = dataclasses.replace(script_prompt(), chat=tokenizer.chat_template is not None)
-    with one_line(f"ask: the chat template of {str(model_dir)!r} refuses the prompt of {SCRIPT.name} (", ")"):
-        text = prompts.rendered(own.prompt("2 + 2?"), tokenizer)  # a template is code of the model's author
-    return dataclasses.replace(own, prefill=prompts.prefilled(text, own.completion)), own.prompt(question)
+    recipe = dataclasses.replace(XML, chat=tokenizer.chat_template is not None)
+    with one_line(f"ask: the chat template of {str(model_dir)!r} refuses the recipe's prompt (", ")"):
+        text = prompts.rendered(recipe.prompt("2 + 2?"), tokenizer)  # a template is code of the model's author
+    return dataclasses.replace(recipe, prefill=prompts.prefilled(text, recipe.completion)), recipe.prompt(question)
 
 
 def main(argv: list[str]) -> int:

@@ -10,16 +10,16 @@ from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
-from grpo.evaluation import comparison, curve, diagnosis, evaluate
+from grpo.evaluation import comparison, curve, evaluate
 from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
-from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import checkpoints, resume
-from grpo.runs.curves import read_curves
 from grpo.runs.files import read_lines, read_object
 from grpo.runs.run import Run, open_run
+from grpo.task.task import Task
+from grpo.training import causes
 
 
 def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
@@ -73,25 +73,22 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         step = trainer.state.global_step
         evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
-        curves = read_curves(trainer.state.log_history)
-        nothing = diagnosis.why_nothing_was_learned(curves)
-        compared = comparison.compare(before.records, after.records, error, nothing)
-        compared |= {"step": step, "diagnosis": []}
-        if compared["verdict"] not in diagnosis.NEEDS_NONE:
-            tried = [run.facts.get(kind) or {} for kind in ("perfect", "wrong")]
-            compared["diagnosis"] = diagnosis.causes(curves, before.records, after.records, *tried)
+        history = causes.at_end(trainer.state, before.records, after.records)
+        compared = comparison.compare(before.records, after.records, error, causes.why_nothing_was_learned(history))
+        needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
+        compared |= {"step": step, "diagnosis": causes.explain(history) if needed else []}
         checkpoints.write_json(run.output / "comparison.json", compared)
         evaluate.print_answers("after training", after.records)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)
 
 
-def measure_alone(
-    config: Config, tokenizer: PreTrainedTokenizerBase, data: Data, judge: Judge, rewards: Rewards
-) -> int:
+def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards) -> int:
     """`--eval_only`: evaluate the model as it is; the exit status."""
     with open_run(config) as run:
-        evaluation = evaluate.measure(config, loading.load_model(config)[0], tokenizer, data, judge, rewards)
-        run.begin(**data.facts())  # only now: a model that cannot be measured leaves nothing behind
+        evaluation = evaluate.measure(config, loading.load_model(config)[0], tokenizer, task, data, rewards)
+        run.begin(
+            **task.record(), data=data.counts()
+        )  # only now: a model that cannot be measured leaves nothing behind
         if is_first_process():
             evaluate.save(config.output, "only", evaluation)
             evaluate.print_summaries({"only": evaluation.summary})

@@ -29,7 +29,7 @@ NOT_TRAINED = {
     *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
 }
 SEEDS = {"seed", "data_seed"}  # may differ between runs of one experiment
-OF_THE_PROMPT = {"system_prompt", "question_template", "completion_template", "exemplars"}  # sources have their hash
+OF_THE_PROMPT = {"system_prompt", "prompt_format", "answer_pattern"}  # sources have their hash
 OF_REWARDS = ("reward_funcs", "reward_weights", "reward_args", "stages", "judge")
 
 

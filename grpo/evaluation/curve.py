@@ -20,7 +20,7 @@ def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
     """Evaluate a RunTrainer's policy on the held-out questions."""
     rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     with sharding.whole(trainer) as policy:
-        return evaluate.measure(config, policy, trainer.processing_class, data, trainer.judge, rewards)
+        return evaluate.measure(config, policy, trainer.processing_class, trainer.task, data, rewards)
 
 
 class AccuracyCurve(TrainerCallback):

@@ -1,7 +1,7 @@
 """Evaluate a policy on held-out questions: greedy answers, judged in two ways; if asked, several samples besides.
 
 *Strict* is what the correctness reward sees: the extracted answer is the gold answer, character by character.
-*Lenient* is the verdict of the run's judge (rewarding/judge.py): the right answer, however it is written.
+*Lenient* is the verdict of the run's task (task/task.py): the right answer, however it is written.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean
@@ -24,16 +24,16 @@ from grpo.core.processes import is_first_process, say, show
 from grpo.core.settings import Config
 from grpo.core.text import for_rich
 from grpo.data.dataset import Data
-from grpo.data.prompts import tokenize
 from grpo.policy.answering import Completion, answer, training_autocast
 from grpo.rewarding import probe, registry
 from grpo.rewarding.isolation import random_states_kept
-from grpo.rewarding.judge import Judge
 from grpo.rewarding.registry import Rewards
 from grpo.runs import checkpoints, results
 from grpo.runs.record import without_nan
+from grpo.task.answers import is_right
+from grpo.task.prompts import tokenize
+from grpo.task.task import Task
 from lean_grpo.sampling import Sampling
-from rewards import has_soft_format, has_strict_format, is_right
 
 COLUMNS = {  # key in eval_*.json: its column in the records
     "accuracy_strict": "strict",
@@ -78,7 +78,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def measure(
-    config: Config, model: PreTrainedModel, tokenizer: Any, data: Data, judge: Judge, rewards: Rewards
+    config: Config, model: PreTrainedModel, tokenizer: Any, task: Task, data: Data, rewards: Rewards
 ) -> Evaluation:
     """Answer the held-out questions greedily, in training's number format, and judge the answers.
 
@@ -86,7 +86,7 @@ def measure(
     drawn, as rollouts are. Where some question has no gold answer and the judge needs one, there is no accuracy.
     """
     start = time.perf_counter()
-    training, k, prompt_format = config.training, config.script.eval_num_samples, data.prompt_format
+    training, k = config.training, config.script.eval_num_samples
     prompts, rows = tokenize(data.held_out["prompt"], tokenizer, config.template_kwargs), data.held_out.to_list()
     limit, batch_size = config.completion_limit, training.per_device_eval_batch_size
     drawn: list[Completion] = []
@@ -97,100 +97,87 @@ def measure(
             drawn = answer(model, tokenizer, many, limit, batch_size, Sampling.of(training), training.seed)
 
     def text_of(ids: list[int]) -> str:
-        return prompt_format.prefill + tokenizer.decode(ids, skip_special_tokens=True)
+        return task.prompt.prefill + tokenizer.decode(ids, skip_special_tokens=True)
 
     records: list[dict[str, Any]] = []
     for index, (row, (ids, truncated)) in enumerate(zip(rows, greedy, strict=True)):
-        text = text_of(ids)
-        record = {
-            "question": row["question"],
-            "answer": row["answer"],
-            "completion": text,
-            "read": judge.extract(text),
-            "format_strict": has_strict_format(text, prompt_format.completion),
-            "format_soft": has_soft_format(text, prompt_format.completion),
-            "truncated": truncated,
-            "tokens": len(ids),
-        }
+        record = {"question": row["question"], "answer": row["answer"], "completion": text_of(ids)}
+        record |= {"truncated": truncated, "tokens": len(ids)}
         if k > 1:
             record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
         # the other columns, which rewards of one's own may ask for
         record["row"] = {key: value for key, value in row.items() if key not in ("prompt", "question", "answer")}
         records.append(record)
 
-    facts: dict[str, Any] = {"judge": judge.name} if judge.function else {}
-    if all(map(judge.can_judge, rows)) and (error := add_verdicts(records, rows, judge)):
-        facts["judge_error"] = error
+    notes: dict[str, Any] = {"judge": task.judge_name} if task.judge else {}
+    if error := add_grades(records, rows, task):
+        notes["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")
     columns = probe.columns_of(
-        rows, [record["completion"] for record in records], [ids for ids, _ in greedy], prompt_format.chat
+        rows, [record["completion"] for record in records], [ids for ids, _ in greedy], task.prompt.chat
     )
-    facts |= add_rewards(records, _scores(rewards, columns, judge), registry.weights_of(config, rewards))
-    judge.forget()
-    return Evaluation({**summarize(records), **facts, "seconds": round(time.perf_counter() - start, 2)}, records)
+    notes |= add_rewards(records, _scores(rewards, columns, task), registry.weights_of(config, rewards))
+    task.forget()
+    return Evaluation({**summarize(records), **notes, "seconds": round(time.perf_counter() - start, 2)}, records)
 
 
-def _scores(rewards: Rewards, columns: dict[str, Any], judge: Judge) -> dict[str, list[float | None]]:
+def _scores(rewards: Rewards, columns: dict[str, Any], task: Task) -> dict[str, list[float | None]]:
     """The values of the rewards that these completions can have, asked by the first process alone: they may be slow.
 
     What they print is not shown, and the random states are kept: an evaluation changes no run.
     """
     if any(gold is None for gold in columns["answer"]):
-        rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, judge)}
-    found: dict[str, list[float | None]] = {}
+        rewards = {name: reward for name, reward in rewards.items() if not registry.needs_answer(reward, task)}
+    scores: dict[str, list[float | None]] = {}
     if rewards and is_first_process():
         with random_states_kept():
-            found = probe.scores(rewards, columns)
-    return broadcast_object_list([found])[0]
+            scores = probe.scores(rewards, columns)
+    return broadcast_object_list([scores])[0]
 
 
-def add_verdicts(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], judge: Judge) -> str:
-    """Ask the judge once about each completion and write its verdicts into the records.
-
-    A judge of one's own knows no gold answer: with it, strict means right and exactly in the format.
+def add_grades(records: Sequence[dict[str, Any]], rows: Sequence[Mapping[str, Any]], task: Task) -> str:
+    """Write into each record the answer read, whether the format is right, and, where anybody can tell, the answer.
 
     Returns:
-        why no record has a verdict, where a judge of one's own raised; otherwise an empty text.
+        why no record has a verdict, where a judge of the user's raised; otherwise an empty text.
     """
-    asked, failure = [], ""
-    if is_first_process():  # a judge may be slow, or a paid model
+    verdicts: list[list[bool]] = []
+    failure = ""
+    if is_first_process() and all(map(task.can_judge, rows)):  # a judge may be slow, or a paid model
         try:
             with random_states_kept(), contextlib.redirect_stdout(io.StringIO()):
                 for record, row in zip(records, rows, strict=True):
                     texts = [record["completion"], *record.get("samples", [])]
-                    asked.append([judge.verdict(text, row) for text in texts])
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # a user's function may raise anything, and costs no training
-            if judge.function is None:
+                    verdicts.append([task.verdict(text, row) for text in texts])
+        except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
+            if task.judge is None:
                 raise
-            failure = f"judge {judge.name} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    asked, failure = broadcast_object_list([asked, failure])
-    if failure:
-        return failure
-    for record, (right, *samples) in zip(records, asked, strict=True):
-        exact = right and record["format_strict"] if judge.function else record["read"] == record["answer"]
-        record |= {"strict": exact, "lenient": right}
+            failure = f"judge {task.judge_name} raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            verdicts = []
+    verdicts, failure = broadcast_object_list([verdicts, failure])
+    for index, (record, row) in enumerate(zip(records, rows, strict=True)):
+        right, *samples = verdicts[index] if verdicts else [None]
+        grade = task.grade(record["completion"], row, right)
+        record |= {key: value for key, value in grade._asdict().items() if value is not None}
         if samples:
-            chosen = majority([judge.extract(text) for text in record["samples"]])
+            chosen = majority([task.answer(text) for text in record["samples"]])
             majority_right = chosen is not None and samples[chosen]
             record |= {"samples_right": samples, "majority_right": majority_right, "any_right": any(samples)}
-    return ""
+    return failure
 
 
 def majority(answers: Sequence[str]) -> int | None:
-    """The place of the first answer of the largest group of equal ones; None if all are empty.
+    """The index of the first answer of the largest group of equal ones; None if all are empty.
 
     Equal are the same texts, and those that the built-in rule finds equal. Of two groups of the same size the one that
     was sampled first wins.
     """
-    votes: dict[int, int] = {}  # by the place of a group's first answer
-    for place, text in enumerate(answers):
+    votes: dict[int, int] = {}  # by the index of a group's first answer
+    for index, text in enumerate(answers):
         if text:
-            first = next((at for at in votes if text == answers[at] or is_right(text, answers[at])), place)
+            first = next((seen for seen in votes if text == answers[seen] or is_right(text, answers[seen])), index)
             votes[first] = votes.get(first, 0) + 1
-    return max(votes, key=lambda at: votes[at], default=None)
+    return max(votes, key=lambda index: votes[index], default=None)
 
 
 def add_rewards(

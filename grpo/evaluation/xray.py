@@ -1,4 +1,4 @@
-"""Show what rewards give to completions, reward by reward, and list the rows that deserve a second look.
+"""Show the rewards of completions, reward by reward, and list the rows that deserve a second look.
 
     python -m grpo xray FILE.jsonl | RUN_DIR [--reward_funcs NAME ...] [--allow_custom_rewards true]
 
@@ -9,7 +9,6 @@ get its other fields, too. The recipe's five rewards score it, or those that you
 """
 
 import argparse
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Sequence
@@ -17,17 +16,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import rewards
 from grpo.core.errors import ArgumentParser, UserError
-from grpo.core.text import counted, printable
-from grpo.data.gold import gold_answer, gold_mark
-from grpo.data.prompts import PromptFormat
-from grpo.rewarding import registry
-from grpo.rewarding.judge import Judge
-from grpo.runs import files as run_files
+from grpo.core.text import printable, short_name
+from grpo.rewarding import probe, registry
+from grpo.runs import files, results
+from grpo.task.answers import is_right
+from grpo.task.gold import gold_answer, gold_mark
+from grpo.task.prompts import XML, PromptFormat
+from grpo.task.task import Grade, Task
+from rewards import REWARD_FUNCS, completion_text, count_xml
 
-PLAIN: dict[str, Any] = {"system": "", "question": "{question}", "completion": rewards.XML_COT_FORMAT, "chat": False}
-FEW = 5  # flagged rows of each kind that are listed
+FIRST = 5  # flagged rows of each kind that are listed
+FIVE = list(REWARD_FUNCS)[:5]
 Scores = dict[str, list[float | None]]  # by reward, for each row; None where it gave no number
 
 
@@ -38,40 +38,24 @@ class Row(NamedTuple):
     fields: dict[str, Any]  # the whole line
 
 
-class Run(NamedTuple):
-    """The run that wrote the file, as far as scores depend on it: settings, prompt and worked examples."""
-
-    settings: dict[str, Any]
-    prompt: PromptFormat
-    shots: list[Any]
-
-    @property
-    def template(self) -> str:
-        return self.prompt.completion
-
-    @property
-    def pattern(self) -> str:
-        return self.prompt.pattern
-
-
-def _is_unpaid(text: str, got: str, gold: str | None, run: Run) -> bool:
-    if run.settings.get("judge"):  # of one's own: the lenient rule decides nothing
+def _is_unpaid(row: Row, grade: Grade, judged: bool) -> bool:
+    if judged or row.gold is None:  # by a judge of the user's, the lenient rule decides nothing
         return False
-    after = text.rpartition("</answer>")[2]  # "or rather 7"
-    return got != gold is not None and (rewards.is_right(text, gold, run.pattern) or rewards.is_right(after, gold))
+    after = row.text.rpartition("</answer>")[2]  # "or rather 7"
+    return grade.read != row.gold and (bool(grade.lenient) or is_right(after, row.gold))
 
 
-def _is_cut_off(text: str, *_: Any) -> bool:
+def _is_cut_off(text: str) -> bool:
     return any(text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>") for tag in ("reasoning", "think", "answer"))
 
 
-# What is suspicious, and whether a completion is: by its text, the answer read, the gold answer and the run
-KINDS: dict[str, Callable[[str, str, str | None, Run], bool]] = {
-    "right by the lenient rule, but correctness is 0": _is_unpaid,
-    "format right, answer empty": lambda text, got, _, run: not got and rewards.has_soft_format(text, run.template),
-    "several <answer> tags: the last one counts": lambda text, *_: text.count("<answer>") > 1,
-    "an opened tag is never closed (cut off?)": _is_cut_off,
-    "xmlcount below 0: the tail costs more than the tags earn": lambda text, *_: rewards.count_xml(text) < 0,
+# What is suspicious, and whether a completion is
+KINDS: dict[str, Callable[[Row, Grade, bool], bool]] = {
+    "right by the lenient rule, but not exactly the gold answer": _is_unpaid,
+    "format right, answer empty": lambda row, grade, _: not grade.read and grade.format_soft,
+    "several <answer> tags: the last one counts": lambda row, *_: row.text.count("<answer>") > 1,
+    "an opened tag is never closed (cut off?)": lambda row, *_: _is_cut_off(row.text),
+    "xmlcount below 0: the tail costs more than the tags earn": lambda row, *_: count_xml(row.text) < 0,
 }
 
 
@@ -83,7 +67,7 @@ def read(file: Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-            text, answer = rewards.completion_text(row["completion"]), row["answer"]
+            text, answer = completion_text(row["completion"]), row["answer"]
             gold = gold_answer(answer, gold_mark([answer]))
             is_row = isinstance(text, str) and (gold is not None or answer is None)
         except (ValueError, LookupError, TypeError, RecursionError):
@@ -103,178 +87,103 @@ def file_of(path: Path) -> Path:
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
         return path
+    valid = files.read_run(path).evaluations if (path / "run.json").is_file() else results.HEADINGS
     for when in ("after", "before", "only"):
-        if (path / f"completions_{when}.jsonl").is_file() and not (when == "after" and _is_of_an_earlier_end(path)):
+        if when in valid and (path / f"completions_{when}.jsonl").is_file():
             return path / f"completions_{when}.jsonl"
     raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run that has some")
 
 
-def _is_of_an_earlier_end(run: Path) -> bool:
-    if not ((run / "eval_after.json").is_file() and (run / "run.json").is_file()):
-        return False
-    return "after" not in run_files.read_run(run).evaluations
-
-
-def read_run(file: Path) -> Run:
-    """The run in whose directory the file is; without one, the defaults."""
+def task_of(file: Path) -> Task:
+    """The task of the run in whose directory the file is, as far as its record has it; otherwise the recipe's."""
     path = file.with_name("run.json")
     if not path.is_file():
-        return Run({}, PromptFormat(**PLAIN), [])
+        return Task(XML)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        prompt = PromptFormat(**PLAIN | record["prompt"])
-        return Run(dict(record["settings"]), prompt, list(record.get("shots") or []))
-    except (ValueError, LookupError, TypeError):
+        record = files.read_object(path)
+        judge = record["settings"].get("judge")
+        return Task(PromptFormat(**record["prompt"]), record.get("shots") or [], judge_name=judge or "")
+    except (UserError, ValueError, LookupError, TypeError):
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
-def choose_rewards(
-    names: Sequence[str] | None, run: Run, with_golds: bool, own_code: bool
-) -> tuple[registry.Rewards, list[str]]:
-    """These rewards, or the run's, or the five, as far as they can be scored here; with the run's parameters.
-
-    Args:
-        own_code: whether code of the user's own, which the run's record names, may be loaded.
-
-    Returns:
-        The rewards, none where nothing can be scored, and why others are not among them.
-    """
-    files = registry.UserFiles(own_code)
-    judge, own_judge = Judge(run.pattern), run.settings.get("judge")
-    if own_judge and own_code:
-        judge = Judge(run.pattern, files.function(own_judge, "judge"), own_judge)
-    wanted = [str(name) for name in names or run.settings.get("reward_funcs") or rewards.GIST_REWARDS]
-    reasons = {name: _why_not(name, with_golds, own_judge, own_code) for name in wanted}
-    for name in names or []:
-        if name in (*rewards.REWARD_FUNCS, *registry.TRLS) and reasons[name]:
-            raise UserError(f"--reward_funcs: {name!r} cannot be scored here, {reasons[name]}; use another one")
-    # a name that nobody knows is a mistake, but for one that the run has from its script
-    unknown = [name for name in names or [] if name not in rewards.REWARD_FUNCS and not _is_of_script(name, run)]
-    scored = [name for name in wanted if not reasons[name] or name in unknown]
-    without = [name for name in wanted if name not in scored]
-    notes = [
-        f"not scored, {reason}: {', '.join(name for name in without if reasons[name] == reason)}"
-        for reason in dict.fromkeys(reasons[name] for name in without)
-    ]
-    if not scored:
-        return {}, notes
-    given = dict(run.settings.get("reward_args") or {})
-    known_as = {*scored, *(name.rpartition(".")[2] for name in scored)}
-    args = {name: given[name] for name in given if name in known_as}
-    follow = {"template": run.template, "answer_pattern": run.pattern, "judge": judge}
-    return registry.choose(scored, args, follow, files=files), notes
-
-
-def _is_of_script(name: str, run: Run) -> bool:
-    return "." not in name and name in (run.settings.get("reward_funcs") or [])
-
-
-def _why_not(name: str, with_golds: bool, own_judge: str | None, own_code: bool) -> str:
-    """The reason why a file of completions cannot score a reward; empty where it can, or for an unknown reward."""
-    reward = rewards.REWARD_FUNCS.get(name)
-    if not (reward or "." in name or name in registry.TRLS):
-        return "because only the script that trained has it"
-    asked = inspect.signature(reward).parameters.keys() if reward else ()
-    if not own_code and ("." in name or (own_judge and "judge" in asked)):
-        return "because it is your own code (--allow_custom_rewards true)"
-    if "completion_ids" in asked or name in registry.TRLS:
-        return "because it needs the tokens of the completions"
-    if not with_golds and ("answer" in asked or ("judge" in asked and not own_judge)):
-        return "because not every row has an answer"
-    return ""
-
-
 def recorded(rows: Sequence[Row]) -> Scores:
-    """What a run's rewards gave to each row when it was evaluated; empty for other files."""
-    given = [values for row in rows if isinstance(values := row.fields.get("rewards"), dict)]
-    if len(given) < len(rows):
+    """The rewards that a run's evaluation has recorded for each row; empty for other files."""
+    values = [row.fields["rewards"] for row in rows if isinstance(row.fields.get("rewards"), dict)]
+    if len(values) < len(rows):
         return {}
-    names = dict.fromkeys(name for values in given for name in values)
-    return {name: [_number(values.get(name)) for values in given] for name in names}
+    return {name: [_number(each.get(name)) for each in values] for name in values[0]}
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def score(rows: Sequence[Row], chosen: registry.Rewards, run: Run) -> tuple[Scores, list[str]]:
-    """The values of each reward for each row, and the reasons why others have none."""
-    data = [_data_of(row.fields) for row in rows]
-    keys = dict.fromkeys(key for each in data for key in each)
-    columns: dict[str, Any] = {key: [each.get(key) for each in data] for key in keys}
-    columns["answer"] = [row.gold for row in rows]
-    if all(isinstance(row.fields.get("question"), str) for row in rows):
-        columns["question"] = [row.fields["question"] for row in rows]
-        columns["prompts"] = [run.prompt.prompt(question, run.shots) for question in columns["question"]]
-    chat = run.prompt.chat
-    columns["completions"] = [[{"role": "assistant", "content": row.text}] if chat else row.text for row in rows]
-    columns |= {"log_extra": lambda *_: None, "log_metric": lambda *_: None}  # TRL's, for rewards that log
-    scores: Scores = {}
-    notes = []
+def score(rows: Sequence[Row], names: Sequence[str], task: Task, allow_files: bool) -> Scores:
+    """The values of the named rewards for each row; UserError for one that a file of completions cannot score."""
+    chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
+    if task.judge_name and any("task" in registry.parameters(reward) for reward in chosen.values()):
+        judge = registry.function_of_file(task.judge_name, "judge", allow_files)
+        task = Task(task.prompt, task.shots, judge, task.judge_name)
+        chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
     for name, reward in chosen.items():
-        try:
-            found: Any = reward(**columns)
-            found = asyncio.run(found) if inspect.iscoroutine(found) else found
-            if len(found) != len(rows):
-                raise ValueError(f"it returned {counted(len(found), 'value')} for {counted(len(rows), 'completion')}")
-            scores[name] = [None if value is None else float(value) for value in found]
-        except (Exception, SystemExit) as error:  # a user's function may raise anything
-            notes.append(f"not scored: {name} raises {type(error).__name__}: {_shown(str(error))}")
-    return scores, notes
+        if "completion_ids" in inspect.signature(reward).parameters:
+            raise UserError(f"--reward_funcs: {name!r} needs the tokens of the completions; use another one")
+        if registry.needs_answer(reward, task) and any(row.gold is None for row in rows):
+            raise UserError(f"--reward_funcs: {name!r} needs an answer, which not every row has; use another one")
+    data = []
+    for row in rows:
+        others = row.fields.get("row", row.fields)
+        data.append({**others, "answer": row.gold, "prompt": task.ask(str(row.fields.get("question", "")))})
+    columns = probe.columns_of(data, [row.text for row in rows], [[]] * len(rows), task.prompt.chat)
+    return probe.scores(chosen, columns)
 
 
-def _data_of(fields: dict[str, Any]) -> dict[str, Any]:
-    """The columns of the data: a record's `row`, or all that another file's line has besides the completion."""
-    others = fields.get("row", fields)
-    return {key: others[key] for key in others if key != "completion"} if isinstance(others, dict) else {}
-
-
-def is_right(row: Row, run: Run) -> bool | None:
-    """Whether a row is right by the lenient rule, or as the run's own judge has said; None where nobody can tell."""
-    if run.settings.get("judge"):
-        said = row.fields.get("lenient")
-        return said if isinstance(said, bool) else None
-    return None if row.gold is None else rewards.is_right(row.text, row.gold, run.pattern)
+def grade(row: Row, task: Task) -> Grade:
+    """The row's grade: the run's verdict where it recorded one, otherwise the lenient rule's."""
+    lenient = row.fields.get("lenient")
+    if not isinstance(lenient, bool):
+        lenient = None if row.gold is None or task.judge_name else task.verdict(row.text, {"answer": row.gold})
+    return task.grade(row.text, {"answer": row.gold}, lenient)
 
 
 def print_scores(
-    rows: Sequence[Row], scores: Scores, totals: Sequence[float | None], run: Run, heading: str, notes: Sequence[str]
+    rows: Sequence[Row], scores: Scores, totals: Sequence[float | None], task: Task, heading: str
 ) -> None:
     """Print how many are right, each reward's mean, then the first flagged rows of each kind."""
-    answers = [rewards.extract_answer(row.text, run.pattern) for row in rows]
+    grades = [grade(row, task) for row in rows]
     flagged = {
-        kind: [at for at, row in enumerate(rows) if holds(row.text, answers[at], row.gold, run)]
+        kind: [index for index, row in enumerate(rows) if holds(row, grades[index], bool(task.judge_name))]
         for kind, holds in KINDS.items()
     }
-    verdicts = [verdict for verdict in (is_right(row, run) for row in rows) if verdict is not None]
-    rule = printable(f"by {run.settings['judge']}") if run.settings.get("judge") else "lenient"
-    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else counted(len(rows), "row")
-    shaped = sum(rewards.has_soft_format(row.text, run.template) for row in rows)
+    verdicts = [grade.lenient for grade in grades if grade.lenient is not None]
+    rule = printable(f"by {task.judge_name}") if task.judge_name else "lenient"
+    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(rows)} rows"
+    shaped = sum(grade.format_soft for grade in grades)
     print(f"{heading}{right}, {shaped} in the format, {len(set().union(*flagged.values()))} flagged")
-    for note in notes:
-        print(printable(note))
     if scores:
         print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
     for name, values in (scores | {"total": list(totals)} if scores else {}).items():
         known = [value for value in values if value is not None]
         mean, above = (f"{fmean(known):.3f}", f"{fmean(value > 0 for value in known):.0%}") if known else "––"
-        print(f"{rewards.short_name(name):<28}{mean:>12}{above:>8}")
-    for kind, places in flagged.items():
-        if places:
-            print(f"\n{kind} ({len(places)} of {len(rows)})")
-        for at in places[:FEW]:
-            gold = "" if rows[at].gold is None else f"gold {_shown(rows[at].gold)}, "
-            parts = " ".join(_or_dash(values[at], "g") for values in scores.values())
-            total = _or_dash(totals[at], ".3f")
-            print(f"  line {rows[at].line}: {gold}answer read {_shown(answers[at])}, total {total} ({parts})")
+        print(f"{short_name(name):<28}{mean:>12}{above:>8}")
+    for kind, indices in flagged.items():
+        if indices:
+            print(f"\n{kind} ({len(indices)} of {len(rows)})")
+        for index in indices[:FIRST]:
+            gold = "" if rows[index].gold is None else f"gold {_shown(rows[index].gold)}, "
+            parts = " ".join(_or_dash(values[index], "g") for values in scores.values())
+            total = _or_dash(totals[index], ".3f")
+            read = _shown(grades[index].read)
+            print(f"  line {rows[index].line}: {gold}answer read {read}, total {total} ({parts})")
 
 
 def _totals(rows: Sequence[Row], scores: Scores, are_recorded: bool) -> list[float | None]:
     """The weighted sum that a run recorded for each row, otherwise the plain sum."""
     if are_recorded and all("reward" in row.fields for row in rows):
         return [_number(row.fields["reward"]) for row in rows]
-    known = [[value for values in scores.values() if (value := values[at]) is not None] for at in range(len(rows))]
-    return [sum(values) if values else None for values in known]
+    known = [[value for value in values if value is not None] for values in zip(*scores.values(), strict=True)]
+    return [sum(values) if values else None for values in known] or [None] * len(rows)
 
 
 def _or_dash(value: float | None, places: str) -> str:
@@ -298,19 +207,15 @@ def main(argv: list[str]) -> int:
         "--allow_custom_rewards",
         choices=("true", "false"),
         default="false",
-        help="true runs code in your own files, which reward_funcs or the run's record name",
+        help="true runs code in your own files, which reward_funcs or the run's judge name",
     )
     given = parser.parse_args(argv)
     file = file_of(given.path)
-    rows, run = read(file), read_run(file)
-    with_golds = all(row.gold is not None for row in rows)
-    notes: list[str] = []
+    rows, task = read(file), task_of(file)
     scores = {} if given.reward_funcs else recorded(rows)
     are_recorded = bool(scores)
-    if not scores:
-        chosen, unable = choose_rewards(given.reward_funcs, run, with_golds, given.allow_custom_rewards == "true")
-        scores, failed = score(rows, chosen, run)
-        notes = [*unable, *failed]
+    if given.reward_funcs or (not are_recorded and all(row.gold is not None for row in rows)):
+        scores = score(rows, given.reward_funcs or FIVE, task, given.allow_custom_rewards == "true")
     totals = _totals(rows, scores, are_recorded)
-    print_scores(rows, scores, totals, run, "" if file == given.path else f"{file.name}: ", notes)
+    print_scores(rows, scores, totals, task, "" if file == given.path else f"{file.name}: ")
     return 0

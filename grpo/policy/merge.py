@@ -1,7 +1,6 @@
 """`python -m grpo merge RUN`: add an adapter to its model's weights, so that any program can load the result."""
 
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -72,15 +71,10 @@ def merge(adapter: Path, output: Path) -> None:
 
 
 def _write_card(run: Path, merged: Path) -> None:
-    """Write the run's card for the merged model: another name, no adapter."""
+    """Write the run's card for the merged model: another name, no adapter, and one line that says so."""
     card, name = ModelCard.load(run / "README.md"), f"{run.resolve().name}-merged"
-    card.data.model_name, card.data.library_name = name, "transformers"
-    tags = card.data.tags or []
-    card.data.tags = [tag for tag in tags if tag not in ("lora", "peft") and "adapter" not in tag] or None
-    text = re.sub(r"^# Model Card for .*", f"# Model Card for {name}", card.text, flags=re.MULTILINE)
-    text = re.sub(r'(pipeline\("text-generation", model=)"[^"]*"', rf'\1"your-name/{name}"', text)
-    trained = "It has been trained using [TRL](https://github.com/huggingface/trl)"
-    card.text = text.replace(f"{trained}.", f"{trained} as a LoRA adapter, which is merged into the weights.")
+    card.data.model_name, card.data.library_name, card.data.tags = name, "transformers", ["grpo", "trl"]
+    card.text = f"\n**{name}** is the model of this card with its adapter merged into the weights.\n{card.text}"
     card.save(merged / "README.md")
 
 

@@ -18,7 +18,8 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import is_async_callable
 
-from grpo.core.errors import is_out_of_memory, place_of
+from grpo.core.errors import place_of
+from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import show
 from grpo.core.text import for_rich
 from grpo.runs.record import append_line
@@ -93,10 +94,10 @@ class RewardGuard:
 
     def _noted(self, name: str, columns: Mapping[str, Any], results: Sequence[Values | BaseException]) -> Values:
         """The values of all results, FAILED for failed rows, of which the first are described."""
-        found = [one for result in results for one in ([result] if isinstance(result, BaseException) else result)]
+        outcomes = [one for result in results for one in ([result] if isinstance(result, BaseException) else result)]
         values: Values = []
         described = 0
-        for row, one in enumerate(found):
+        for row, one in enumerate(outcomes):
             if one is None or (isinstance(one, float) and abs(one) <= LARGEST):
                 values.append(one)
                 continue
@@ -110,16 +111,16 @@ class RewardGuard:
     @contextlib.contextmanager
     def watching(self, trainer: Any) -> Iterator[None]:
         """While TRL calls the rewards, they are guarded; reward models, which TRL calls itself, stay as they are."""
-        own = trainer.reward_funcs
+        unguarded = trainer.reward_funcs
         trainer.reward_funcs = [
             reward if isinstance(reward, torch.nn.Module) else self.guarded(name, reward)
-            for name, reward in zip(trainer.reward_func_names, own, strict=True)
+            for name, reward in zip(trainer.reward_func_names, unguarded, strict=True)
         ]
         self.faults = []
         try:
             yield
         finally:
-            trainer.reward_funcs = own
+            trainer.reward_funcs = unguarded
 
     def exclude(self, trainer: Any, values: torch.Tensor) -> torch.Tensor:
         """The rewards, with NaN from every reward for a row on which one failed; these rows are counted and reported.
@@ -219,8 +220,8 @@ def _rows_alone(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def fault_of(error: BaseException) -> str:
     """Describe an exception, with the user's own line: `ValueError: no number (my_reward.py:12)`."""
-    place = place_of(error)
-    return f"{type(error).__name__}: {error}"[:500] + (place and f" ({place})")
+    line = place_of(error)
+    return f"{type(error).__name__}: {error}"[:500] + (line and f" ({line})")
 
 
 def _describe(name: str, row: int, columns: Mapping[str, Any], error: BaseException) -> dict[str, Any]:

@@ -3,38 +3,23 @@
 import asyncio
 import contextlib
 import io
-import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from transformers import TrainerState
 from trl.trainer.utils import is_async_callable
 
-from grpo.core.checklist import Check, warn_if
 from grpo.core.processes import say
-from grpo.core.text import counted, for_rich, shorten
-from grpo.data.dataset import Data
-from grpo.data.gold import gold_mark, has_mark, mark_name
-from grpo.data.prompts import PromptFormat
-from grpo.rewarding.answers import kind_of
-from grpo.rewarding.guard import FAILED, RewardGuard, Values, fault_of, own_copy
-from grpo.rewarding.judge import Judge
+from grpo.rewarding.guard import FAILED, RewardGuard, Values, own_copy
 from grpo.rewarding.registry import Rewards
-from rewards import PENALTIES, XML_COT_FORMAT, last_number, short_name, template_parts
+from grpo.task.answers import is_right, last_number
+from grpo.task.task import Task
 
+REWRITTEN = "the same answer, written otherwise"
 PATIENCE = 60.0  # seconds for an async reward
-ENDING = 60  # characters of a test completion's end
 EXTRA = "\nI hope that this helps!\n"
-
-LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
-# Rewards for a text's form, where another number makes another length or one repetition less
-FORM = {"length_reward_func", *PENALTIES}
-# Rewards that compare with the gold answer character by character
-EXACT = ("correctness_reward_func", "signed_correctness_reward_func", "step_verified_reward_func")
 
 Value = float | str | None  # a text where the reward fails: its fault
 Tried = dict[str, dict[str, Value]]  # by reward and test completion
@@ -51,7 +36,7 @@ def columns_of(
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
     columns["prompts"] = [row["prompt"] for row in rows]
     columns["completions"] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
-    columns["completion_ids"] = [list(each) for each in ids]
+    columns["completion_ids"] = [list(tokens) for tokens in ids]
     ignored = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
     return {**columns, "trainer_state": TrainerState(), **ignored}
 
@@ -72,61 +57,76 @@ def _call(reward: Callable[..., Any], columns: Mapping[str, Any]) -> Values:
 def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
     """The rewards of completions, by name; None for all of them where one fails. What they print is not shown."""
     with contextlib.redirect_stdout(io.StringIO()):
-        found, faults = guarded_values(rewards, columns)
-    failed = [FAILED in row for row in zip(*found.values(), strict=True)]
+        given, faults = guarded_values(rewards, columns)
+    failed = [FAILED in row for row in zip(*given.values(), strict=True)]
     if faults:
         first, count = f"{faults[0]['function']}: {faults[0]['fault']}", f"{sum(failed)} of {len(failed)}"
         say(f"note: rewards fail on {count} answers, which are excluded from their means (first: {first})")
     return {
         name: [None if fails else value for value, fails in zip(values, failed, strict=True)]
-        for name, values in found.items()
+        for name, values in given.items()
     }
 
 
 # --- Preflight ----------------------------------------------------------------------------------------------------
 
 
-def perturbed(reasoning: str, answer: str | None, prompt_format: PromptFormat) -> dict[str, str]:
+def perturbed(reasoning: str, answer: str | None, task: Task) -> dict[str, str]:
     """A perfect completion and flawed ones; without a gold answer, one in the format and others."""
     if answer is None:
-        shaped = prompt_format.answered("Some thoughts.", "42")
+        shaped = task.perfect("Some thoughts.", "42")
         others = {"no tags": "Some thoughts.\nThe answer is 42.", "extra text": shaped + EXTRA, "empty": ""}
         return {"in the format": shaped, **others}
     number = last_number(answer)
     wrong = f"not {answer}"
-    if number is not None:  # 8 for 9, not 10: to a reward for the length, both are the same
-        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(answer)))
-    perfect = prompt_format.answered(reasoning, answer)
+    if number is not None:  # 8 days for 9 days, not 10: to a reward for the length, both are the same
+        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(str(number))))
+        wrong = answer.replace(str(number), wrong) if str(number) in answer else wrong
+    perfect = task.perfect(reasoning, answer)
     return {
         "perfect": perfect,
-        "wrong answer": prompt_format.answered(reasoning, wrong),
+        "wrong answer": task.perfect(reasoning, wrong),
         "no tags": f"{reasoning}\nThe answer is {answer}.",
         "extra text": perfect + EXTRA,
         "empty": "",
     }
 
 
+def rewritten(reasoning: str, answer: str | None, task: Task) -> str | None:
+    """A completion that is right and does not hold the gold answer character by character."""
+    text = None if answer is None else task.perfect(reasoning, f"{answer}.")
+    return text if text and is_right(text, str(answer), task.prompt.pattern) else None
+
+
 def try_rewards(
     rewards: Rewards,
     row: dict[str, Any],
     reasoning: str,
-    prompt_format: PromptFormat,
+    task: Task,
     encode: Callable[[str], list[int]],
-) -> tuple[Tried, Changed]:
-    """Each reward's value for each test completion of a training row, or its fault; and the arguments it changes."""
+) -> tuple[Tried, Changed, list[str]]:
+    """Each reward's value for each test completion of a training row, or its fault; the arguments that it changes.
+
+    The last are the rewards that pay a right answer only where it is the gold answer character by character.
+    """
     changed: Changed = {}
-    texts = perturbed(reasoning, row["answer"], prompt_format)
+    texts = perturbed(reasoning, row["answer"], task)
+    if otherwise := rewritten(reasoning, row["answer"], task):
+        texts[REWRITTEN] = otherwise
     ids = [encode(text) for text in texts.values()]
-    columns = columns_of([row] * len(texts), list(texts.values()), ids, prompt_format.chat)
+    columns = columns_of([row] * len(texts), list(texts.values()), ids, task.prompt.chat)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
         watched = {name: _watched(reward, changed.setdefault(name, [])) for name, reward in rewards.items()}
-        found, faults = guarded_values(watched, columns)
-    first = {fault["function"]: _told(fault["fault"]) for fault in reversed(faults)}
+        given, faults = guarded_values(watched, columns)
+    first = {fault["function"]: told(fault["fault"]) for fault in reversed(faults)}
     tried = {
         name: {kind: first[name] if value == FAILED else value for kind, value in zip(texts, values, strict=True)}
-        for name, values in found.items()
+        for name, values in given.items()
     }
-    return tried, {name: arguments for name, arguments in changed.items() if arguments}
+    exact = [name for name, values in tried.items() if wants_every_character(values)]
+    for values in tried.values():
+        values.pop(REWRITTEN, None)
+    return tried, {name: arguments for name, arguments in changed.items() if arguments}, exact
 
 
 def _watched(reward: Callable[..., Any], changed: list[str]) -> Callable[..., Any]:
@@ -157,201 +157,13 @@ def _watched(reward: Callable[..., Any], changed: list[str]) -> Callable[..., An
     return ask if is_async_callable(reward) else score
 
 
-def _told(fault: str) -> str:
+def told(fault: str) -> str:
     """A fault as preflight names it; a result that is no number or verdict is refused here, and raised by nobody."""
     _, _, ours = fault.partition(": ")
     return ours if ours.startswith("it returned") else f"raises {fault}"
 
 
-def about_rewards(tried: Tried, weights: dict[str, float], columns: Sequence[str]) -> Iterator[Check]:
-    """The rewards that fail, agree or prefer what is wrong, and what all of them together tell apart.
-
-    Args:
-        columns: those of the training rows.
-    """
-    for name, values in tried.items():
-        title = f"reward {short_name(name)}"
-        if name == "debug_reward_func" and works(values):
-            continue  # constant by design
-        if not works(values):
-            yield _about_failure(name, values, columns)
-        elif len(set(values.values())) == 1:
-            if name == "judge_reward_func" and "perfect" not in values:
-                continue  # what a judge of the user's finds right is not known here
-            remedy = "it moves no advantage unless your completions differ in other ways"
-            first = next(iter(values.values()))
-            yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
-        elif name not in FORM and prefers_wrong(earned := weighted_sum({name: values}, weights)):
-            finding = f"wrong answer earns {_number(earned['wrong answer'])}, perfect {_number(earned['perfect'])}"
-            remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
-            yield Check("warning", title, finding, remedy)
-    total = weighted_sum(tried, weights)
-    if not any(weights.values()):
-        yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
-    elif total:
-        finding = ", ".join(f"{kind} earns {_number(value)}" for kind, value in total.items())
-        remedy = ""
-        if "perfect" in total:  # what is right is known
-            finding = f"perfect earns {_number(total['perfect'])}, wrong answer {_number(total['wrong answer'])}"
-            if total["perfect"] <= total["wrong answer"]:
-                remedy = (
-                    "a wrong answer earns no less than the right one; add a correctness reward, or raise its weight"
-                )
-        if len(set(total.values())) == 1:
-            remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
-        yield warn_if(remedy, "all rewards", finding, remedy)
-
-
-def about_changed(changed: Changed) -> Iterator[Check]:
-    """The rewards that change their arguments in place."""
-    for name, arguments in changed.items():
-        finding = f"changes its input: {' and '.join(arguments)}"
-        remedy = "this program gives each reward a copy; in plain TRL other rewards would get what it leaves"
-        yield Check("warning", f"reward {short_name(name)}", finding, remedy)
-
-
-def works(values: Mapping[str, Value]) -> bool:
-    """Whether a reward gave finite numbers, or None, for all test completions."""
-    return not any(isinstance(value, str) for value in values.values())
-
-
-def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str]) -> Check:
-    failed = {kind: value for kind, value in values.items() if isinstance(value, str)}
-    fault = next(iter(failed.values()))
-    on = "" if len(failed) == len(values) else f" on {' and '.join(map(repr, failed))}"
-    remedy = "fix it"
-    if "unexpected keyword argument" in fault:  # TRL passes all columns, and more
-        remedy = "add **kwargs to its parameters"
-    elif re.match(rf"raises TypeError: (\S+\.)?({re.escape(name)}|__call__)\(\) missing ", fault):
-        passed = [column for column in columns if column != "prompt"]
-        remedy = f"it gets {', '.join(['prompts', 'completions', 'completion_ids', *passed])}: use these names"
-    return Check("error", f"reward {short_name(name)}", fault + on, remedy)
-
-
-def prefers_wrong(earned: Mapping[str, float]) -> bool:
-    """Whether the wrong answer earns more than the perfect answer, by more than its length may do."""
-    if "perfect" not in earned:  # what is right is not known
-        return False
-    return earned["wrong answer"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
-
-
-def about_tags(prompt: str, data: Data, tried: Tried, weights: dict[str, float]) -> Iterator[Check]:
-    """Whether the prompt shows the tags and marks that the rewards pay for."""
-    total, marks = weighted_sum(tried, weights), []
-    if total and next(iter(total.values())) > total["no tags"]:  # the first is in the format
-        _, middle, _ = template_parts(data.prompt_format.completion)
-        marks = [*re.findall(r"<\w+>", data.prompt_format.completion), middle.split()[-1]]
-    if weights.get("xmlcount_reward_func"):  # which counts its own four, whatever the format
-        marks += re.findall(r"<\w+>", XML_COT_FORMAT)
-    hidden = [mark for mark in dict.fromkeys(marks) if mark not in prompt]
-    if hidden:
-        finding = f"the prompt never shows {' and '.join(hidden)}, which the rewards pay for"
-        yield Check("warning", "tags", finding, "show them in system_prompt or question_template, or use num_shots 1")
-
-
-def about_golds(data: Data, reward_names: Container[str], judge: Judge) -> Iterator[Check]:
-    """Describe the gold answers, and warn where no completion can hold them."""
-    golds = [gold for gold in data.train["answer"] if gold is not None]
-    if not data.has_golds:
-        some = f"{len(golds)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
-        measured = "the judge's verdict" if judge.function else "rewards"
-        yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
-    if not golds:
-        return
-    numbers = [gold for gold in golds if kind_of(gold) == "number"]
-    units = [gold for gold in numbers if WORD.search(gold)]
-    mathematics = [gold for gold in golds if kind_of(gold) == "mathematics"]
-    texts = [gold for gold in golds if kind_of(gold) == "text"]
-    kinds = {"numbers": numbers, "with a unit": units, "mathematics": mathematics, "text": texts}
-    shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
-    finding = f"{shown} · {data.where_golds_are()} · "
-    finding += "".join(f"{100 * len(some) / len(golds):.0f} % {kind}, " for kind, some in kinds.items() if some)
-    finding += f"longest {counted(max(map(len, golds)), 'character')}"
-    exact = [gold for gold in texts if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))] + mathematics
-    if not any(name in reward_names for name in EXACT):
-        exact = []
-    remedy = ""
-    marked = [gold for gold in golds if has_mark(gold)]
-    if len(marked) > 0.05 * len(golds) and (mark := gold_mark(marked)):
-        count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
-        remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
-    elif len(exact) > 0.1 * len(golds):
-        remedy = r"only exactly this text earns correctness: keep the answer alone, mark it (####, \boxed{}, Answer:)"
-        remedy += ", or use judge_reward_func" + ", which also takes 1/2 for 0.5" * bool(mathematics)
-    elif len(numbers) < 0.5 * len(golds) and "int_reward_func" in reward_names:
-        remedy = "int_reward_func pays for digits, which are wrong here; drop it"
-    elif len(units) > 0.1 * len(golds):
-        remedy = _about_units(units[0], reward_names)
-    yield warn_if(remedy, "gold answers", finding, remedy)
-
-
-def _about_units(gold: str, reward_names: Container[str]) -> str:
-    """The effect of a gold answer's unit on rewards that want its characters, or digits; "" without them."""
-    costs = [f"{name} wants every character of it" for name in EXACT if name in reward_names]
-    costs += ["int_reward_func pays 0 for it"] if "int_reward_func" in reward_names else []
-    remedy = "keep the number alone, or use judge_reward_func, which takes both"
-    return f'"{gold}": {" and ".join(costs)}; {remedy}' if costs else ""
-
-
-def about_judge(judge: Judge, row: dict[str, Any], prompt_format: PromptFormat) -> Iterator[Check]:
-    """A judge of the user's, tried on completions of a training row; whether it tells right from wrong."""
-    if judge.function is None:
-        return
-    texts = perturbed("", row.get("answer"), prompt_format)
-    try:
-        verdicts = {kind: judge.verdict(text, row) for kind, text in texts.items()}
-    except (Exception, SystemExit) as error:  # a user's function may raise anything
-        remedy = "fix it: it gets a completion's text and its row, a dictionary"
-        yield Check("error", "judge", f"{judge.name}: {_told(fault_of(error))}", remedy)
-        return
-    right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
-    remedy = ""
-    if row.get("answer") and (verdicts["wrong answer"] or not verdicts["perfect"]):
-        remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
-    yield warn_if(remedy, "judge", f"{judge.name}; of the test completions right: {right}", remedy)
-
-
-def weighted_sum(tried: Tried, weights: dict[str, float]) -> dict[str, float]:
-    """Each completion's weighted sum of the rewards that work; empty if none does."""
-    working = {name: values for name, values in tried.items() if works(values)}
-    kinds = next(iter(working.values()), {})
-
-    def earned(name: str, kind: str) -> float:
-        value = working[name][kind]
-        return weights[name] * value if isinstance(value, float) else 0.0  # None is no value
-
-    return {kind: sum(earned(name, kind) for name in working) for kind in kinds}
-
-
-def matrix(tried: Tried, weights: dict[str, float]) -> Table:
-    """Rewards and their weighted sum by row, the completions by column."""
-    total = weighted_sum(tried, weights)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", overflow="fold")
-    for kind in next(iter(tried.values())):
-        table.add_column(kind, justify="right", no_wrap=True)
-    for name, values in tried.items():
-        weight = "" if weights[name] == 1 else f" × {weights[name]:g}"
-        table.add_row(for_rich(short_name(name) + weight), *map(_number, values.values()))
-    if total:
-        table.add_row("weighted sum", *map(_number, total.values()), style="bold")
-    return table
-
-
-def listing(texts: Mapping[str, str]) -> Table:
-    """The test completions: the first in full, and of the others how they end, in which they differ from it."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    first, *others = texts
-    table.add_row(first, for_rich(texts[first].strip()))
-    for kind in others:
-        text = " ".join(texts[kind].split())
-        table.add_row(kind, for_rich(text if len(text) <= ENDING else f"…{text[1 - ENDING :]}") or "(no text)")
-    return table
-
-
-def _number(value: Value) -> str:
-    if isinstance(value, str):
-        return "raises" if value.startswith("raises") else "–"  # what it returned is no number
-    return "none" if value is None else f"{value:.3g}"
+def wants_every_character(values: Mapping[str, Value]) -> bool:
+    """Whether a reward pays less for the right answer where it is written in another way."""
+    right, rewritten = values.get("perfect"), values.get(REWRITTEN)
+    return isinstance(right, float) and isinstance(rewritten, float) and right > rewritten

@@ -1,7 +1,7 @@
-"""Names and parameters → the reward functions of a run, and its judge.
+"""Names → functions: the rewards of a run, its judge and its `prepare`. Nothing else looks a function up by its name.
 
 A parameter of a reward comes after the `*` of its signature. `reward_args` sets it; otherwise it follows the run where
-the run has a value of that name (the completion template, the longest completion); otherwise it keeps its default.
+the run has a value of that name (`following`); otherwise it keeps its default.
 """
 
 import functools
@@ -16,58 +16,76 @@ from typing import Any
 
 from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.settings import Config
-from grpo.data.prompts import PromptFormat
-from grpo.rewarding.judge import Judge
-from rewards import REWARD_FUNCS
+from grpo.rewarding.more import MORE
+from grpo.task import prompts
+from grpo.task.answers import extract_answer
+from grpo.task.prompts import PromptFormat, Shot
+from grpo.task.task import Task
+from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
 ROOT = Path(__file__).resolve().parents[2]  # whose examples are found wherever the command runs
+NAMED: Rewards = {**REWARD_FUNCS, **MORE}
 TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
 
 
 def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Rewards]:
-    """HYPERPARAMETERS with names where it has functions as rewards or judge, and those functions by name."""
+    """HYPERPARAMETERS with names where it has functions, as rewards, judge or `prepare`; and those by name."""
     functions: Rewards = {}
 
-    def names(listed: Any) -> list[Any]:
-        rewards = listed if isinstance(listed, list | tuple) else [listed]
-        functions.update({_logged_name(reward): reward for reward in rewards if callable(reward)})
-        return [_logged_name(reward) if callable(reward) else reward for reward in rewards]
+    def name_of(item: Any) -> Any:
+        if not callable(item):
+            return item
+        functions[logged_name(item)] = item
+        return logged_name(item)
 
     def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-        keys = [key for key in ("reward_funcs", "adaptive_rewards") if settings.get(key) is not None]
-        return {**settings, **{key: names(settings[key]) for key in keys}}
+        names = {key: name_of(settings[key]) for key in ("judge", "prepare") if key in settings}
+        if (rewards := settings.get("reward_funcs")) is not None:
+            names["reward_funcs"] = list(map(name_of, rewards if isinstance(rewards, list | tuple) else [rewards]))
+        return {**settings, **names}
 
-    found = named(hyperparameters)
-    if callable(found.get("judge")):
-        (found["judge"],) = names(found["judge"])
-    if found.get("stages"):
-        found["stages"] = [named(stage) if isinstance(stage, Mapping) else stage for stage in found["stages"]]
-    return found, functions
+    settings = named(hyperparameters)
+    if settings.get("stages"):
+        settings["stages"] = [named(stage) if isinstance(stage, Mapping) else stage for stage in settings["stages"]]
+    return settings, functions
 
 
-def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, Judge]:
-    """The rewards that a run's settings choose, which follow its judge and its templates; and that judge.
+def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Sequence[Shot]) -> Task:
+    """The task that a run's settings choose.
+
+    Args:
+        formats: the script's prompt formats, by name.
+        exemplars: the script's worked examples.
+
+    Raises:
+        UserError: an unknown format, or a judge or `prepare` that cannot be loaded.
+    """
+    script = config.script
+    prompt, shots = prompts.choose(
+        formats, exemplars, script.prompt_format, script.system_prompt, script.answer_pattern, script.num_shots
+    )
+    judge, prepare = _users_function(config, "judge"), _users_function(config, "prepare")
+    return Task(prompt, shots, judge, script.judge or "", prepare)
+
+
+def _users_function(config: Config, setting: str) -> Callable[..., Any] | None:
+    """The function that `judge` or `prepare` names; None where it is unset."""
+    name = getattr(config.script, setting)
+    if not name or name in config.reward_functions:
+        return config.reward_functions.get(name)
+    _check_quotes(name, setting, config.script_file)
+    return function_of_file(name, setting, config.script.allow_custom_rewards)
+
+
+def load_rewards(config: Config, task: Task) -> Rewards:
+    """The rewards that a run's settings choose, which follow its task.
 
     Raises:
         UserError: an unknown, repeated or unloadable reward, or a parameter that it does not have.
     """
-    script, training = config.script, config.training
-    files = UserFiles(script.allow_custom_rewards)
-    judge = Judge(prompt_format.pattern)
-    if script.judge:
-        own = config.reward_functions.get(script.judge)
-        if not own:
-            _check_quotes(script.judge, "judge", config.script_file)
-        judge = Judge(prompt_format.pattern, own or files.function(script.judge, "judge"), script.judge)
-    follow = {
-        "template": prompt_format.completion,
-        "answer_pattern": prompt_format.pattern,
-        "judge": judge,
-        "max_completion_length": config.completion_limit,
-    }
-    weights = training.reward_weights
+    script, weights = config.script, config.training.reward_weights
     if not all(map(math.isfinite, weights or [])):
         raise UserError(f"reward_weights: {weights}: use finite numbers")
     if weights is not None and len(weights) != len(script.reward_funcs):
@@ -77,9 +95,21 @@ def load_rewards(config: Config, prompt_format: PromptFormat) -> tuple[Rewards, 
     if not isinstance(args, Mapping):
         raise UserError(f"reward_args: {args!r} is not a dictionary; write {{reward: {{parameter: value}}}}")
     for name in script.reward_funcs:
-        if name not in {**REWARD_FUNCS, **config.reward_functions} and name not in TRLS:
+        if name not in {**NAMED, **config.reward_functions} and name not in TRLS:
             _check_quotes(name, "reward_funcs", config.script_file)
-    return choose(script.reward_funcs, args, follow, config.reward_functions, files), judge
+    follow = following(task, config.completion_limit)
+    return choose(script.reward_funcs, args, follow, config.reward_functions, script.allow_custom_rewards)
+
+
+def following(task: Task, completion_limit: int) -> dict[str, Any]:
+    """The values of a run for every reward that has a parameter of that name."""
+    pattern = task.prompt.pattern
+    return {
+        "task": task,
+        "template": task.prompt.completion,
+        "extract": extract_xml_answer if pattern == "xml" else functools.partial(extract_answer, pattern=pattern),
+        "max_completion_length": completion_limit,
+    }
 
 
 def _check_quotes(name: str, setting: str, script_file: str) -> None:
@@ -99,21 +129,21 @@ def choose(
     args: Mapping[str, Mapping[str, Any]],
     follow: Mapping[str, Any],
     functions: Rewards | None = None,
-    files: "UserFiles | None" = None,
+    allow_files: bool = False,
 ) -> Rewards:
     """The rewards of these names with their parameters, in this order, by the names that TRL logs.
 
     Args:
-        names: of REWARD_FUNCS or TRLS, of `functions`, or `my_file.my_function`.
+        names: of NAMED or TRLS, of `functions`, or `my_file.my_function`.
         args: reward → parameter → value; a reward of a file is called by `my_file.my_function` or by `my_function`.
         follow: values of the run, for every chosen reward that has a parameter of that name.
         functions: of HYPERPARAMETERS, by name.
-        files: where `my_file.my_function` is looked for; None: nowhere.
+        allow_files: whether the user's own files may be run.
     """
     for name, given in args.items():
         if not isinstance(given, Mapping):
             raise UserError(f"reward_args: {name}: {given!r} is not a dictionary; write {{parameter: value}}")
-    known = {**REWARD_FUNCS, **(functions or {})}
+    known = {**NAMED, **(functions or {})}
     chosen: Rewards = {}
     unused = dict(args)
     if not names:
@@ -123,13 +153,13 @@ def choose(
             reward = _of_trl(name, unused.pop(name, {}), follow)
         elif name in known:
             reward = _with_parameters(known[name], unused.pop(name, {}), follow)
-        elif "." in name and files is not None:
-            reward = files.function(name, "reward_funcs")
-            given = {**unused.pop(_logged_name(reward), {}), **unused.pop(name, {})}
+        elif "." in name:
+            reward = function_of_file(name, "reward_funcs", allow_files)
+            given = {**unused.pop(logged_name(reward), {}), **unused.pop(name, {})}
             reward = _with_parameters(reward, given, follow)
         else:
             raise UserError(f"reward_funcs: {name!r} is not a reward{did_you_mean(name, [*known, *TRLS])}")
-        logged = name if name in known else _logged_name(reward)
+        logged = name if name in known else logged_name(reward)
         if logged in chosen:
             raise UserError(f"reward_funcs: two rewards are called {logged!r}; drop or rename one of them")
         chosen[logged] = reward
@@ -138,52 +168,42 @@ def choose(
     return chosen
 
 
-class UserFiles:
-    """The user's own files, each of which is run once for a run.
+def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., Any]:
+    """`my_file.my_function` of the working directory, or of this repository; UserError where there is none.
 
-    They are loaded by their path: a `wandb.py` beside them is not mistaken for the library, nor the library for it.
+    A file is run once while it stays as it is, under a name that no library has: a `wandb.py` in the working directory
+    is not mistaken for the library, nor the library for it.
     """
+    module_name, _, attribute = name.rpartition(".")
+    if not module_name:
+        raise UserError(f"{setting}: {name!r} is not a function of a file; write my_file.my_function")
+    file = f"{module_name.replace('.', '/')}.py"
+    if not allowed:
+        trust = "if you trust it, use --allow_custom_rewards true"
+        raise UserError(f"{setting}: {name!r} runs the code of {file}; {trust}")
+    folder = next((folder for folder in (Path.cwd(), ROOT) if (folder / file).is_file()), None)
+    if folder is None:
+        raise UserError(f"{setting}: {name!r}: {Path.cwd() / file} does not exist; write my_file.my_function")
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # at the end: for a file that imports another one beside it
+    try:
+        module = _run_file(folder / file, (folder / file).stat().st_mtime_ns)
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        raise UserError(f"{setting}: {folder / file} raises {type(error).__name__}: {error}; fix it") from error
+    functions = {key: item for key, item in vars(module).items() if callable(item) and not isinstance(item, type)}
+    if attribute not in functions:
+        hint = did_you_mean(attribute, functions) if functions else ""
+        raise UserError(f"{setting}: {file} has no function {attribute!r}{hint}")
+    return functions[attribute]
 
-    def __init__(self, allowed: bool) -> None:
-        self.allowed = allowed
-        self._modules: dict[Path, ModuleType] = {}
 
-    def function(self, name: str, setting: str) -> Callable[..., Any]:
-        """`my_file.my_function` of the working directory, or of this repository; UserError where there is none."""
-        module_name, _, attribute = name.rpartition(".")
-        if not module_name:
-            raise UserError(f"{setting}: {name!r} is not a function of a file; write my_file.my_function")
-        file = f"{module_name.replace('.', '/')}.py"
-        if not self.allowed:
-            trust = "if you trust it, use --allow_custom_rewards true"
-            raise UserError(f"{setting}: {name!r} runs the code of {file}; {trust}")
-        for folder in (Path.cwd(), ROOT):
-            if (folder / file).is_file():
-                module = self._load(folder, file, setting)
-                break
-        else:
-            raise UserError(f"{setting}: {name!r}: {Path.cwd() / file} does not exist; write my_file.my_function")
-        functions = {key: each for key, each in vars(module).items() if callable(each) and not isinstance(each, type)}
-        if attribute not in functions:
-            hint = did_you_mean(attribute, functions) if functions else ""
-            raise UserError(f"{setting}: {file} has no function {attribute!r}{hint}")
-        return functions[attribute]
-
-    def _load(self, folder: Path, file: str, setting: str) -> ModuleType:
-        path = folder / file
-        if path not in self._modules:
-            if str(folder) not in sys.path:
-                sys.path.append(str(folder))  # at the end: for a file that imports another one beside it
-            # under a name that no library has
-            spec = importlib.util.spec_from_file_location(f"own_{file.removesuffix('.py').replace('/', '_')}", path)
-            assert spec is not None and spec.loader is not None  # a .py file has both
-            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            try:
-                spec.loader.exec_module(module)
-            except (Exception, SystemExit) as error:  # a user's file may raise anything
-                raise UserError(f"{setting}: {path} raises {type(error).__name__}: {error}; fix it") from error
-            self._modules[path] = module
-        return self._modules[path]
+@functools.cache
+def _run_file(path: Path, changed: int) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"own_{path.stem}_{changed}", path)
+    assert spec is not None and spec.loader is not None  # a .py file has both
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _of_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
@@ -198,16 +218,29 @@ def _of_trl(name: str, given: Mapping[str, Any], follow: Mapping[str, Any]) -> R
         return maker(**given)
 
 
-def _logged_name(reward: RewardFunc) -> str:
+def logged_name(reward: RewardFunc) -> str:
     """The name that TRL logs a reward by: the innermost function's, or the class's."""
+    reward = innermost(reward)
+    return getattr(reward, "__name__", type(reward).__name__)
+
+
+def innermost(reward: RewardFunc) -> RewardFunc:
+    """The function without the parameters that the settings give it."""
     while isinstance(reward, functools.partial):
         reward = reward.func
-    return getattr(reward, "__name__", type(reward).__name__)
+    return reward
+
+
+def penalties(rewards: Rewards) -> set[str]:
+    """The rewards that never pay more than 0: one that is 0 all the time had nothing to punish."""
+    made = {name: innermost(reward) for name, reward in rewards.items()}
+    trls = {name for name, reward in made.items() if getattr(reward, "__qualname__", "").startswith(TRLS)}
+    return trls | {name for name, reward in made.items() if reward is style_reward_func}
 
 
 def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
     """The reward with what is given and what follows the run, under its name."""
-    name, known = _logged_name(reward), parameters(reward)
+    name, known = logged_name(reward), parameters(reward)
     for key in given:
         if key not in known:
             raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(known) or 'none'}")
@@ -224,8 +257,8 @@ def parameters(reward: RewardFunc) -> dict[str, inspect.Parameter]:
     >>> list(parameters(REWARD_FUNCS["length_reward_func"])), parameters(REWARD_FUNCS["xmlcount_reward_func"])
     (['low', 'high', 'margin'], {})
     """
-    found = inspect.signature(reward).parameters
-    return {name: parameter for name, parameter in found.items() if parameter.kind is parameter.KEYWORD_ONLY}
+    signature = inspect.signature(reward).parameters
+    return {name: parameter for name, parameter in signature.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
 def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
@@ -253,18 +286,17 @@ def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
     return dict(zip(rewards, weights, strict=True))
 
 
-def needs_answer(reward: RewardFunc, judge: Judge) -> bool:
-    """Whether a reward needs gold answers, by its parameters or through the built-in judge."""
+def needs_answer(reward: RewardFunc, task: Task) -> bool:
+    """Whether a reward needs gold answers, by its parameters or through the lenient rule."""
     asked = inspect.signature(reward).parameters.get("answer")
-    by_judge = judge.function is None and "judge" in parameters(reward)
-    return by_judge or (asked is not None and asked.default is asked.empty)
+    by_rule = task.judge is None and "task" in parameters(reward)
+    return by_rule or (asked is not None and asked.default is asked.empty)
 
 
-def needing_gold(config: Config, rewards: Rewards, judge: Judge) -> list[str]:
+def needing_gold(config: Config, rewards: Rewards, task: Task) -> list[str]:
     """The run's rewards and settings that need gold answers; empty where its data may lack them."""
-    built_in, script = judge.function is None, config.script
-    scored = rewards if built_in or not script.eval_only else {}
-    found = [name for name, reward in scored.items() if needs_answer(reward, judge)]
-    if built_in and script.eval_num_samples > 1:
-        found.append("eval_num_samples")
-    return found
+    scored = rewards if task.judge is None or not config.script.eval_only else {}
+    needing = [name for name, reward in scored.items() if needs_answer(reward, task)]
+    if task.judge is None and config.script.eval_num_samples > 1:
+        needing.append("eval_num_samples")
+    return needing

@@ -13,9 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo.core.text import printable
+from grpo.core.text import printable, short_name
 from grpo.runs.curves import Curve
-from rewards import short_name
 
 # Mid-tones, which read on a light background and on a dark one
 COLORS = {"accent": "#2f85b3", "earlier": "#8b959b", "text": "#747e85", "good": "#2c9664", "bad": "#cf5b47"}

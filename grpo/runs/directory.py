@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process
-from grpo.core.settings import as_list, data_label
+from grpo.core.settings import data_label
 from grpo.runs import checkpoints
 from grpo.runs.files import LOCK, is_locked, read_record
 
@@ -21,7 +21,7 @@ WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or dele
 
 
 def default_names(
-    model_name_or_path: str, dataset_name: str | list[str], eval_only: bool = False, of_recipe: bool = False
+    model_name_or_path: str, dataset_name: str, eval_only: bool = False, of_recipe: bool = False
 ) -> tuple[str, str]:
     """Name a run after its model (family and size) and its data: `output_dir` and `run_name`, where they are unset.
 
@@ -33,8 +33,8 @@ def default_names(
 
     >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "openai/gsm8k")
     ('outputs/Llama-1B-GRPO', 'Llama-1B-GRPO-gsm8k')
-    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", ["openai/gsm8k:main", "my.csv"])[0]
-    'outputs/Llama-1B-GRPO-gsm8k+my'
+    >>> default_names("meta-llama/Llama-3.2-1B-Instruct", "my.csv")[0]
+    'outputs/Llama-1B-GRPO-my'
     """
     path = Path(model_name_or_path)
     base = path.parent.name if path.name == "model" and path.parent.name else path.name  # assets/demo/model
@@ -46,7 +46,7 @@ def default_names(
         name = f"{family}-{size[0].upper()}-GRPO"
     if eval_only:
         name = f"{base}-eval"
-    data = "+".join(map(data_label, as_list(dataset_name)))[:100]  # a file system takes 255 characters
+    data = data_label(dataset_name)[:100]  # a file system takes 255 characters
     run_name = f"{name}-{data}"
     return f"outputs/{name if eval_only or of_recipe or data == 'gsm8k' else run_name}", run_name
 

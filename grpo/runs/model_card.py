@@ -9,10 +9,10 @@ from typing import Any
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
+from grpo.core.text import short_name
 from grpo.runs import charts
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
-from rewards import short_name
 
 LONGEST = 300  # characters of a question that the card asks
 
@@ -84,8 +84,8 @@ def _training(run: RunFiles, step: int) -> list[str]:
 
 
 def _code(run: RunFiles) -> list[str]:
-    """The code of each reward and of a judge, folded."""
-    code, lines = run.record.get("code") or {}, ["## Code of the rewards", ""]
+    """The code of each reward, of a judge and of `prepare`, folded."""
+    code, lines = run.record.get("code") or {}, ["## Code", ""]
     for label, text in code.items():
         lines += ["<details>", f"<summary>{short_name(label)}</summary>", "", _indented(text), "", "</details>", ""]
     return lines if code else []

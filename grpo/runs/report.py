@@ -11,11 +11,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from grpo.core.errors import ArgumentParser, reason_of
+from grpo.core.text import short_name
 from grpo.runs import charts
 from grpo.runs.curves import Curve, is_a_rewards_own, read_curves
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
-from rewards import short_name
 
 REFRESH = 30  # seconds between two versions of the page of a run that trains, at least
 

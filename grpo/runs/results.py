@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from rewards import short_name
+from grpo.core.text import short_name
 
 HEADINGS = {"before": "Before", "after": "After", "only": "Result"}  # an evaluation's name → its column's
 SHARES = {  # keys of eval_*.json, and the names of their rows

@@ -19,16 +19,8 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers.integrations import integration_utils
 
-from grpo.core.errors import (
-    STOPPED,
-    Interrupted,
-    UserError,
-    is_disk_full,
-    is_out_of_memory,
-    origins,
-    out_of_memory,
-    reason_of,
-)
+from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
+from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes

@@ -30,9 +30,9 @@ from grpo.core.errors import UserError
 from grpo.core.processes import say
 from grpo.rewarding.guard import RewardGuard, fault_of
 from grpo.rewarding.isolation import random_states_kept
-from grpo.rewarding.judge import Judge
 from grpo.runs import checkpoints, model_card
 from grpo.runs.files import read_record
+from grpo.task.task import Task
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
 
@@ -47,14 +47,14 @@ class RunTrainer(LeanGRPOTrainer):
         max_faulty_rewards: the largest share of a rollout's rows, in [0, 1], on which rewards may fail (guard.py).
 
     Attributes:
-        judge: the run's judge of what is right in evaluations and in the logged shares of groups; training itself
-            asks rewards only.
+        task: the run's, which decides what is right in evaluations and in the logged shares of groups; training
+            itself asks rewards only.
         solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
             NaN where nobody knows.
         checkpoint_facts: what each checkpoint's seal remembers besides its files.
     """
 
-    judge: Judge | None = None
+    task: Task | None = None
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -118,10 +118,10 @@ class RunTrainer(LeanGRPOTrainer):
 
     def _is_right(self, row: dict[str, Any], completion: Any) -> float:
         """The judge's verdict on a completion, 0 or 1; NaN where there is none, infinity where the judge fails."""
-        if self.judge is None or not self.judge.can_judge(row):
+        if self.task is None or not self.task.can_judge(row):
             return math.nan
         try:
-            return float(self.judge.verdict(completion_text(completion), row))
+            return float(self.task.verdict(completion_text(completion), row))
         except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
             self._judge_fault = fault_of(error)
             return math.inf
@@ -137,8 +137,8 @@ class RunTrainer(LeanGRPOTrainer):
             say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
             self._judge_failed = True
         right = right.masked_fill(right.isinf(), torch.nan)
-        if self.judge is not None:
-            self.judge.forget()
+        if self.task is not None:
+            self.task.forget()
         group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
         self.solved = right.view(-1, group).mean(dim=1)
         known = self.solved[~self.solved.isnan()]

@@ -58,9 +58,7 @@ def test_without_a_gpu_a_resume_that_lacks_its_recipe_names_the_runs_own_command
     checkpoint.with_name("run.json").write_text(json.dumps({"resume": command}))
     for argv in (["auto"], [str(checkpoint)], ["auto", "--output_dir", "outputs/demo-GRPO"]):
         with pytest.raises(UserError, match=f"no CUDA GPU .*: {command}"):
-            hardware.fit_to_machine(
-                read(train_grpo.HYPERPARAMETERS, ["--resume_from_checkpoint", *argv]).settings, set(), set()
-            )
+            configure(train_grpo.HYPERPARAMETERS, ["--resume_from_checkpoint", *argv])
 
 
 def test_without_a_gpu_a_run_of_the_same_name_is_looked_at_first():
@@ -68,19 +66,18 @@ def test_without_a_gpu_a_run_of_the_same_name_is_looked_at_first():
         Path("outputs", name).mkdir(parents=True)
         Path("outputs", name, "run.json").write_text(json.dumps({"resume": f"resume {name}"}))
     flags = ["--model_name_or_path", "mine", "--dataset_name", "units.csv", "--resume_from_checkpoint", "auto"]
-    found = read(train_grpo.HYPERPARAMETERS, flags)
     with pytest.raises(UserError, match=r"flags: resume mine-GRPO-units-2$"):
-        hardware.fit_to_machine(found.settings, found.typed, found.typed)
+        configure(train_grpo.HYPERPARAMETERS, flags)
 
 
 def test_use_cpu_overrides_the_inline_block_and_recipes():
     values = settings(use_cpu=True, tf32=True, load_in_4bit=True, optim="adamw_8bit")
-    (note,) = hardware.fit_to_machine(values, typed={"use_cpu"}, chosen=set())
+    (note,) = hardware.fit_to_machine(values, {"use_cpu": "flag"})
     assert values["optim"] == "adamw_torch" and "adamw_8bit" in note.finding
     assert not values["bf16"] and values["tf32"] is None and not values["load_in_4bit"]
     assert values["dtype"] == "float32" and values["attn_implementation"] == "sdpa"
     values = settings(use_cpu=True, attn_implementation="eager")
-    hardware.fit_to_machine(values, typed={"use_cpu", "attn_implementation"}, chosen=set())
+    hardware.fit_to_machine(values, dict.fromkeys(("use_cpu", "attn_implementation"), "flag"))
     assert values["attn_implementation"] == "eager"
 
 
@@ -103,11 +100,11 @@ def test_flash_attention_2_is_for_packs_and_needs_no_package(gpus):
     assert settings()["attn_implementation"] == "flash_attention_2"
     for overrides, found in (({}, "flash_attention_2"), ({"packed": False}, "sdpa")):
         values = settings(dtype="float32", **overrides)
-        notes = hardware.fit_to_machine(values, typed=set(), chosen=set())
+        notes = hardware.fit_to_machine(values, {})
         assert values["attn_implementation"] == found
         assert ["flash-attn is not installed" in note.finding for note in notes] == [True] * (found == "sdpa")
     values = settings(packed=False)
-    hardware.fit_to_machine(values, typed={"attn_implementation"}, chosen=set())
+    hardware.fit_to_machine(values, {"attn_implementation": "flag"})
     assert values["attn_implementation"] == "flash_attention_2"  # transformers says what it lacks
 
 
@@ -115,14 +112,14 @@ def test_vllm_samples_where_it_is_installed(gpus):
     for vllm, asked, expected in [(True, None, True), (True, False, False), (False, None, False)]:
         gpus(1, vllm=vllm)
         values = settings(use_vllm=asked, dtype="float32")
-        notes = hardware.fit_to_machine(values, typed=set(), chosen=set())
+        notes = hardware.fit_to_machine(values, {})
         assert values["use_vllm"] is expected and values["vllm_enable_sleep_mode"]
         assert ["vLLM samples" in note.finding for note in notes] == [True] * expected
         # its cache holds this run's longest sequence, not the longest that the model can take
         assert values["vllm_max_model_length"] == (256 + 786 if expected else None)
     gpus(1, vllm=True)
     values = settings(eval_only=True)
-    hardware.fit_to_machine(values, typed=set(), chosen=set())
+    hardware.fit_to_machine(values, {})
     assert not values["use_vllm"]  # there are no rollouts
 
 
@@ -134,7 +131,7 @@ def test_vllm_is_not_taken_by_itself_where_it_cannot_work(gpus, key, monkeypatch
         monkeypatch.setenv(key, "true")
     else:
         values[key] = True
-    notes = hardware.fit_to_machine(values, typed=set(), chosen=set())
+    notes = hardware.fit_to_machine(values, {})
     assert values["use_vllm"] is False
     assert any(key in note.finding for note in notes)
 
@@ -142,7 +139,7 @@ def test_vllm_is_not_taken_by_itself_where_it_cannot_work(gpus, key, monkeypatch
 def test_vllm_that_is_missing_is_one_line(gpus):
     gpus(1)
     with pytest.raises(UserError, match=r"use_vllm: .*requirements-cuda\.txt"):
-        hardware.fit_to_machine(settings(use_vllm=True), typed={"use_vllm"}, chosen={"use_vllm"})
+        hardware.fit_to_machine(settings(use_vllm=True), {"use_vllm": "flag"})
 
 
 HALF = {"bf16": False, "fp16": True}
@@ -150,7 +147,7 @@ T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float
 
 
 @pytest.mark.parametrize(
-    ("overrides", "typed", "bf16", "said"),
+    ("overrides", "flags", "bf16", "said"),
     [
         ({}, set(), True, None),
         ({}, set(), False, T4),
@@ -161,15 +158,15 @@ T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float
         ({**HALF, "use_peft": True}, set(HALF), True, None),  # its adapter is float32
     ],
 )
-def test_number_formats_that_cannot_train_here_are_one_line(gpus, overrides, typed, bf16, said):
+def test_number_formats_that_cannot_train_here_are_one_line(gpus, overrides, flags, bf16, said):
     gpus(1, bf16=bf16)
     values = settings(**overrides)
     before = {key: values[key] for key in ("bf16", "fp16", "dtype")}
     if said:
         with pytest.raises(UserError, match=said):
-            hardware.fit_to_machine(values, typed, chosen=typed)
+            hardware.fit_to_machine(values, dict.fromkeys(flags, "flag"))
     else:
-        hardware.fit_to_machine(values, typed, chosen=typed)
+        hardware.fit_to_machine(values, dict.fromkeys(flags, "flag"))
     assert {key: values[key] for key in before} == before  # nothing is changed by itself
 
 
@@ -195,16 +192,16 @@ def test_several_gpus_and_no_launcher_use_the_first_one(gpus, monkeypatch, capsy
 )
 def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
     gpus(1)
-    notes = hardware.fit_to_machine(settings(**overrides), typed=set(), chosen=set())
+    notes = hardware.fit_to_machine(settings(**overrides), {})
     assert len(notes) == noted and all(note.name == "optim" for note in notes)
 
 
 def test_quantized_weights_need_bitsandbytes(gpus):
     gpus(1, bitsandbytes=False)
     with pytest.raises(UserError, match=r"load_in_4bit: .*pip install bitsandbytes"):
-        hardware.fit_to_machine(settings(use_peft=True, load_in_4bit=True), typed=set(), chosen=set())
+        hardware.fit_to_machine(settings(use_peft=True, load_in_4bit=True), {})
 
 
 def test_what_unsloth_needs_is_one_line():
     with pytest.raises(UserError, match=r"use_unsloth: .*--use_peft true"):
-        hardware.fit_to_machine(settings(use_unsloth=True), typed=set(), chosen=set())
+        hardware.fit_to_machine(settings(use_unsloth=True), {})

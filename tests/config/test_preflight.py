@@ -17,18 +17,20 @@ from grpo.config.configure import configure
 from grpo.core.checklist import Check, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.data import dataset
-from grpo.data.prompts import choose
-from grpo.policy import loading, memory
-from grpo.rewarding.judge import Judge
+from grpo.policy import checks as policy_checks
+from grpo.policy import memory
+from grpo.rewarding.registry import NAMED, make_task
 from lean_grpo.attention import Kernel
-from rewards import GIST_REWARDS, REWARD_FUNCS
+from rewards import REWARD_FUNCS
+
+FIVE = tuple(REWARD_FUNCS)[:5]
 
 
 @pytest.fixture
 def table(write_jsonl):
     """The checks of a run on the demo's model, by name."""
 
-    def checks(rows=ROWS, rewards=tuple(GIST_REWARDS), model_config=None, **overrides):
+    def checks(rows=ROWS, rewards=FIVE, **overrides):
         flags = {
             "use_cpu": "true",
             "report_to": "none",
@@ -43,13 +45,11 @@ def table(write_jsonl):
         argv = [f"--{key}={value}" for key, value in flags.items() if value is not None]
         config = configure(train_grpo.HYPERPARAMETERS, argv)
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
-        style = choose(train_grpo.PROMPT_FORMATS, config.script)
-        data = dataset.load_data(config, tokenizer, style, train_grpo.EXEMPLARS)
-        read, peft_config = loading.read_configs(config)
-        functions = {name: REWARD_FUNCS[name] for name in rewards}
-        tried = preflight.try_out(config, tokenizer, data, functions)
-        found = preflight.check(config, tokenizer, model_config or read, peft_config, data, *tried, Judge())
-        return {check.name: check for check in found}
+        task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+        data = dataset.load_data(config, task, tokenizer)
+        functions = {name: NAMED[name] for name in rewards}
+        plan = preflight.make_plan(config, tokenizer, task, data, functions)
+        return {check.name: check for about in preflight.CHECKS for check in about(plan)}
 
     return checks
 
@@ -57,10 +57,10 @@ def table(write_jsonl):
 def test_a_sound_run_is_ok_throughout(table):
     checks = table(rows=[{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in range(400)])
     assert {check.status for check in checks.values()} == {"ok"} and not any(c.remedy for c in checks.values())
-    expected = {"geometry", "tracker", "output", "schema", "dataset", "overlap", "prompt length"}
+    expected = {"geometry", "tracker", "output", "schema", "dataset", "held out", "overlap", "prompt length"}
     expected |= {"completion length", "gold answers", "all rewards", "this run", "model", "memory", "disk"}
     assert expected <= set(checks)
-    assert "300 training rows" in checks["dataset"].finding and "100 held-out" in checks["dataset"].finding
+    assert "300 training rows" in checks["dataset"].finding and "100 held-out" in checks["held out"].finding
     assert "after #### in 400 of 400 rows" in checks["gold answers"].finding
     assert "1.7 of 1.7 million" in checks["model"].finding
 
@@ -69,7 +69,7 @@ LONG = [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)]
 PROBLEMS = {  # rows that are added, and settings: the check and what it says
     "no gold": ([{"question": "a", "answer": ""}], {}, "schema", "dropped 1 row"),
     "no mark": ([{"question": "a", "answer": "9"}, {"question": "b", "answer": "8"}], {}, "schema", "dropped 2 rows"),
-    "few held out": ([], {}, "dataset", "10 held-out questions"),
+    "few held out": ([], {}, "held out", "10 held-out questions"),
     "long prompts": (LONG, {}, "prompt length", "above it"),
     "long solutions": ([], {"max_completion_length": "8"}, "completion length", "limit 8; 100 %"),
     "no context": ([], {"max_completion_length": "4000"}, "context", "the model was made for"),
@@ -87,16 +87,16 @@ def test_each_problem_is_a_warning_with_a_remedy(name, table):
 
 
 GOLDS = [  # of a column, rewards: their kind, and what a warning names
-    (lambda n: f"{n},000", GIST_REWARDS, "numbers", ""),
-    (lambda n: rf"So it is $\boxed{{{n}}}$.", GIST_REWARDS, r"in \boxed{} in 40 of 40 rows", ""),
+    (lambda n: f"{n},000", FIVE, "numbers", ""),
+    (lambda n: rf"So it is $\boxed{{{n}}}$.", FIVE, r"in \boxed{} in 40 of 40 rows", ""),
     (lambda n: rf"{n}\sqrt{{2}}", ["judge_reward_func"], "mathematics", ""),
     (lambda n: f"({n}, 1)", ["correctness_reward_func"], "mathematics", "judge_reward_func"),
-    (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "text", "keep the answer alone"),
-    (lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}", GIST_REWARDS, "", "11 of 30 have 'Answer:'"),
+    (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", FIVE, "text", "keep the answer alone"),
+    (lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}", FIVE, "", "11 of 30 have 'Answer:'"),
     (lambda n: f"2007-04-{n}", ["soft_format_reward_func"], "text", ""),
     (lambda n: f"2007-04-{n}", ["signed_correctness_reward_func"], "text", "keep the answer alone"),
-    (lambda n: "ABCD"[n % 4], GIST_REWARDS, "text", "int_reward_func"),
-    (lambda n: f"{n} days", GIST_REWARDS, "numbers, 100 % with a unit", "correctness_reward_func"),
+    (lambda n: "ABCD"[n % 4], FIVE, "text", ""),
+    (lambda n: f"{n} days", FIVE, "numbers, 100 % with a unit", "correctness wants every character"),
     (lambda n: f"{n} days", ["judge_reward_func"], "numbers, 100 % with a unit", ""),
 ]
 
@@ -140,7 +140,7 @@ def test_a_rate_that_teaches_nothing_is_warned_of(rate, millions, adapter, inste
 def test_a_rate_of_a_recipe_or_an_edited_one_is_left_alone(table, tmp_path, monkeypatch):
     (tmp_path / "r.yaml").write_text("learning_rate: 5.0e-6\n")
     assert "learning_rate" not in table(learning_rate=None, config=str(tmp_path / "r.yaml"))
-    assert train_grpo.HYPERPARAMETERS["learning_rate"] == preflight.DEFAULT_RATE
+    assert train_grpo.HYPERPARAMETERS["learning_rate"] == policy_checks.DEFAULT_RATE
     monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "learning_rate", 4e-6)
     assert "learning_rate" not in table(learning_rate=None)
 
@@ -148,14 +148,14 @@ def test_a_rate_of_a_recipe_or_an_edited_one_is_left_alone(table, tmp_path, monk
 @pytest.mark.parametrize(("count", "smallest"), [(30, "13.3 points"), (99, "4.0 points"), (100, "")])
 def test_few_held_out_questions_name_the_smallest_change(count, smallest, table, write_jsonl):
     held_out = write_jsonl([{"question": f"{n} + 2?", "answer": f"#### {n + 2}"} for n in range(count)], "t.jsonl")
-    found = table(eval_dataset_name=held_out)["dataset"]
+    found = table(eval_dataset_name=held_out)["held out"]
     assert found.status == ("warning" if smallest else "ok") and smallest in found.remedy
 
 
 @pytest.mark.parametrize(("limit", "remedy"), [("120", "raise max_samples"), ("1000", "add rows")])
 def test_max_samples_is_named_only_where_it_limits_the_rows(limit, remedy, table):
     rows = [{"question": f"What is {n} + 1?", "answer": f"{n + 1}"} for n in range(200)]
-    assert remedy in table(rows=rows, max_samples=limit)["dataset"].remedy
+    assert remedy in table(rows=rows, max_samples=limit)["held out"].remedy
 
 
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
@@ -173,16 +173,16 @@ def test_too_little_memory_is_a_warning_with_numbers(table, monkeypatch):
 def planned(packed=True, chosen=None):
     script = SimpleNamespace(packed=packed, pack_tokens=chosen)
     training = SimpleNamespace(num_generations=16)
-    return SimpleNamespace(script=script, training=training, completion_limit=786)
+    return SimpleNamespace(config=SimpleNamespace(script=script, training=training, completion_limit=786))
 
 
 def test_the_largest_pack_is_known_before():
     flash, masked = Kernel("FlashAttention 2", 8192), Kernel("sdpa", 2048, by_segment=False)
-    assert preflight.largest_pack(planned(), flash, 256) == 8192
-    assert preflight.largest_pack(planned(), flash, 1000) == 1000 + 16 * 786  # dividing a group may cost a tenth
-    assert preflight.largest_pack(planned(), masked, 1000) == 2048
-    assert preflight.largest_pack(planned(chosen=4096), flash, 1000) == 4096
-    assert preflight.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
+    assert policy_checks.largest_pack(planned(), flash, 256) == 8192
+    assert policy_checks.largest_pack(planned(), flash, 1000) == 1000 + 16 * 786  # dividing a group may cost a tenth
+    assert policy_checks.largest_pack(planned(), masked, 1000) == 2048
+    assert policy_checks.largest_pack(planned(chosen=4096), flash, 1000) == 4096
+    assert policy_checks.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
 
 
 @pytest.mark.parametrize(("load", "cores", "noted"), [(0.9, 2, False), (3.1, 2, True), (3.1, 64, False)])
@@ -201,8 +201,8 @@ def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, m
 
 def test_an_evaluation_alone_skips_the_rules_of_training(table):
     checks = table(eval_only="true", per_device_train_batch_size="1024")
-    assert {"memory", "disk", "geometry", "all rewards"}.isdisjoint(checks)
-    assert checks["dataset"].finding.startswith("10 held-out questions, 25 %")
+    assert {"memory", "disk", "geometry", "all rewards", "dataset"}.isdisjoint(checks)
+    assert checks["held out"].finding.startswith("10 held-out questions, 25 %")
     assert "limit" not in checks["prompt length"].finding
     assert "trained" not in checks["model"].finding and "overlap" not in checks
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import random
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -14,22 +13,23 @@ from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
 from grpo.data import dataset
-from grpo.data.prompts import THINK, PromptFormat
-from train_grpo import EXEMPLARS, PROMPT_FORMATS
+from grpo.task import Task
+from grpo.task.prompts import THINK, XML
+from train_grpo import EXEMPLARS
 
-PLAIN = dataclasses.replace(THINK, chat=False)
+PLAIN = Task(dataclasses.replace(THINK, chat=False))
 NEEDS = ("correctness_reward_func",)
 
 
-def load(rows=None, needs_gold=NEEDS, prompt_format: PromptFormat = PLAIN, typed=(), **settings):
+def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
     """The data of a run on rows in memory, or on the files that the settings name; a token is a character."""
     given = dict(
         dataset_name=None, dataset_config=None, dataset_split="train", eval_dataset_name=None, eval_split="test",
-        eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, num_shots=0,
-        question_column="question", answer_column="answer",
+        eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, question_column="question",
+        answer_column="answer",
     )  # fmt: skip
-    script, training = SimpleNamespace(**{**given, **settings}), SimpleNamespace(seed=7)
-    config = SimpleNamespace(script=script, training=training, typed=set(typed), template_kwargs={})
+    script, origin = SimpleNamespace(**{**given, **settings}), dict.fromkeys(flags, "flag")
+    config = SimpleNamespace(script=script, origin=origin, template_kwargs={})
 
     class Characters:
         def __call__(self, text):
@@ -39,7 +39,7 @@ def load(rows=None, needs_gold=NEEDS, prompt_format: PromptFormat = PLAIN, typed
             return {"input_ids": [json.dumps(chat) for chat in chats]}
 
     table = Dataset.from_list(rows) if isinstance(rows, list) else rows
-    return dataset.load_data(config, Characters(), prompt_format, EXEMPLARS, table, needs_gold)
+    return dataset.load_data(config, task, Characters(), table, needs_gold)
 
 
 def sums(count, answer="#### {}", **columns):
@@ -48,7 +48,7 @@ def sums(count, answer="#### {}", **columns):
 
 def make(*cells, **columns):
     rows = Dataset.from_dict({"prompt": list(cells), "answer": ["4"] * len(cells), **columns})
-    return dataset.make_prompts(rows, PROMPT_FORMATS["xml"].prompt, label="training data 'm.jsonl'")
+    return dataset.make_prompts(rows, Task(XML), label="training data 'm.jsonl'")
 
 
 # --- Rows and what is dropped
@@ -59,7 +59,7 @@ def test_rows_without_a_question_or_a_gold_answer_are_dropped_and_counted():
     data = load([*sums(20, level=1), *[{"question": asked, "answer": gold, "level": 2} for asked, gold in odd]])
     assert data.unusable == 5 and data.unmarked() == {"####": 1} and len(data.train) + len(data.held_out) == 20
     assert set(data.train["level"]) == {1} and data.train[0]["answer"] == str(int(data.train[0]["question"][0]) + 1)
-    assert data.facts()["data"] == {"train": 15, "held_out": 5, "unusable": 5, "overlap": 0, "too_long": 0}
+    assert data.counts() == {"train": 15, "held_out": 5, "unusable": 5, "overlap": 0, "too_long": 0}
 
 
 def test_rows_may_lack_gold_answers_where_nothing_needs_them():
@@ -77,7 +77,7 @@ def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
     data = load(rows, question_column="q", answer_column="gold")
     assert set(data.train.column_names) == {"q", "gold", "level", "question", "prompt", "answer"}
     assert data.train["answer"][:] == [str(n) for n in data.train["gold"]] and data.reserved == ["images"]
-    assert data.train[0]["prompt"] == PLAIN.prompt(data.train[0]["q"])
+    assert data.train[0]["prompt"] == PLAIN.ask(data.train[0]["q"])
 
 
 def test_columns_that_no_reward_would_get_are_noted():
@@ -99,9 +99,9 @@ def test_errors_about_columns_name_them(columns):
 
 def test_long_prompts_are_dropped_whole_and_counted():
     rows = [*sums(20), *[{"question": f"long {n} " * 50, "answer": "#### 1"} for n in range(20)]]
-    data = load(rows, max_prompt_length=len(PLAIN.prompt("10 + 1?")), eval_samples=0)
+    data = load(rows, max_prompt_length=len(PLAIN.ask("10 + 1?")), eval_samples=0)
     assert data.too_long == 20 and len(data.lengths) == len(data.train) + 20 == 40
-    assert data.train["prompt"][:] == list(map(PLAIN.prompt, data.train["question"]))
+    assert data.train["prompt"][:] == list(map(PLAIN.ask, data.train["question"]))
     with pytest.raises(UserError, match="max_prompt_length"):
         load(rows, max_prompt_length=5)
 
@@ -137,7 +137,7 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
     assert len(train) + len(held_out) + data.unusable + data.overlap + data.too_long == len(rows)
     assert train and len(held_out) == max(1, min(samples or len(rows), (len(rows) - data.unusable) // 4))
     for row in [*train, *held_out]:
-        assert row["question"] == rows[row["id"]]["question"] and row["prompt"] == PLAIN.prompt(row["question"])
+        assert row["question"] == rows[row["id"]]["question"] and row["prompt"] == PLAIN.ask(row["question"])
         assert row["answer"] and (limit is None or row in held_out or len(row["prompt"]) <= limit)
     asked = [{dataset.canonical(row["question"]) for row in some} for some in (train, held_out)]
     assert not asked[0] & asked[1] and len({row["id"] for row in [*train, *held_out]}) == len(train) + len(held_out)
@@ -159,16 +159,15 @@ def test_a_held_out_slice_is_small_and_not_trained_on():
 
 def test_held_out_questions_depend_on_the_questions_alone(write_jsonl):
     """Not on the seed, the prompt, the order of rows or other columns; a test split's sample is drawn alike."""
-    think = dataclasses.replace(THINK, chat=False)
     shuffled = random.Random(0).sample(sums(60), 60)
-    for change in ({}, {"prompt_format": think}, {"rows": sums(60, level=3)}, {"num_shots": 2}, {"rows": shuffled}):
+    for change in ({}, {"task": Task(XML, EXEMPLARS[:2])}, {"rows": sums(60, level=3)}, {"rows": shuffled}):
         found = load(**{"rows": sums(60), "eval_samples": 10, **change})
         assert set(found.held_out["question"]) == set(load(sums(60), eval_samples=10).held_out["question"])
         assert len(found.train) == 50
     files = {"dataset_name": write_jsonl(sums(5), "a.jsonl"), "eval_dataset_name": write_jsonl(sums(60), "b.jsonl")}
-    sampled = load(**files, eval_samples=10, max_samples=5, rows=None).held_out["question"]
-    more = load(**files, eval_samples=20, max_samples=5, rows=None).held_out["question"]
-    assert len(sampled) == 10 and set(sampled) < set(more)
+    sampled, more = (load(**files, eval_samples=count, max_samples=3) for count in (10, 20))
+    assert len(sampled.held_out) == 10 and set(sampled.held_out["question"]) < set(more.held_out["question"])
+    assert len(sampled.train) + sampled.overlap == 3
 
 
 @pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (30, 7), (300, 75), (1000, 100), (3000, 300)])
@@ -196,7 +195,7 @@ def test_conversations_are_the_same_as_a_whole_not_by_their_last_message():
     assert data.overlap == 0 and len(data.train) == 9
 
 
-def test_a_source_with_the_split_holds_out_a_seeded_sample_of_it():
+def test_a_source_with_the_split_holds_out_a_sample_of_it():
     DatasetDict(train=Dataset.from_list(sums(20)), test=Dataset.from_list(ROWS)).save_to_disk("saved")
     data = load(dataset_name="saved", eval_samples=5)
     places = [[row["question"] for row in ROWS].index(question) for question in data.held_out["question"]]
@@ -204,7 +203,7 @@ def test_a_source_with_the_split_holds_out_a_seeded_sample_of_it():
     assert len(load(dataset_name="saved", eval_split="test[:7]").held_out) == 7
     assert len(load(dataset_name="saved", eval_split="validation").held_out) == 5  # a slice of the training rows
     with pytest.raises(UserError, match="eval_split: 'validation'"):
-        load(dataset_name="saved", eval_split="validation", typed=["eval_split"])
+        load(dataset_name="saved", eval_split="validation", flags=["eval_split"])
 
 
 def test_an_evaluation_alone_has_the_held_out_questions_of_a_run(write_jsonl):
@@ -212,23 +211,6 @@ def test_an_evaluation_alone_has_the_held_out_questions_of_a_run(write_jsonl):
     alone, run = (load(dataset_name=rows, eval_only=only, max_prompt_length=500) for only in (True, False))
     assert alone.held_out.to_list() == run.held_out.to_list() == alone.train.to_list()
     assert len(load(dataset_name="not/there", eval_dataset_name=held_out, eval_only=True).held_out) == 3
-
-
-# --- Several data sets
-
-
-def test_several_sets_are_joined_and_hold_out_one_slice(write_jsonl):
-    one = write_jsonl([{"question": f"one {n}", "answer": f"#### {n}", "level": n} for n in range(60)], "one.jsonl")
-    other = write_jsonl(
-        [{"prompt": f"x {n}", "answer": rf"\boxed{{{n}}}", "level": "a"} for n in range(40)], "b.jsonl"
-    )
-    data = load(dataset_name=[one, other])
-    assert (len(data.train), len(data.held_out)) == (75, 25) and set(data.held_out["source"]) == {"one", "b"}
-    assert set(data.train["answer"]) | set(data.held_out["answer"]) == {str(n) for n in range(60)}
-    few = load(dataset_name=[one, other], max_samples=20, eval_samples=0)
-    assert Counter(few.train["source"]) == {"one": 10, "b": 10}
-    data = load(dataset_name=one, eval_dataset_name=[one, other], eval_samples=9)
-    assert len(data.held_out) == 9 and data.overlap and "source" not in data.train.column_names
 
 
 # --- Lists of messages
@@ -240,7 +222,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 def test_messages_are_prompts_and_the_last_one_the_question():
     talk = [SYSTEM, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, USER]
     made, reading = make(talk, [USER], [], None, [{"role": "user", "content": " "}])
-    ours = {"role": "system", "content": PROMPT_FORMATS["xml"].system}
+    ours = {"role": "system", "content": XML.system}
     assert made["prompt"][:] == [talk, [ours, USER]] and made["question"][:] == ["2 + 2?"] * 2 and reading.dropped == 3
     data = load([{"prompt": [{"role": "user", "content": str(n)}], "answer": n} for n in range(20)])
     assert data.train[0]["prompt"] == f"{data.train[0]['question']}\n"  # without a chat template

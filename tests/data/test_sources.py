@@ -103,11 +103,6 @@ def test_what_is_no_table_of_rows_is_one_line(rows, says):
         sources.load_source(rows)
 
 
-def test_a_file_may_mix_numbers_and_texts_and_lack_some(write_jsonl):
-    path = write_jsonl([{"question": "a", "answer": 1}, {"question": "b", "answer": "2 apples"}, {"question": "c"}])
-    assert sources.load_source(path)["train"]["answer"][:] == [1, "2 apples", None]
-
-
 LONG = "123456789012345678901234567890"
 WRITTEN = {  # a cell's JSON, and as what it is read
     LONG: LONG,
@@ -241,21 +236,3 @@ def test_slices(spec, count):
 def test_an_error_about_a_split_lists_those_that_there_are(spec):
     with pytest.raises(UserError, match=r"dataset_split: .*train .40 rows"):
         sources.take_split({"train": Dataset.from_list(ROWS)}, spec)
-
-
-def test_joined_rows_have_all_columns_their_source_and_text_if_types_differ():
-    one = Dataset.from_dict({"question": ["a"], "level": [3], "only": [True], "empty": [None]})
-    other = Dataset.from_dict({"level": ["hard"], "question": ["b"], "empty": [["x"]], "source": ["mine"]})
-    assert sources.join({"data/one.csv": one, "other": other}).to_list() == [
-        {"question": "a", "level": "3", "only": True, "empty": None, "source": "one"},
-        {"question": "b", "level": "hard", "only": None, "empty": ["x"], "source": "mine"},
-    ]
-    assert sources.join({"one": one}) is one
-    with pytest.raises(UserError, match="'level'"):
-        sources.join({"one": one, "other": Dataset.from_dict({"level": [["hard"]]})})
-
-
-def test_joined_texts_of_a_mixed_column_are_themselves():
-    mixed = sources.load_source([{"level": 1}, {"level": "hard"}, {"level": None}])["train"]
-    joined = sources.join({"mixed": mixed, "other": Dataset.from_dict({"level": ["easy"]})})
-    assert joined["level"][:] == ["1", "hard", None, "easy"]

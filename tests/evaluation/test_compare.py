@@ -38,9 +38,7 @@ def test_the_table_has_gains_their_mean_and_what_differs(runs, capsys, monkeypat
 
 
 def test_a_prompt_that_only_a_recipe_spells_out_is_the_same_prompt(runs, capsys):
-    again = write_learner(
-        Path("again"), 3, seed=1, system_prompt="Respond so:\nas above", question_template="{question}"
-    )
+    again = write_learner(Path("again"), 3, seed=1, system_prompt="Respond so:\nas above")
     assert "one experiment" in shown(capsys, runs[0], again)
     change(again, sources=None)  # of an earlier version only the settings are known
     assert "system_prompt: None | Respond so: as above" in shown(capsys, runs[0], again)

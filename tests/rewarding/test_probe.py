@@ -9,21 +9,23 @@ from trl.rewards import get_repetition_penalty_reward
 
 from grpo.rewarding import probe
 from grpo.rewarding.probe import about_rewards, matrix, perturbed, try_rewards
-from rewards import GIST_REWARDS, REWARD_FUNCS
-from train_grpo import PROMPT_FORMATS
+from grpo.rewarding.registry import choose, following
+from grpo.task import PromptFormat, Task
+from grpo.task.prompts import XML
+from rewards import REWARD_FUNCS
 
-XML = PROMPT_FORMATS["xml"]
-
-FIVE = {name: REWARD_FUNCS[name] for name in GIST_REWARDS}
+TASK = Task(XML)
+FIVE = dict(list(REWARD_FUNCS.items())[:5])
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
 def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", encode=lambda text: list(text.encode()), **rewards):
-    return try_rewards(rewards, row, reasoning, XML, encode)[0]
+    return try_rewards(rewards, row, reasoning, TASK, encode)[0]
 
 
 def checks(tried, **weights):
-    return {check.name: check for check in about_rewards(tried, {name: 1.0 for name in tried} | weights, list(ROW))}
+    weights = {name: 1.0 for name in tried} | weights
+    return {check.name: check for check in about_rewards(tried, weights, list(ROW), TASK)}
 
 
 def constant(completions, **kwargs):
@@ -37,12 +39,6 @@ def test_each_reward_is_tried_on_all_of_them():
         {"perfect": 4.0, "wrong answer": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
     )
     assert {check.status for check in checks(tried).values()} == {"ok"}
-
-
-def test_the_debug_reward_is_constant_by_design():
-    debug = REWARD_FUNCS["debug_reward_func"]
-    assert {check.status for check in checks(try_out(**FIVE, debug_reward_func=debug)).values()} == {"ok"}
-    assert checks(try_out(debug_reward_func=debug))["all rewards"].status == "warning"
 
 
 def test_the_matrix_has_every_reward_and_their_sum(capsys):
@@ -71,18 +67,22 @@ def test_rewards_get_what_trl_gives_them():
         return [float(trainer_state.global_step)] * len(completions)
 
     assert set(try_out(curious=curious)["curious"].values()) == {0.0}
-    assert seen["prompts"] == [ROW["prompt"]] * 5 and seen["answer"] == ["9"] * 5 and seen["other"] == [3] * 5
+    count = len(seen["completions"])
+    assert seen["prompts"] == [ROW["prompt"]] * count and seen["other"] == [3] * count and seen["answer"][-1] == "9"
     assert seen["completions"][0] == [
-        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", XML)["perfect"]}
+        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", TASK)["perfect"]}
     ]
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
 
 
 def test_a_reward_that_tells_nothing_apart_is_named():
-    found = checks(try_out(constant=constant, int_reward_func=REWARD_FUNCS["int_reward_func"]))
-    assert found["reward constant"].status == "warning" and "reward int" not in found
-    alone = checks(try_out(constant=constant))["all rewards"]
-    assert alone.status == "warning"
+    debug = REWARD_FUNCS["debug_reward_func"]
+    found = checks(try_out(constant=constant, debug_reward_func=debug, **FIVE))
+    warned = {name for name, check in found.items() if check.status == "warning"}
+    assert warned == {"reward constant", "reward debug"} and "moves no advantage" in found["reward debug"].remedy
+    assert checks(try_out(constant=constant))["all rewards"].status == "warning"
+    with_unit = try_out({**ROW, "answer": "9 days"}, "", str.split, **FIVE)
+    assert "gives 0 to every test completion" in checks(with_unit)["reward int"].finding
 
 
 def test_a_reward_that_raises_is_an_error_that_says_what():
@@ -111,7 +111,10 @@ def test_a_result_that_is_no_list_of_numbers_is_an_error(result):
 
 
 def test_a_number_that_is_not_finite_is_an_error_with_its_place():
-    found = checks(try_out(odd=lambda completions, **kwargs: [1.0, float("nan"), 1.0, 1.0, 1.0], **FIVE))
+    def odd(completions, **kwargs):
+        return [float("nan") if "8" in completion[0]["content"] else 1.0 for completion in completions]
+
+    found = checks(try_out(odd=odd, **FIVE))
     assert found["reward odd"].status == "error" and "nan on 'wrong answer'" in found["reward odd"].finding
 
 
@@ -129,13 +132,11 @@ def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
     assert "reward wrong_is_better" not in checks(try_out(wrong_is_better=wrong_is_better), wrong_is_better=-1.0)
     right = checks(try_out(**FIVE), correctness_reward_func=-1.0)
     assert "wrong answer earns 0, perfect -2" in right["reward correctness"].finding
-    with_unit = try_out({**ROW, "answer": "9 days"}, "", str.split, **FIVE)
-    assert "wrong answer earns 0.5, perfect 0" in checks(with_unit)["reward int"].finding
 
 
 @pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
 def test_a_reward_for_the_form_prefers_nothing(gold):
-    rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}
+    rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(3, -1.0), words)}
     rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
     for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
         found = checks(try_out({**ROW, "answer": gold}, reasoning, str.split, **rewards))
@@ -143,8 +144,25 @@ def test_a_reward_for_the_form_prefers_nothing(gold):
 
 
 def test_a_wrong_answer_is_as_long_as_the_right_one():
-    wrong = {gold: perturbed("", gold, XML)["wrong answer"].split()[-2] for gold in ("9", "99", "72", "0", "-1")}
-    assert wrong == {"9": "8", "99": "98", "72": "73", "0": "1", "-1": "-2"}
+    golds = ("9", "99", "72", "0", "-1", "9 days", "Paris")
+    wrong = [perturbed("", gold, TASK)["wrong answer"].splitlines()[-2] for gold in golds]
+    assert wrong == ["8", "98", "73", "1", "-2", "8 days", "not Paris"]
+
+
+@pytest.mark.parametrize(
+    ("task", "gold", "names"),
+    [
+        (TASK, "9", ["int_reward_func", "correctness_reward_func"]),  # `9.` is right, too
+        (TASK, "9 days", ["correctness_reward_func"]),
+        (TASK, None, []),
+        (Task(PromptFormat("", completion="{answer}", pattern="text")), "1 May", ["correctness_reward_func"]),
+    ],
+)
+def test_rewards_that_want_every_character_of_the_gold_answer_are_known_by_what_they_pay(task, gold, names):
+    rewards = choose(["soft_format_reward_func", *list(FIVE)[3:], "judge_reward_func"], {}, following(task, 64))
+    needed = {name: reward for name, reward in rewards.items() if gold or name == "soft_format_reward_func"}
+    tried, _, exact = try_rewards(needed, {**ROW, "answer": gold}, "", task, str.split)
+    assert exact == names and all(probe.REWRITTEN not in values for values in tried.values())
 
 
 def test_a_reward_that_changes_its_input_is_named_with_the_argument():
@@ -159,7 +177,7 @@ def test_a_reward_that_changes_its_input_is_named_with_the_argument():
         raise ValueError("and fails")
 
     rewards = {"tidies": tidies, "clears": clears, "constant": constant}
-    _, changed = try_rewards(rewards, ROW, "", XML, lambda text: list(text.encode()))
+    _, changed, _ = try_rewards(rewards, ROW, "", TASK, lambda text: list(text.encode()))
     assert changed == {"tidies": ["completions"], "clears": ["answer", "prompts"]}
     found = list(probe.about_changed(changed))
     assert [(check.status, check.name) for check in found] == [
@@ -192,7 +210,7 @@ def test_a_reward_that_asks_for_what_there_is_not_gets_the_list_of_columns():
 
 @pytest.mark.parametrize(("gold", "wrong"), [("9", "8"), ("2007-04-13", "not 2007-04-13"), (None, None)])
 def test_the_test_completions_are_shown_within_80_columns(gold, wrong, capsys):
-    texts = perturbed("It takes [bold] steps. " * 9, gold, XML)
+    texts = perturbed("It takes [bold] steps. " * 9, gold, TASK)
     Console(width=80).print(probe.listing(texts))
     shown = capsys.readouterr().out
     lines = shown.splitlines()
@@ -244,11 +262,9 @@ def test_async_rewards_are_tried_also_inside_an_event_loop():
 
 def test_without_a_gold_answer_rewards_are_tried_on_the_format():
     row = {**ROW, "answer": None}
-    rewards = {name: REWARD_FUNCS[name] for name in ("soft_format_reward_func", "style_reward_func")}
-    tried = try_out(row, "", **rewards)
-    assert tried["soft_format_reward_func"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
-    found = checks(tried)["all rewards"]
-    assert found.status == "ok"
+    tried = try_out(row, "", soft_format=REWARD_FUNCS["soft_format_reward_func"])
+    assert tried["soft_format"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
+    assert checks(tried)["all rewards"].status == "ok"
     assert checks(try_out(row, "", constant=constant))["all rewards"].status == "warning"
 
 

@@ -1,5 +1,7 @@
 """Names and parameters become reward functions, TRL's and one's own too; a mistake names what is wrong."""
 
+import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,9 +15,12 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.rewarding import registry
-from grpo.rewarding.judge import Judge
-from grpo.rewarding.registry import UserFiles, by_name, choose, needing_gold
-from rewards import GIST_REWARDS, REWARD_FUNCS, THINK_FORMAT
+from grpo.rewarding.registry import by_name, choose, function_of_file, needing_gold
+from grpo.task import Task
+from grpo.task.prompts import XML
+from rewards import REWARD_FUNCS, THINK_FORMAT
+
+FIVE = list(REWARD_FUNCS)[:5]
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +36,12 @@ def own(monkeypatch):
 
 
 def chosen(*names, args=None, follow=(), functions=None):
-    return choose(list(names), args or {}, dict(follow), functions, UserFiles(allowed=True))
+    return choose(list(names), args or {}, dict(follow), functions, allow_files=True)
 
 
 def test_the_five_are_themselves_in_order():
-    rewards = chosen(*GIST_REWARDS, follow={"max_completion_length": 9, "answer_pattern": "xml"})
-    assert list(rewards) == GIST_REWARDS and all(rewards[name] is REWARD_FUNCS[name] for name in GIST_REWARDS)
+    rewards = chosen(*FIVE, follow=registry.following(Task(XML), 9))
+    assert list(rewards) == FIVE and all(rewards[name] is REWARD_FUNCS[name] for name in FIVE)
 
 
 def test_parameters_come_from_recipe_then_run_then_signature():
@@ -76,12 +81,15 @@ def test_files_beside_the_users_shadow_no_library():
     assert sys.path[:-1] == before[0] and sys.modules["statistics"] is before[1]
 
 
-def test_a_file_is_run_once_for_each_run():
-    """Its judge and rewards share what it loads; two runs in one process share nothing."""
-    files = UserFiles(allowed=True)
-    first, again = (files.function("my_rewards.counted", "reward_funcs") for _ in range(2))
-    second = UserFiles(allowed=True).function("my_rewards.counted", "reward_funcs")
-    assert [each(completions=["a"]) for each in (first, again, second)] == [[1.0], [2.0], [1.0]]
+def test_a_file_is_run_once_while_it_stays_as_it_is():
+    """Its judge and rewards share what it loads; an edited file is another one."""
+
+    def counted():
+        return function_of_file("my_rewards.counted", "reward_funcs", allowed=True)(completions=["a"])
+
+    assert [counted(), counted()] == [[1.0], [2.0]]
+    os.utime("my_rewards.py", (1, 1))
+    assert counted() == [1.0]
 
 
 TWICE = ["my_rewards.my_reward", "my_rewards.other_name"]
@@ -121,13 +129,13 @@ REPLACED = [  # the rewards, their parameters, what follows the run, the data's 
     (["length_reward_func"], {"length_reward_func": {"high": 9}}, {}, ["high"], "high"),
     (["length_reward_func"], {}, {}, ["level", "lower"], ""),
     (["soft_format_reward_func"], {}, {"template": THINK_FORMAT}, ["template"], "template"),
-    (["correctness_reward_func"], {}, {"answer_pattern": "hash"}, ["answer_pattern"], "answer_pattern"),
-    (["judge_reward_func"], {}, {"judge": Judge()}, ["judge"], "judge"),
+    (["correctness_reward_func"], {}, {"extract": str.strip}, ["extract"], "extract"),
+    (["judge_reward_func"], {}, {"task": Task(XML)}, ["task"], "task"),
     (["my_rewards.my_reward"], {}, {}, ["scale"], "scale"),
     (["my_rewards.part"], {}, {}, ["scale"], "scale"),
     (["my_rewards.longer"], {}, {}, ["than"], "than"),
     (["my_rewards.my_reward"], {}, {}, ["kwargs", "completions"], ""),
-    (["int_reward_func"], {}, {}, ["low", "scale", "judge"], ""),
+    (["int_reward_func"], {}, {}, ["low", "scale", "task"], ""),
     (["at_will"], {}, {}, ["level"], "level"),
     (["at_will"], {}, {}, ["source"], ""),
     (["at_will"], {"at_will": {"answer": "9"}}, {}, [], "answer"),
@@ -149,26 +157,25 @@ def test_a_column_never_replaces_a_parameter(names, args, follow, columns, inway
 def test_what_needs_gold_answers_is_found_by_signature():
     names = ["correctness_reward_func", "int_reward_func", "my_rewards.with_gold", "my_rewards.gold_at_will"]
     script = SimpleNamespace(eval_num_samples=2, eval_only=False)
-    config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", follow={"judge": Judge()})
+    config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", follow={"task": Task(XML)})
     needed = ["correctness_reward_func", "with_gold", "judge_reward_func", "eval_num_samples"]
-    assert needing_gold(config, rewards, Judge()) == needed
-    own = Judge(function=lambda text, row: True)
+    assert needing_gold(config, rewards, Task(XML)) == needed
+    own = Task(XML, judge=lambda text, row: True)
     assert needing_gold(config, rewards, own) == needed[:2]
     script.eval_only = True  # where a judge of one's own is all that is asked
-    assert needing_gold(config, rewards, own) == [] and needing_gold(config, rewards, Judge()) == needed
+    assert needing_gold(config, rewards, own) == [] and needing_gold(config, rewards, Task(XML)) == needed
 
 
 def mine(completions, **kwargs):
     return [0.5] * len(completions)
 
 
-def test_functions_become_names_wherever_hyperparameters_list_rewards():
-    given = {"reward_funcs": mine, "adaptive_rewards": [mine], "stages": [{"name": "a", "reward_funcs": [mine]}]}
-    found, functions = by_name({**given, "x": 1})
+def test_functions_become_names_wherever_hyperparameters_have_them():
+    given = {"reward_funcs": mine, "stages": [{"name": "a", "reward_funcs": [mine]}], "judge": mine, "prepare": mine}
+    settings, functions = by_name({**given, "x": 1})
     stages = [{"name": "a", "reward_funcs": ["mine"]}]
-    assert found == {"reward_funcs": ["mine"], "adaptive_rewards": ["mine"], "stages": stages, "x": 1}
+    assert settings == {"reward_funcs": ["mine"], "stages": stages, "judge": "mine", "prepare": "mine", "x": 1}
     assert functions == {"mine": mine} and chosen("mine", functions=functions) == {"mine": mine}
-    assert by_name({"reward_funcs": [], "judge": mine}) == ({"reward_funcs": [], "judge": "mine"}, {"mine": mine})
     assert by_name({"reward_funcs": "int_reward_func"}) == ({"reward_funcs": ["int_reward_func"]}, {})
 
 
@@ -186,8 +193,10 @@ def test_the_name_of_a_function_of_the_script_belongs_there_without_quotes(setti
     script = ["int_reward_func", "mine"] if setting == "reward_funcs" else "mine"
     flags = {"use_cpu": True, "report_to": "none", setting: script}
     config = configure({**train_grpo.HYPERPARAMETERS, **flags}, [], script_file=__file__)
-    with pytest.raises(UserError, match=f"^{setting}: 'mine' is a function of test_registry.py; .*without quotes"):
-        registry.load_rewards(config, train_grpo.PROMPT_FORMATS["xml"])
-    config.script_file = train_grpo.__file__  # which has none of that name
-    with pytest.raises(UserError, match=f"^{setting}: 'mine' is not a"):
-        registry.load_rewards(config, train_grpo.PROMPT_FORMATS["xml"])
+    for file, reason in (
+        (__file__, f"a function of test_registry.py; .*without quotes: .*{re.escape(written)}"),
+        (train_grpo.__file__, "not a"),  # which has none of that name
+    ):
+        config.script_file = file
+        with pytest.raises(UserError, match=f"^{setting}: 'mine' is {reason}"):
+            registry.load_rewards(config, registry.make_task(config, train_grpo.PROMPT_FORMATS, ()))

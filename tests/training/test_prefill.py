@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 import train_grpo
 from grpo.__main__ import main as tool
-from grpo.data import prompts
-from grpo.data.prompts import THINK
+from grpo.task import prompts
+from grpo.task.prompts import THINK
 from rewards import has_soft_format, has_strict_format
 
 MESSAGES = "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}<|im_end|>\n{% endfor %}"

@@ -11,8 +11,9 @@ from helpers_runs import SHARED, examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from grpo.rewarding.arithmetic import is_verified, value, verified_lines
-from rewards import THINK_FORMAT, XML_COT_FORMAT, extract_reasoning, step_verified_reward_func
+from grpo.rewarding.more import extract_reasoning, step_verified_reward_func
+from grpo.task.arithmetic import is_verified, value, verified_lines
+from rewards import THINK_FORMAT, XML_COT_FORMAT
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
 

@@ -5,8 +5,9 @@ import json
 import pytest
 from helpers_runs import SHARED
 
-import rewards
-from grpo.data.gold import gold_answer, gold_mark, reasoning_before
+from grpo.task import gold
+from grpo.task.gold import gold_answer, gold_mark, reasoning_before
+from rewards import extract_hash_answer
 
 MATH = [
     r"We have $x = \frac{3}{6} = \boxed{\frac{1}{2}}$.",
@@ -46,7 +47,7 @@ def test_gold_answers_by_the_mark_of_their_column(values, pattern, golds):
 
 
 def test_an_edit_of_extract_hash_answer_changes_the_golds(monkeypatch):
-    monkeypatch.setattr(rewards, "extract_hash_answer", lambda text: text.partition("####")[2].strip() + " edited")
+    monkeypatch.setattr(gold, "extract_hash_answer", lambda text: text.partition("####")[2].strip() + " edited")
     assert gold_answers(["2 + 2 = 4\n#### 4", "#### 1,000"]) == ["4 edited", "1,000 edited"]
 
 
@@ -56,7 +57,7 @@ def test_gsm8k_has_the_answers_of_the_recipe(name):
     if not path.exists():
         pytest.skip("GSM8K is not beside this checkout")
     values = [json.loads(line)["answer"] for line in path.read_text("utf-8").splitlines()]
-    assert gold_answers(values) == list(map(rewards.extract_hash_answer, values))
+    assert gold_answers(values) == list(map(extract_hash_answer, values))
 
 
 def test_reasoning_is_what_comes_before_the_answer():

@@ -65,21 +65,21 @@ def equations(line: str) -> list[tuple[str, str]]:
     text = _ANNOTATION.sub("", line)
     for pattern, replacement in _CLEANING:
         text = re.sub(pattern, replacement, text)
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     annotations = _ANNOTATION.findall(line)
     for run in [*annotations, *_ARITHMETIC.findall(text)]:
         sides = [re.sub(r"\s*([-+*/()])\s*", r"\1", side.strip()) for side in run.strip(" =").split("=")]
         sides = [side if side.count("(") == side.count(")") else side.strip("()") for side in sides]
         if (run in annotations or _OPERATOR.search(sides[0])) and value(sides[0]) is not None:
-            found += itertools.pairwise(sides)
-    return found
+            pairs += itertools.pairwise(sides)
+    return pairs
 
 
 def is_verified(line: str) -> bool:
     """Whether a line that is not too long computes something, and nothing falsely. 10 / 3 is not 3.33."""
-    found = equations(line) if len(line) <= MAX_LINE else []
-    computes = any(_OPERATOR.search(left) for left, _ in found)
-    return computes and all(value(left) == value(right) is not None for left, right in found)
+    pairs = equations(line) if len(line) <= MAX_LINE else []
+    computes = any(_OPERATOR.search(left) for left, _ in pairs)
+    return computes and all(value(left) == value(right) is not None for left, right in pairs)
 
 
 def verified_lines(reasoning: str, question: str | None = None) -> Iterator[str]:
@@ -95,15 +95,15 @@ def verified_lines(reasoning: str, question: str | None = None) -> Iterator[str]
     for line in [line for line in reasoning.splitlines() if "=" in line][:MAX_LINES]:
         if not is_verified(line):
             continue
-        found = equations(line)
+        pairs = equations(line)
         # 03+4 = 7.0 is 3+4 = 7 again
-        sums = ["=".join(sides) for sides in found if _OPERATOR.search(sides[0])]
-        new = {_NUMBER.sub(lambda number: str(Fraction(number[0])), each) for each in sums} - seen
-        if new and (question is None or known & _numbers(" ".join(left for left, _ in found))):
+        sums = ["=".join(sides) for sides in pairs if _OPERATOR.search(sides[0])]
+        new = {_NUMBER.sub(lambda number: str(Fraction(number[0])), text) for text in sums} - seen
+        if new and (question is None or known & _numbers(" ".join(left for left, _ in pairs))):
             seen |= new
-            known |= _numbers(" ".join(map("=".join, found)))
+            known |= _numbers(" ".join(map("=".join, pairs)))
             yield line
 
 
 def _numbers(text: str) -> set[Fraction]:
-    return {Fraction(found.replace(",", "")) for found in re.findall(r"[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?", text)}
+    return {Fraction(number.replace(",", "")) for number in re.findall(r"[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?", text)}

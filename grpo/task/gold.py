@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-import rewards
+from grpo.task.answers import find_answer
+from rewards import extract_hash_answer
 
 _NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
 _FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
-MARKS = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
+MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml": "<answer>"}  # as people know them
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that are no thousands separators, or more lines
 
 
@@ -26,8 +27,9 @@ def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
     """
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     shares = {
-        mark: sum(rewards.find_answer(text, mark) is not None for text in texts)
+        mark: sum(find_answer(text, mark) is not None for text in texts)
         for mark in dict.fromkeys((pattern, "boxed", "hash", "xml", "final"))
+        if mark != "text"  # which is in every value
     }
     mark = max(shares, key=lambda mark: shares[mark])
     return mark if texts and 2 * shares[mark] >= len(texts) else None
@@ -39,7 +41,7 @@ def has_mark(text: str) -> bool:
     >>> has_mark("Sum. Answer: 27"), has_mark("27")
     (True, False)
     """
-    return any(rewards.find_answer(text, mark) is not None for mark in MARKS)
+    return any(find_answer(text, mark) is not None for mark in MARK_NAMES)
 
 
 def lacks_mark(value: Any, mark: str | None) -> bool:
@@ -48,12 +50,12 @@ def lacks_mark(value: Any, mark: str | None) -> bool:
     >>> lacks_mark("4", "hash"), lacks_mark("####", "hash"), lacks_mark("", "hash"), lacks_mark("4", None)
     (True, False, False, False)
     """
-    return mark is not None and gold_answer(value) is not None and rewards.find_answer(str(value), mark) is None
+    return mark is not None and gold_answer(value) is not None and find_answer(str(value), mark) is None
 
 
 def mark_name(mark: str) -> str:
     """A mark as people know it: `####` for hash; a template is its own name."""
-    return MARKS.get(mark, repr(mark))
+    return MARK_NAMES.get(mark, repr(mark))
 
 
 def where_marked(mark: str | None) -> str:
@@ -84,7 +86,7 @@ def gold_answer(value: Any, mark: str | None = None) -> str | None:
     if not isinstance(value, str):
         return None
     if mark is not None:
-        value = (_after_hashes(value) if mark == "hash" else rewards.find_answer(value, mark)) or ""
+        value = (_after_hashes(value) if mark == "hash" else find_answer(value, mark)) or ""
     value = value.strip()
     if formula := _FORMULA.fullmatch(value):
         value = next(filter(None, formula.groups())).strip()
@@ -101,7 +103,7 @@ def gold_answer(value: Any, mark: str | None = None) -> str | None:
 def _after_hashes(text: str) -> str | None:
     """The answer after `####` by GSM8K's own rule, which would join `1, 2` and `(1, 200)`: those stay."""
     answer = text.partition("####")[2].partition("####")[0].strip()
-    return rewards.find_answer(f"####{answer}", "hash") if _LIST.search(answer) else rewards.extract_hash_answer(text)
+    return find_answer(f"####{answer}", "hash") if _LIST.search(answer) else extract_hash_answer(text)
 
 
 def reasoning_before(solution: Any) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from fractions import Fraction
 
 import pytest
@@ -10,8 +11,9 @@ from helpers_texts import ANY_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rewards
-from rewards import extract_hash_answer, is_right
+from grpo.task import extract_answer, is_right
+from grpo.task.answers import ANSWER_PATTERNS, check_pattern
+from rewards import extract_hash_answer
 
 XML = "<reasoning>\nr\n</reasoning>\n<answer>\n{}\n</answer>\n"
 
@@ -120,6 +122,40 @@ def test_numbers_need_no_algebra(monkeypatch):
     assert is_right("9 * 8 = $72.00", "72") and not is_right("<answer>71</answer>", "72")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text", "answer"),
+    [
+        ("xml", "<answer>6</answer> no: <answer>\n7\n</answer>", "7"),
+        ("xml", r" \boxed{7} ", r"\boxed{7}"),  # without the mark: the whole text, stripped
+        ("boxed", r"$\boxed{6}$, no: $\boxed{7}$ \boxed{8", "7"),  # the last one that is closed
+        ("boxed", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        ("boxed", r"\fbox{x = \boxed{7}}", "7"),
+        ("boxed", r"so $\boxed 5$", "5"),  # as some of MATH's rows
+        ("boxed", "<answer>7</answer> ", "<answer>7</answer>"),
+        ("hash", "2 + 2 = 4\n#### 6\n#### $1,234,567\nWell.", "1234567"),
+        ("hash", r"#### $\frac{1}{2}$", r"$\frac{1}{2}$"),
+        ("hash", " 7", "7"),
+        ("final", "Answer: 6\nFinal answer: 7 apples.\nDone", "7 apples"),
+        ("final", "**Final Answer**: **$7$**.", "7"),
+        ("final", "The answer is:\n\n7\n", "7"),
+        ("final", "The answer is 7, reanswer: 8 ", "The answer is 7, reanswer: 8"),
+        ("text", " 7 \n", "7"),
+        ("Final: {answer}", "Final: 6 Final: 7 apples.\nDone", "7 apples."),
+        ("[[{answer}]]", "[[6]] [[7]], of\ncourse [", "7"),
+        ("<a>\n{answer}\n</a>", "<a>7\n8</a>", "7\n8"),
+    ],
+)
+def test_answers_where_a_pattern_puts_them(pattern, text, answer):
+    assert extract_answer(text, pattern) == answer
+
+
+@pytest.mark.parametrize("pattern", ["", "latex", "{answer}", "A: {answer} {answer}"])
+def test_an_unknown_pattern_is_an_error(pattern):
+    for use in (check_pattern, lambda pattern: extract_answer("7", pattern)):
+        with pytest.raises(ValueError, match="use xml, boxed, hash, final or text, or a template"):
+            use(pattern)
+
+
 # --- Hostile texts: without bounds one of them would take hours
 
 MILLION = [unit * (1_000_000 // len(unit)) for unit in ("1,", "(", "71 or ", r"\boxed{", "$x$ is ", "Answer: ", "\n")]
@@ -140,12 +176,21 @@ def test_hostile_mathematics_is_wrong_unless_it_is_the_same_text():
         assert is_right(text, text)
 
 
+@pytest.mark.parametrize("unit", ["1,", "Answer: ", "Final is **", "#### ", "\n", "{}", r"\boxed{"])
+def test_an_answer_is_found_in_linear_time(unit):
+    text = "<reasoning>\n" + unit * (500_000 // len(unit))
+    start = time.process_time()
+    for pattern in (*ANSWER_PATTERNS, "Final: {answer}", "## {answer} ##"):
+        extract_answer(text, pattern)
+    assert time.process_time() - start < 10  # quadratic code takes minutes
+
+
 MARKS = [r"\frac{", r"\sqrt{", r"\text{", r"\boxed{", r"\{", r"\pm ", r"\cup ", "\\\\", "{,}", "^{", "√", "½"]
 WORDS = [" or ", " not ", " is ", "Answer:", "####", "<answer>", "</answer>", "**", ". ", "% ", "\n", " ", "9,", "1/"]
 PIECES = st.lists(st.sampled_from([*MARKS, *WORDS, *"()[]{}|$^_9!x+-=<,;"]), max_size=20).map("".join)
 
 
 @examples(300)
-@given(PIECES | ANY_TEXT, PIECES | ANY_TEXT | st.sampled_from(list(TABLE)), st.sampled_from(rewards.ANSWER_PATTERNS))
+@given(PIECES | ANY_TEXT, PIECES | ANY_TEXT | st.sampled_from(list(TABLE)), st.sampled_from(ANSWER_PATTERNS))
 def test_no_two_texts_raise(text, gold, pattern):
     assert is_right(text, gold, pattern) in (True, False) and is_right(text, text, pattern)

@@ -13,7 +13,7 @@ import zlib
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from grpo.rewarding import arithmetic
+from grpo.task import arithmetic
 
 MAX_LENGTH, MAX_EXPRESSION = 200, 100  # characters of a formula, and of an expression in it; longer is not read
 
@@ -96,13 +96,13 @@ class Number(NamedTuple):
     digits: int = 0  # after the point
 
 
-def number_of(found: re.Match[str]) -> Number:
+def number_of(match: re.Match[str]) -> Number:
     """The value of a match of NUMBER."""
-    value = Fraction((found["whole"].replace(",", "") or "0") + (found["decimals"] or ""))
-    value = value / int(found["below"] or 1) + int(found["mixed"] or 0)
-    value *= Fraction(10) ** (int(found["exponent"] or 0) + _POWERS[found["word"]])
-    value = -value if found["sign"] or found["minus"] else value
-    return Number(value, bool(found["percent"]), len(found["decimals"] or ".") - 1)
+    value = Fraction((match["whole"].replace(",", "") or "0") + (match["decimals"] or ""))
+    value = value / int(match["below"] or 1) + int(match["mixed"] or 0)
+    value *= Fraction(10) ** (int(match["exponent"] or 0) + _POWERS[match["word"]])
+    value = -value if match["sign"] or match["minus"] else value
+    return Number(value, bool(match["percent"]), len(match["decimals"] or ".") - 1)
 
 
 def _joined(thousands: re.Match[str]) -> str:
@@ -115,7 +115,7 @@ def with_slashes(text: str) -> str:
     >>> with_slashes(r"1\frac{1}{2} or -\frac34")
     '1 1/2 or -3/4'
     """
-    text = _FRACTION.sub(lambda found: f" {found[1] or found[3]}/{found[2] or found[4]}", text)
+    text = _FRACTION.sub(lambda match: f" {match[1] or match[3]}/{match[2] or match[4]}", text)
     return re.sub(r"(?<=[-$({]) (?=[0-9]+/)", "", text).strip()
 
 
@@ -204,7 +204,7 @@ def read(text: str) -> Meaning | None:
     if text.count(r"\pm") == 1:
         return Several("", tuple(read(text.replace(r"\pm", sign).strip(" +")) for sign in "+-"))
     for opening, closings in _BRACKETS.items():
-        closing = next((each for each in closings if text.endswith(each)), "")
+        closing = next((sign for sign in closings if text.endswith(sign)), "")
         parts = _split(text[len(opening) : -len(closing)]) if text.startswith(opening) and closing else []
         if len(parts) > 1:
             return Several((opening + closing).replace("\\", ""), tuple(map(read, parts)))
@@ -308,9 +308,9 @@ def same(answer: Meaning | None, gold: Meaning | None) -> bool:
     if isinstance(answer, Equation) and isinstance(gold, Equation) and answer.name and answer.name == gold.name:
         return same(answer.value, gold.value)
     if isinstance(answer, Equation) and isinstance(gold, Equation):
-        one, other = (_expression("{}-({})".format(*each.sides)) for each in (answer, gold))
+        one, other = (_expression("{}-({})".format(*equation.sides)) for equation in (answer, gold))
         return one is not None and other is not None and _is_multiple(one.values, other.values)
-    answer, gold = (each.value if isinstance(each, Equation) else each for each in (answer, gold))
+    answer, gold = (side.value if isinstance(side, Equation) else side for side in (answer, gold))
     if answer is None or gold is None:
         return False
     if isinstance(answer, Several) or isinstance(gold, Several):
@@ -327,7 +327,7 @@ def _same_parts(answer: Several, gold: Several) -> bool:
     if len(one) != len(other):
         return False
     if kinds <= {"", "{}"} or kinds == {"union"}:  # in any order
-        return all(any(same(part, each) for each in b) for a, b in ((one, other), (other, one)) for part in a)
+        return all(any(same(part, item) for item in b) for a, b in ((one, other), (other, one)) for part in a)
     return (len(kinds) == 1 or kinds == {"", "()"}) and all(map(same, one, other))
 
 

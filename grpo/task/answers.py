@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from grpo.rewarding.formulas import (
+from grpo.task.formulas import (
     NO_FORMULA,
     NUMBER,
     Number,
@@ -21,8 +21,10 @@ from grpo.rewarding.formulas import (
     same,
     with_slashes,
 )
+from rewards import extract_xml_answer
 
-ANSWER_PATTERNS = ("xml", "boxed", "hash", "final")  # where an answer is; or a template such as "Final: {answer}"
+# Where an answer is; or a template such as "Final: {answer}"
+ANSWER_PATTERNS = ("xml", "boxed", "hash", "final", "text")
 
 # --- Extraction ---------------------------------------------------------------------------------------------------
 
@@ -31,9 +33,30 @@ _BRACES = re.compile(r"\\[\\{}]|(?:\\(?:boxed|fbox)\s{0,9})?\{|\}")
 _FINAL = re.compile(r"(?i)(?<![a-z])(?:(?:final )?answer|final)(?: is)?[*_]{0,3} ?[:：][*_]{0,3}")
 
 
+def extract_answer(text: str, pattern: str = "xml") -> str:
+    r"""The answer in a completion or a gold solution, stripped; the whole text, stripped, where the mark is missing.
+
+    Patterns: `xml`, the last `<answer>…</answer>`; `boxed`, the last `\boxed{…}` or `\fbox{…}` that is closed; `hash`,
+    the line after the last `####`, cleaned like GSM8K's; `final`, the line after the last `Answer:`, `Final:` or
+    `Final answer is:`, without bold type, dollar delimiters and a final full stop; `text`, the whole text; or a
+    template, `Final: {answer}`, the last one, up to what follows `{answer}` in it, or to the end of the line.
+
+    >>> extract_answer(r"So $x = \boxed{\frac{1}{2}}$.", "boxed"), extract_answer("2 + 2 = 4\n#### $4,000", "hash")
+    ('\\frac{1}{2}', '4000')
+    >>> extract_answer("**Answer:** $72$.", "final"), extract_answer("So [[72]], of course", "[[{answer}]]")
+    ('72', '72')
+    """
+    if pattern == "xml":
+        return extract_xml_answer(text)
+    answer = find_answer(text, pattern)
+    return text.strip() if answer is None else answer
+
+
 def find_answer(text: str, pattern: str) -> str | None:
-    """The answer as `rewards.extract_answer` has it; None where the mark is missing."""
+    """The answer as `extract_answer` has it; None where the mark is missing."""
     check_pattern(pattern)
+    if pattern == "text":
+        return text.strip()
     if pattern == "boxed":
         return _last_box(text)
     if pattern == "hash":
@@ -44,7 +67,7 @@ def find_answer(text: str, pattern: str) -> str | None:
             answer = re.sub(r"\$|(?<=[0-9]),(?=[0-9]{3})", "", answer)
         return answer if mark else None
     if pattern == "final":
-        *_, end = 0, *(found.end() for found in _FINAL.finditer(text))
+        *_, end = 0, *(mark.end() for mark in _FINAL.finditer(text))
         return without_marks(_first_line(text[end:])) if end else None
     before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
     _, mark, rest = text.rpartition(before.strip())
@@ -58,11 +81,11 @@ def check_pattern(pattern: str) -> None:
 
     >>> check_pattern("latex")
     Traceback (most recent call last):
-    ValueError: answer pattern 'latex': use xml, boxed, hash or final, or a template such as 'Final: {answer}'
+    ValueError: answer pattern 'latex': use xml, boxed, hash, final or text, or a template such as 'Final: {answer}'
     """
     before, mark, _ = pattern.partition("{answer}")
     if pattern not in ANSWER_PATTERNS and not (mark and before.strip() and pattern.count("{answer}") == 1):
-        known = "use xml, boxed, hash or final, or a template such as 'Final: {answer}'"
+        known = "use xml, boxed, hash, final or text, or a template such as 'Final: {answer}'"
         raise ValueError(f"answer pattern {pattern!r}: {known}")
 
 
@@ -126,6 +149,22 @@ _HEDGE = re.compile(rf"(?:\s+[a-z]+){{0,3}}[\s,;:?($-]*{_OR}(?:[\s,;:?($]|{_OR}|
 _ONLY_NUMBERS = re.compile(rf"(?:[\s,;|&?!().:$\[\]/-]|{_OR}|\b(?:and|either|both|between|from|to|not)\b)*")
 
 
+def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
+    r"""The lenient rule of every judgement: the answer is the gold answer, however it is written. Never raises.
+
+    The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
+    so is what has its value. The answer is where the pattern has it, else in a box, after "Answer:" or ####, or what
+    the text concludes. Two different answers are none.
+
+    >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
+    (True, True, False)
+    >>> is_right(r"\boxed{\frac{1}{2}}", "0.5"), is_right("(7,2)", "(1,2)"), is_right("72 or 71", "72")
+    (True, False, False)
+    """
+    answer = extract_answer(text, pattern)
+    return gold in (text, answer) or same_answer(answer, gold, text)
+
+
 def same_answer(answer: str, gold: str, text: str = "") -> bool:
     r"""The lenient rule for an extracted answer. Never raises.
 
@@ -143,7 +182,7 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
         return False
     answer = answer[-MAX_TEXT:]
     marked = (find_answer(answer, mark) for mark in ("xml", "boxed", "final", "hash"))
-    answer, wanted = clean(next((found for found in marked if found is not None), answer)), clean(gold)
+    answer, wanted = clean(next((said for said in marked if said is not None), answer)), clean(gold)
     if plain(answer) == plain(wanted):
         return True
     kind = kind_of(gold)
@@ -208,7 +247,7 @@ def _concluded(answer: str) -> Iterator[str]:
     """The possible conclusions of a text: after its last "is" or colon, then its last formula in dollar signs."""
     end = answer[-500:]
     yield _CLAUSE.split(_SAID.split(end)[-1], maxsplit=1)[0].strip(" .$")
-    formulas = [found for found in _DELIMITED.finditer(end) if not _BEFORE.search(end[: found.start()])][-2:]
+    formulas = [part for part in _DELIMITED.finditer(end) if not _BEFORE.search(end[: part.start()])][-2:]
     hedged = len(formulas) == 2 and _HEDGE.fullmatch(end[formulas[0].end() : formulas[1].start()])
     if formulas and not hedged:
         yield next(filter(None, formulas[-1].groups())).strip()
@@ -218,8 +257,8 @@ def _last_number(text: str) -> Number | None:
     """The number that a clean text ends with; None if it ends with two, `72 or 71`, or in a formula."""
     text = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", "", with_slashes(text[-2000:]))  # 72 cm^2 is 72
     text = re.sub(r"([0-9][A-Za-z ]{0,30})\([^()]*[-+*/=][^()]*\)[\s.]*$", r"\1", text)  # 72 (48 + 24) is 72
-    numbers = [found for found in NUMBER.finditer(text) if not _BEFORE.search(text[: found.start()][-25:])][-2:]
-    if not numbers or max(len(found[0]) for found in numbers) > 100 or _AFTER.match(text, numbers[-1].end()):
+    numbers = [match for match in NUMBER.finditer(text) if not _BEFORE.search(text[: match.start()][-25:])][-2:]
+    if not numbers or max(len(match[0]) for match in numbers) > 100 or _AFTER.match(text, numbers[-1].end()):
         return None
     one, two = numbers[0], numbers[-1]
     between, rest = text[one.end() : two.start()], NUMBER.sub("", text).lower()

@@ -1,0 +1,156 @@
+"""Names and types of settings, as flags, in HYPERPARAMETERS or in a recipe."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from trl import GRPOConfig, ModelConfig, TrlParser
+
+from grpo.core.errors import UserError, did_you_mean
+from grpo.core.settings import ScriptArguments
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
+MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
+DATA_SETS = ("dataset_name", "eval_dataset_name")
+# What other trainers call a setting, or what people type first
+ALIASES = {
+    "batch_size": "per_device_train_batch_size",
+    "cpu": "use_cpu",
+    "epochs": "num_train_epochs",
+    "group_size": "num_generations",
+    "kl_coef": "beta",
+    "lr": "learning_rate",
+    "max_new_tokens": "max_completion_length",
+    "model": "model_name_or_path",
+    "steps": "max_steps",
+    "torch_dtype": "dtype",
+    "use_lora": "use_peft",
+    "warmup_ratio": "warmup_steps",
+}
+
+
+def JSON(text: str) -> Any:
+    return json.loads(text)
+
+
+def JSON_or_name(text: str) -> Any:
+    return JSON(text) if text.startswith("{") else text
+
+
+class Parser(TrlParser):
+    """TRL's parser, without abbreviated flags and with one-line errors; it also checks what is no flag."""
+
+    def __init__(self) -> None:
+        for owner, title in GROUPS.items():
+            setattr(owner, "_argument_group_name", title)  # noqa: B010 - HfArgumentParser's name for it
+        super().__init__(
+            list(GROUPS),  # type: ignore[arg-type]  # dataclasses, all of them
+            allow_abbrev=False,
+            add_help=False,
+            usage=f"python {Path(sys.argv[0]).name} [--config RECIPE] [--flag value ...]",
+            description="Settings: HYPERPARAMETERS < --config recipe < --flag value.",
+        )
+        self.settings = {action.dest: action for action in reversed(self._actions)}
+        for action in self._actions:  # the spelling with hyphens is understood, too, and not shown
+            action.option_strings = [word for word in action.option_strings if "-" not in word[2:]]
+        for key in MAPPINGS:
+            if key.endswith("_kwargs") or key in ("stages", "reward_args"):
+                self.settings[key].type = JSON
+        self.settings["prompt_format"].type = JSON_or_name
+        self.defaults = {key: action.default for key, action in self.settings.items()}
+        self.required = {key for key, action in self.settings.items() if action.required}
+        for key in self.required:  # of all sources together
+            self.settings[key].required = False
+        self.never_none = {key for key, default in self.defaults.items() if default is not None} | self.required
+        self.never_none -= {"dataset_name", "use_vllm"}  # where a run only evaluates; where vLLM is installed
+        self.add_argument("--config", action="append", metavar="RECIPE", help="A recipe, by its path or its name.")
+        self.add_argument("--help_all", action="help", help="Show all settings and exit.")
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message.removeprefix("argument --"))
+
+    def flags(self, argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
+        """The settings that the command line gives, and its recipe."""
+        unset = object()
+        namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self.settings, unset)))
+        if unknown and unknown[0].startswith("-"):
+            flag = unknown[0].partition("=")[0]
+            raise UserError(f"{flag}: no such flag{self._meant(flag.lstrip('-').replace('-', '_'))}")
+        if unknown:
+            recipe = f" (a recipe: --config {unknown[0]})" if (RECIPES / f"{unknown[0]}.yaml").exists() else ""
+            raise UserError(f"{unknown[0]!r} follows no flag; write settings as --flag value{recipe}")
+        recipes = namespace.config or []
+        if len(recipes) > 1:
+            raise UserError(f"config: more than one recipe ({', '.join(recipes)}); use one, and flags")
+        given = {key: getattr(namespace, key) for key in self.settings}
+        return {key: value for key, value in given.items() if value is not unset}, next(iter(recipes), None)
+
+    def check_names(self, values: Mapping[str, Any], where: str) -> None:
+        """Raise UserError for a setting that does not exist."""
+        for key in values:
+            if key not in self.settings:
+                raise UserError(f"{key}: no such setting (in {where}){self._meant(str(key))}")
+
+    def _meant(self, key: str) -> str:
+        """The end of an error about a setting that does not exist."""
+        return did_you_mean(ALIASES.get(key, key), self.settings)
+
+    def typed(self, key: str, value: Any) -> Any:
+        """A value of HYPERPARAMETERS or a recipe, checked like a flag's; YAML reads 1e-5 as text."""
+        if value is None:
+            if key in self.never_none:
+                raise UserError(f"{key}: it needs a value")
+            return None
+        if self.settings[key].nargs == "+":
+            return [self._item(key, item) for item in (value if isinstance(value, list | tuple) else [value])]
+        if isinstance(value, list | tuple):
+            raise UserError(f"{key}: use one value, not the list {value}")
+        return self._item(key, value)
+
+    def _item(self, key: str, value: Any) -> Any:
+        action = self.settings[key]
+        if isinstance(value, dict) and key not in MAPPINGS:
+            raise UserError(f"{key}: use a value, not the mapping {value}")
+        if not isinstance(value, str | int | float):
+            return value
+        text = "no" if value is False and action.choices else str(value)  # YAML reads a bare `no` as false
+        try:
+            return self._get_value(action, text)
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+
+
+def find_recipe(name: str) -> Path:
+    """A file by its path, or one of recipes/ by its name."""
+    path = Path(name)
+    return (path if path.is_file() else RECIPES / f"{name.removesuffix('.yaml')}.yaml").resolve()
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings in a YAML file, found by `find_recipe`."""
+    path = find_recipe(name)
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except OSError:
+        names = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.yaml")))
+        raise UserError(f"config: {name!r} cannot be read; use a file's path, or one of {names}") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"config: {name} is not valid YAML in UTF-8 ({error})") from None
+    if not isinstance(recipe, dict):
+        raise UserError(f"config: {name} is not a mapping; write `key: value` lines")
+    if recipe.get("stages") and "reward_funcs" in recipe:
+        raise UserError(f"reward_funcs: {name} also has stages, which name their own rewards; drop one of them")
+    if path.parent == RECIPES:  # its files are found from any directory
+        for key in ("model_name_or_path", *DATA_SETS):
+            given = recipe.get(key)
+            if isinstance(given, str) and not os.path.exists(given) and (ROOT / given).exists():
+                recipe[key] = str(ROOT / given)
+    return recipe

@@ -1,0 +1,174 @@
+"""Preflight's checks of the data: rows, gold answers, prompts and lengths."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, quantiles
+from typing import Any
+
+from peft import PeftConfig
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from grpo.core.checklist import Check, Trial, warn_if
+from grpo.core.settings import Config
+from grpo.core.text import counted, short_name, shorten
+from grpo.data.dataset import Data
+from grpo.task import prompts
+from grpo.task.answers import kind_of
+from grpo.task.gold import gold_mark, has_mark, mark_name
+from grpo.task.task import Task
+
+LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run before its weights are loaded: every check of preflight reads it."""
+
+    config: Config
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    data: Data
+    rewards: dict[str, Callable[..., Any]]
+    model_config: PretrainedConfig
+    peft_config: PeftConfig | None
+    trial: Trial = dataclasses.field(default_factory=Trial)
+
+    @property
+    def first_row(self) -> dict[str, Any]:
+        return self.data.train[0]
+
+    def prompt(self) -> str:
+        """The first training prompt, as the model gets it."""
+        return prompts.rendered(self.first_row["prompt"], self.tokenizer, self.config.template_kwargs)
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def about_rows(plan: Plan) -> Iterator[Check]:
+    """The rows that were read and dropped, and those to train on."""
+    config, data, rows = plan.config, plan.data, len(plan.data.train)
+    columns = config.script.question_column + (f" and {config.script.answer_column}" if data.has_golds else "")
+    finding, remedies = f"columns {columns}", []
+    unmarked = data.unmarked()
+    if empty := data.unusable - sum(unmarked.values()):
+        finding += f"; dropped {counted(empty, 'row')} without a question{' or a gold answer' * data.has_golds}"
+        remedies.append(f"{columns} are needed in every row")
+    for mark, count in unmarked.items():
+        finding += f"; dropped {counted(count, 'row')} without the mark {mark} that the others have"
+        remedies.append(f"put {mark} in all gold answers, or in none")
+    yield warn_if(remedies, "schema", finding, "; ".join(remedies))
+    if data.reserved:
+        yield Check("ok", "columns", f"dropped {', '.join(data.reserved)}: TRL uses these names")
+    if config.script.eval_only:
+        return
+    steps = config.geometry.steps_per_epoch(rows)
+    finding = f"{counted(rows, 'training row')}, {counted(steps, 'optimizer step')} per epoch"
+    needed = config.geometry.rollout_prompts
+    if rows < needed:
+        finding = f"{counted(rows, 'training row')} cannot fill one rollout, which takes {counted(needed, 'prompt')}"
+    remedy = "add rows, or lower per_device_train_batch_size or gradient_accumulation_steps"
+    yield warn_if(rows < needed, "dataset", finding, remedy, "error")
+    limit = config.training.max_steps
+    steps = limit if limit > 0 else math.ceil(steps * config.training.num_train_epochs)
+    yield Check("ok", "this run", counted(steps, "optimizer step"))
+    finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
+    yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
+
+
+def about_golds(plan: Plan) -> Iterator[Check]:
+    """The gold answers, with a warning where hardly any completion can hold them."""
+    data, exact = plan.data, plan.trial.exact
+    golds = [gold for gold in data.train["answer"] if gold is not None]
+    if not data.has_golds:
+        some = f"{len(golds)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
+        measured = "the judge's verdict" if plan.task.judge else "rewards"
+        yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
+    if not golds:
+        return
+    kinds: dict[str, list[str]] = {"number": [], "mathematics": [], "text": []}
+    for gold in golds:
+        kinds[kind_of(gold)].append(gold)
+    units = [gold for gold in kinds["number"] if WORD.search(gold)]
+    shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
+    finding = f"{shown} · {data.where_golds_are()} · "
+    named = {
+        "numbers": kinds["number"],
+        "with a unit": units,
+        "mathematics": kinds["mathematics"],
+        "text": kinds["text"],
+    }
+    for name, of_kind in named.items():
+        finding += f"{100 * len(of_kind) / len(golds):.0f} % {name}, " if of_kind else ""
+    finding += f"longest {counted(max(map(len, golds)), 'character')}"
+    odd = [gold for gold in kinds["text"] if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))]
+    odd += kinds["mathematics"] + units
+    remedy = ""
+    marked = [gold for gold in golds if has_mark(gold)]
+    if len(marked) > 0.05 * len(golds) and (mark := gold_mark(marked)):
+        count = f"{len(marked)} of {len(golds)} have {mark_name(mark)}"
+        remedy = f"{count}, too few for it to be read: put it in all of them, or in none"
+    elif exact and len(odd) > 0.1 * len(golds):
+        names = f"{' and '.join(map(short_name, exact))} {'wants' if len(exact) == 1 else 'want'}"
+        remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
+        remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
+    yield warn_if(remedy, "gold answers", finding, remedy)
+
+
+def about_prompts(plan: Plan) -> Iterator[Check]:
+    """The prompt format, and whether completions can have it."""
+    task, script = plan.task, plan.config.script
+    kind = "chat messages" if task.prompt.chat else "plain text"
+    name = script.prompt_format if isinstance(script.prompt_format, str) else "the recipe's own"
+    finding = f"{name}{' with your system_prompt' * (script.system_prompt is not None)} as {kind}, "
+    finding += counted(len(task.shots), "worked example")
+    if task.prompt.pattern != "xml":
+        finding += f", answers as {task.perfect('…', '72').split('…')[-1].strip()}"
+    if task.prompt.prefill:
+        finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"
+    cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
+    remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
+    yield warn_if(cannot, "prompts", finding, remedy)
+    opened = re.search(r"<\w+>\s*$", plan.prompt())
+    if opened and not task.prompt.prefill:
+        finding = f"prompts end in {opened[0]!r}, which is not part of this format's completions"
+        remedy = "no completion can have the format: use --prompt_format think, or a format whose completion has it"
+        yield Check("warning", "prefilled", finding, remedy)
+
+
+def about_lengths(plan: Plan) -> Iterator[Check]:
+    """Prompts and gold solutions against their limits."""
+    config, data = plan.config, plan.data
+    finding = _spread(data.lengths)
+    if config.script.max_prompt_length and not config.script.eval_only:
+        finding += f"; limit {config.script.max_prompt_length}"
+    if data.too_long:
+        finding += f"; dropped {counted(data.too_long, 'training row')} above it"
+    many = data.too_long > 0.05 * len(data.lengths)
+    yield warn_if(many, "prompt length", finding, "raise max_prompt_length or lower num_shots")
+    limit, solutions = config.completion_limit, _solution_lengths(plan)
+    long = fmean(length > limit for length in solutions)
+    subject = "gold solutions in the answer format" if any(data.reasoning) else "the answer format alone"
+    finding = f"{subject}: {_spread(solutions)}; limit {limit}"
+    finding += f"; {100 * long:.0f} % are longer" if long else ""
+    remedy = "raise max_completion_length: a completion that is cut off earns next to nothing"
+    yield warn_if(long > 0.05, "completion length", finding, remedy)
+
+
+def _solution_lengths(plan: Plan) -> list[int]:
+    """Tokens of the gold solutions of the first training rows, as completions with their end token."""
+    lengths = []
+    for reasoning, gold in zip(plan.data.reasoning, plan.data.train["answer"], strict=False):
+        # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
+        plain = re.sub(r"<<.*?>>", "", reasoning)
+        lengths.append(len(plan.encode(plan.task.perfect(plain, gold or ""))) + 1)
+    return lengths
+
+
+def _spread(lengths: Sequence[int]) -> str:
+    cuts = quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else [lengths[0]] * 19
+    return f"median {cuts[9]:.0f}, 95 % up to {cuts[18]:.0f}, longest {counted(max(lengths), 'token')}"

@@ -1,0 +1,143 @@
+"""Preflight's checks of the model and the machine: sizes, learning rate, context, memory and disk."""
+
+import math
+import shutil
+from collections.abc import Iterator
+
+import psutil
+import torch
+
+from grpo.core.checklist import Check, warn_if
+from grpo.core.text import counted, human_bytes
+from grpo.data.checks import Plan
+from grpo.policy import memory
+from lean_grpo import attention, packing
+
+DEFAULT_RATE = 5e-6  # that of HYPERPARAMETERS, for 1.5 billion weights
+# Weights of a model at most → the rates of its recipe, for all weights and an adapter (docs/reading-curves.md)
+RATES = {15e6: ("1e-4", "5e-4"), 0.5e9: ("2e-5", "2e-4"), math.inf: ("5e-6", "5e-5")}
+
+
+def about_load(plan: Plan) -> Iterator[Check]:
+    """A note where other work leaves less than one core to a run on the CPU."""
+    load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
+    if plan.config.training.use_cpu and load > max(cores - 1, 1):
+        finding = f"{load:.1f} in the last minute on {counted(cores, 'core')}: other programs make steps slower"
+        yield Check("ok", "load", finding)
+
+
+def about_model(plan: Plan) -> Iterator[Check]:
+    """The model's size and everything that follows from it; weights are not loaded."""
+    config, peft_config = plan.config, plan.peft_config
+    name, trains = config.model.model_name_or_path, not config.script.eval_only
+    try:
+        shape = memory.shape(plan.model_config, peft_config, config.training.trust_remote_code)
+    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # config.json says anything
+        fits = f"the adapter does not fit {name}" if peft_config else f"{name} is not a causal language model"
+        remedy = "set lora_target_modules" if peft_config else "use another model"
+        yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
+        return
+    except RuntimeError as error:
+        yield Check("warning", "model", f"its size is known only once it is loaded ({error})", "watch the memory")
+        return
+    kernel = _kernel(plan)
+    share = f"{shape.trained / 1e6:,.1f} of " if trains else ""
+    base = peft_config.base_model_name_or_path if peft_config else None  # a new adapter has none yet
+    finding = f"{name}{f' (an adapter of {base})' if base else ''}: {share}{shape.parameters / 1e6:,.1f} million "
+    attends = kernel.name if config.script.packed and trains else config.model.attn_implementation
+    finding += f"parameters{' are trained' if share else ''}, in {config.model.dtype}, attention {attends}"
+    yield warn_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
+    yield from _about_vocabulary(plan, shape)
+    longest = max(plan.data.lengths)
+    if trains:
+        longest = min(longest, config.script.max_prompt_length or longest)
+    needed = longest + config.completion_limit
+    if shape.positions and needed > shape.positions:
+        finding = f"prompt and completion take up to {needed} tokens, the model was made for {shape.positions}"
+        yield Check("warning", "context", finding, "lower max_completion_length or max_prompt_length")
+    if trains:
+        yield from _about_rate(plan, shape)
+        yield _about_memory(plan, shape, longest, largest_pack(plan, kernel, longest))
+        yield _about_disk(plan, shape)
+
+
+def _kernel(plan: Plan) -> attention.Kernel:
+    """The attention that a training step takes."""
+    training, model = plan.config.training, plan.config.model
+    number = "bfloat16" if training.bf16 else "float16" if training.fp16 else str(model.dtype)
+    dtype = getattr(torch, number, torch.float32)
+    return attention.kernel(model.attn_implementation or "sdpa", training.device, dtype, plan.model_config)
+
+
+def _about_vocabulary(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
+    """An error where the tokenizer is another model's."""
+    tokenizer = plan.tokenizer
+    largest = max(*plan.encode(plan.prompt()), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
+    if largest >= shape.vocabulary > 0:
+        finding = f"the tokenizer has token {largest}, but the model knows only {shape.vocabulary} tokens"
+        yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")
+
+
+def _about_rate(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
+    """A learning rate that teaches nothing: the default one on a small model, or one for all weights on an adapter."""
+    rate = plan.config.training.learning_rate
+    by_default = plan.config.origin.get("learning_rate") == "script" and rate == DEFAULT_RATE
+    whole, adapter = next(rates for limit, rates in RATES.items() if shape.parameters < limit)
+    if shape.adapter and 0 < rate <= 1e-5:
+        finding, instead = f"{rate:g} teaches an adapter next to nothing", adapter
+    elif shape.parameters < 0.5e9 and by_default:
+        finding = f"{rate:g}, the default, is for 1.5 billion weights, not {shape.parameters / 1e6:,.1f} million"
+        instead = whole
+    else:
+        return
+    where = "docs/reading-curves.md, Which learning rate"
+    yield Check("warning", "learning_rate", finding, f"try --learning_rate {instead} ({where})")
+
+
+def largest_pack(plan: Plan, kernel: attention.Kernel, prompt: int) -> int | None:
+    """The most positions that a training step computes at once; None where it is TRL's own."""
+    script = plan.config.script
+    if not script.packed:
+        return None
+    if script.pack_tokens:
+        return script.pack_tokens
+    if not kernel.by_segment:
+        return kernel.pack_tokens
+    completions = plan.config.training.num_generations or 1
+    return packing.largest_pack(kernel.pack_tokens, prompt, completions, plan.config.completion_limit)
+
+
+def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
+    """Whether a training step, a rollout and an evaluation fit in memory."""
+    training, geometry = plan.config.training, plan.config.geometry
+    if not shape.layers:
+        finding = "the model's config.json does not give the sizes of its layers"
+        return Check("warning", "memory", finding, "watch the first step")
+    if training.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(training.device)
+        where = torch.cuda.get_device_name(training.device)
+    else:
+        free, total = psutil.virtual_memory().available, psutil.virtual_memory().total
+        where = "this machine"
+    per_device = geometry.rollout // geometry.world_size
+    answers = min(training.per_device_eval_batch_size, len(plan.data.held_out))
+    parts = memory.memory(shape, training, plan.config.model, per_device, longest, pack_tokens, total, answers)
+    finding = f"at least {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
+    finding += ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size) + ")"
+    remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"
+    return warn_if(sum(parts.values()) > free, "memory", finding, remedy)
+
+
+def _about_disk(plan: Plan, shape: memory.Shape) -> Check:
+    """Whether checkpoints and the model have room on the disk."""
+    training, output = plan.config.training, plan.config.output
+    checkpoint, final = memory.disk(shape, training, plan.config.model)
+    kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes
+    needed = kept * checkpoint + final
+    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    files = f"{kept} checkpoints of {human_bytes(checkpoint)} and the model" if kept else "the model, no checkpoint"
+    finding = f"about {human_bytes(needed)}: {files}; {human_bytes(free)} free in {existing}"
+    remedy = "free some space, lower save_total_limit, or save_only_model true (such a run cannot be resumed)"
+    status = "error" if free < final + bool(kept) * checkpoint else "warning"
+    return warn_if(free < needed, "disk", finding, remedy, status)

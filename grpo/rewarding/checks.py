@@ -1,0 +1,154 @@
+"""Preflight's checks of the rewards and the judge, by what they say of test completions of the first training row."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Table
+
+from grpo.core.checklist import Check, Trial, warn_if
+from grpo.core.text import for_rich, short_name
+from grpo.data.checks import Plan
+from grpo.rewarding.guard import fault_of
+from grpo.rewarding.probe import Tried, Value, perturbed, told
+from rewards import template_parts
+
+LONG = 240  # characters; of a longer test completion only the end is shown, where it differs from the first one
+
+
+def about_judge(plan: Plan) -> Iterator[Check]:
+    """A judge of the user's; whether it tells right from wrong."""
+    task, row = plan.task, plan.first_row
+    if task.judge is None:
+        return
+    texts = perturbed("", row.get("answer"), task)
+    try:
+        verdicts = {kind: task.verdict(text, row) for kind, text in texts.items()}
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        remedy = "fix it: it gets a completion's text and its row, a dictionary"
+        yield Check("error", "judge", f"{task.judge_name}: {told(fault_of(error))}", remedy)
+        return
+    right = ", ".join(kind for kind, verdict in verdicts.items() if verdict) or "none of them"
+    remedy = ""
+    if row.get("answer") and (verdicts["wrong answer"] or not verdicts["perfect"]):
+        remedy = "it does not tell the gold answer from a wrong one; fix it, or drop the answer_column"
+    yield warn_if(remedy, "judge", f"{task.judge_name}; of the test completions right: {right}", remedy)
+
+
+def about_tags(plan: Plan) -> Iterator[Check]:
+    """Whether the prompt shows the tags and marks that the rewards pay for."""
+    total, completion, marks = weighted_sum(plan.trial), plan.task.prompt.completion, list[str]()
+    if total and next(iter(total.values())) > total["no tags"]:  # the first is in the format
+        before_answer = template_parts(completion)[-2].split()
+        marks = [*re.findall(r"<\w+>", completion), *before_answer[-1:]]
+    prompt = plan.prompt()
+    if hidden := [mark for mark in dict.fromkeys(marks) if mark not in prompt]:
+        finding = f"the prompt never shows {' and '.join(hidden)}, which the rewards pay for"
+        yield Check("warning", "tags", finding, "show them in the prompt (system_prompt), or use num_shots 1")
+
+
+def about_rewards(plan: Plan) -> Iterator[Check]:
+    """The rewards that fail, agree, or prefer the wrong answer, and those that change their arguments in place."""
+    for name, values in plan.trial.values.items():
+        title = f"reward {short_name(name)}"
+        if not works(values):
+            yield _about_failure(name, values, plan.data.train.column_names)
+        elif len(set(values.values())) == 1:
+            if plan.task.judge and "perfect" not in values:
+                continue  # what the judge finds right is not known here
+            remedy = "it moves no advantage unless your completions differ in other ways"
+            first = next(iter(values.values()))
+            yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
+        elif prefers_wrong(earned := weighted_sum(plan.trial, [name])):
+            finding = f"wrong answer earns {_number(earned['wrong answer'])}, perfect {_number(earned['perfect'])}"
+            remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
+            yield Check("warning", title, finding, remedy)
+    for name, arguments in plan.trial.changed.items():
+        finding = f"changes its input: {' and '.join(arguments)}"
+        remedy = "this program gives each reward a copy; in plain TRL other rewards would get what it leaves"
+        yield Check("warning", f"reward {short_name(name)}", finding, remedy)
+
+
+def about_all_rewards(plan: Plan) -> Iterator[Check]:
+    """Whether all rewards together tell completions apart, and pay most for the perfect one."""
+    total = weighted_sum(plan.trial)
+    if plan.trial.weights and not any(plan.trial.weights.values()):
+        yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
+    elif total:
+        finding, remedy = ", ".join(f"{kind} earns {_number(value)}" for kind, value in total.items()), ""
+        if "perfect" in total:  # what is right is known
+            finding = f"perfect earns {_number(total['perfect'])}, wrong answer {_number(total['wrong answer'])}"
+            if total["perfect"] <= total["wrong answer"]:
+                remedy = (
+                    "a wrong answer earns no less than the right one; add a correctness reward, or raise its weight"
+                )
+        if len(set(total.values())) == 1:
+            remedy = "they all earn the same; unless your completions differ in other ways, nothing can be learned"
+        yield warn_if(remedy, "all rewards", finding, remedy)
+
+
+def works(values: Mapping[str, Value]) -> bool:
+    """Whether a reward gave finite numbers, or None, for all test completions."""
+    return not any(isinstance(value, str) for value in values.values())
+
+
+def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str]) -> Check:
+    faults = {kind: value for kind, value in values.items() if isinstance(value, str)}
+    fault = next(iter(faults.values()))
+    on = "" if len(faults) == len(values) else f" on {' and '.join(map(repr, faults))}"
+    remedy = "fix it"
+    if "unexpected keyword argument" in fault:  # TRL passes all columns, and more
+        remedy = "add **kwargs to its parameters"
+    elif re.match(rf"raises TypeError: (\S+\.)?({re.escape(name)}|__call__)\(\) missing ", fault):
+        passed = [column for column in columns if column != "prompt"]
+        remedy = f"it gets {', '.join(['prompts', 'completions', 'completion_ids', *passed])}: use these names"
+    return Check("error", f"reward {short_name(name)}", fault + on, remedy)
+
+
+def prefers_wrong(earned: Mapping[str, float]) -> bool:
+    """Whether the wrong answer earns more than the perfect answer, by more than its length may do."""
+    if "perfect" not in earned:  # what is right is not known
+        return False
+    return earned["wrong answer"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))
+
+
+def weighted_sum(trial: Trial, names: Sequence[str] | None = None) -> dict[str, float]:
+    """Each completion's weighted sum of the rewards that work (all, or those of `names`); empty if none does."""
+    working: Tried = {name: trial.values[name] for name in names or trial.values if works(trial.values[name])}
+
+    def earned(name: str, kind: str) -> float:
+        value = working[name][kind]
+        return trial.weights[name] * value if isinstance(value, float) else 0.0  # None is no value
+
+    kinds = next(iter(working.values()), {})
+    return {kind: sum(earned(name, kind) for name in working) for kind in kinds}
+
+
+def matrix(trial: Trial) -> Table:
+    """Rewards and their weighted sum by row, the test completions by column."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", overflow="fold")
+    for kind in trial.texts:
+        table.add_column(kind, justify="right", no_wrap=True)
+    for name, values in trial.values.items():
+        weight = "" if trial.weights[name] == 1 else f" × {trial.weights[name]:g}"
+        table.add_row(for_rich(short_name(name) + weight), *map(_number, values.values()))
+    if total := weighted_sum(trial):
+        table.add_row("weighted sum", *map(_number, total.values()), style="bold")
+    return table
+
+
+def listing(texts: Mapping[str, str]) -> Table:
+    """The test completions with their line breaks: the first in full, of the others the ends if they are long."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, (kind, text) in enumerate(texts.items()):
+        shown = text if number == 0 or len(text) <= LONG else f"…{text[1 - LONG :]}"
+        table.add_row(kind, for_rich(shown.replace("\n", "↵ ").strip()) or "(no text)")
+    return table
+
+
+def _number(value: Value) -> str:
+    if isinstance(value, str):
+        return "raises" if value.startswith("raises") else "–"  # what it returned is no number
+    return "none" if value is None else f"{value:.3g}"

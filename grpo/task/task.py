@@ -1,0 +1,106 @@
+"""The task of a run: how it asks, where a completion has its answer, and what is right.
+
+Evaluation, preflight, alarms, samples, the logged shares of right groups, `ask` and the X-ray use the same one.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from grpo.task.answers import extract_answer, is_right
+from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
+from rewards import has_soft_format, has_strict_format
+
+Judge = Callable[[str, Mapping[str, Any]], bool]
+# A rollout's additions to a row of the data, and columns that TRL keeps from rewards
+OF_A_ROLLOUT = {"prompt", "prompts", "completion", "completions", "completion_ids"}
+
+
+class Grade(NamedTuple):
+    """How good a completion is; accuracies are None where nobody can tell."""
+
+    read: str  # the answer read out of it
+    format_strict: bool
+    format_soft: bool
+    strict: bool | None  # exactly the gold answer, where the format has it
+    lenient: bool | None  # right, however it is written
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a run asks, and what it takes for right.
+
+    A judge of the user's, which may be slow or a paid model, is asked once about a completion, until `forget`.
+
+    >>> boxed = PromptFormat("", completion="{reasoning} \\\\boxed{{answer}}", pattern="boxed")
+    >>> Task(boxed).verdict(r"So it is \\\\boxed{72.0}.", {"answer": "72"})
+    True
+    """
+
+    prompt: PromptFormat
+    shots: Sequence[Shot] = ()  # worked examples in each prompt
+    judge: Judge | None = None  # the user's function of a text and its row; None: the lenient rule
+    judge_name: str = ""
+    prepare: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None  # the user's function of a row
+    _said: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False, compare=False)
+
+    def ask(self, question: str | list[Message]) -> Prompt:
+        """The prompt of a question, after the worked examples."""
+        return self.prompt.prompt(question, self.shots)
+
+    def perfect(self, reasoning: str, answer: str) -> str:
+        """A perfect completion."""
+        return self.prompt.answered(reasoning, answer)
+
+    def answer(self, text: str) -> str:
+        """The answer in a completion; the whole text where nothing marks it."""
+        return extract_answer(text, self.prompt.pattern)
+
+    def can_judge(self, row: Mapping[str, Any]) -> bool:
+        """Whether completions of this row can be right or wrong; the lenient rule needs a gold answer."""
+        return self.judge is not None or row.get("answer") is not None
+
+    def verdict(self, text: str, row: Mapping[str, Any]) -> bool:
+        """Whether a completion is right.
+
+        Args:
+            row: the columns of the data, with the gold answer as `answer` (None where the data has none).
+
+        Raises:
+            TypeError: the user's judge returns no verdict; and whatever it raises.
+        """
+        if self.judge is None:
+            gold = row.get("answer")
+            return gold is not None and is_right(text, gold, self.prompt.pattern)
+        data = {key: value for key, value in row.items() if key not in OF_A_ROLLOUT}
+        key = text, json.dumps(data, sort_keys=True, default=repr)
+        if key not in self._said:
+            verdict = self.judge(text, dict(row))  # which it may change
+            if verdict not in (0, 1):  # True and False are; "no" or a coroutine would count as true, None as false
+                raise TypeError(f"it returned {repr(verdict)[:80]}; let it return True or False")
+            self._said[key] = bool(verdict)
+        return self._said[key]
+
+    def grade(self, text: str, row: Mapping[str, Any], lenient: bool | None = None) -> Grade:
+        """The grade of a completion.
+
+        A judge of the user's knows no gold answer: with it, strict means right and exactly in the format.
+
+        Args:
+            lenient: the verdict on it, if there is one.
+        """
+        template, read = self.prompt.completion, self.answer(text)
+        strict_format = has_strict_format(text, template)
+        strict = None if lenient is None else lenient and strict_format if self.judge else read == row["answer"]
+        return Grade(read, strict_format, has_soft_format(text, template), strict, lenient)
+
+    def record(self) -> dict[str, Any]:
+        """The part of a run's record that asks a question again: the format, the worked examples, a prompt."""
+        prompt = dataclasses.asdict(self.prompt)
+        return {"prompt": prompt, "shots": list(self.shots), "asked": self.ask("{question}")}
+
+    def forget(self) -> None:
+        """Ask the judge anew about every completion; call it after a rollout or an evaluation."""
+        self._said.clear()

@@ -1,0 +1,137 @@
+"""`prepare`: rows of any shape, and the mistakes of a function of one's own."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+from datasets import Dataset
+from helpers_runs import LEARNS, ROOT, TINY, flags
+
+import train_grpo
+from grpo.core.errors import UserError
+from grpo.data.dataset import make_prompts, prepared
+from grpo.data.sources import load_source
+from grpo.task.prompts import XML
+from grpo.task.task import Task
+
+PAGE = (ROOT / "docs" / "your-own-task.md").read_text(encoding="utf-8")
+MY_ROWS = re.search(r"```python\n# my_rows\.py\n(.*?)```", PAGE, re.DOTALL)[1]
+BOXED = "So $n = \\boxed{6}$."
+# Three made-up rows in the shape of each data set, and what the first and the last become
+SHAPES = {
+    "from_mmlu": (
+        [
+            {"question": f"Which is {n}?", "subject": "numbers", "choices": ["0", "1", "2", "3"], "answer": n}
+            for n in (1, 2, 3)
+        ],
+        [("Which is 1?\nA. 0\nB. 1\nC. 2\nD. 3", "B"), ("Which is 3?\nA. 0\nB. 1\nC. 2\nD. 3", "D")],
+    ),
+    "from_alpaca": (
+        [
+            {"instruction": "Name the capital.", "input": "France", "output": "Paris"},
+            {"instruction": "Say hello.", "input": "", "output": "hello"},
+            {"instruction": "Add.", "input": "2 and 3", "output": "5"},
+        ],
+        [("Name the capital.\nFrance", "Paris"), ("Add.\n2 and 3", "5")],
+    ),
+    "from_verl": (
+        [
+            {
+                "data_source": "made-up", "ability": "math", "extra_info": {"index": number},
+                "prompt": [{"role": "user", "content": f"What is {number} + 1?"}],
+                "reward_model": {"style": "rule", "ground_truth": str(number + 1)},
+            }
+            for number in (1, 2, 3)
+        ],
+        [("What is 1 + 1?", "2"), ("What is 3 + 1?", "4")],
+    ),
+    "from_sharegpt": (
+        [
+            {"conversations": [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}]},
+            {"conversations": [
+                {"from": "system", "value": "Be short."}, {"from": "human", "value": "1 + 2?"},
+                {"from": "gpt", "value": "3"},
+            ]},
+            {"conversations": [
+                {"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"},
+                {"from": "human", "value": "And 1 more?"}, {"from": "gpt", "value": "3"},
+            ]},
+        ],
+        [("1 + 1?", "2"), ("And 1 more?", "3")],
+    ),
+    "from_numina": (
+        [
+            {"source": "made-up", "problem": "Find n.", "solution": BOXED},
+            {"source": "made-up", "problem": "Prove it.", "solution": "It holds by definition."},
+            {"source": "made-up", "problem": "Find m.", "solution": "So $m = \\boxed{\\frac{1}{2}}$."},
+        ],
+        [("Find n.", "6"), ("Find m.", "\\frac{1}{2}")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_pages_functions_read_the_rows_of_well_known_data_sets(name, tmp_path):
+    rows, (first, last) = SHAPES[name]
+    functions = {}
+    exec(compile(MY_ROWS, "my_rows.py", "exec"), functions)
+    pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")  # as files of these sets come
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for file in ("rows.parquet", "rows.jsonl"):
+        table = prepared(load_source(str(tmp_path / file))["train"], functions[name], file)
+        made, reading = make_prompts(table, Task(XML))
+        assert len(made) == len(rows) - (name == "from_numina") and reading.dropped == 0
+        assert [(made[index]["question"], made[index]["answer"]) for index in (0, -1)] == [first, last]
+        assert made[0]["prompt"][-1] == {"role": "user", "content": first[0]}
+
+
+def test_messages_keep_their_own_system_prompt_and_other_columns_stay():
+    conversation = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "1 + 2?"}]
+    rows = Dataset.from_list([{"turns": conversation, "level": 3}])
+    table = prepared(rows, lambda row: {"question": row["turns"], "answer": 3, "level": row["level"]}, "data")
+    made, _ = make_prompts(table, Task(XML))
+    assert made[0]["prompt"] == conversation and made[0]["level"] == 3
+
+
+def broken(row):
+    return {"question": row["question"], "answer": row["gold"]}
+
+
+@pytest.mark.parametrize(
+    "prepare, words",
+    [
+        (broken, r"row 1 of data: KeyError: 'gold' \(test_prepare.py:\d+\); the row has question, answer"),
+        (lambda row: row["question"], r"row 1 of data: it returned '2 \+ 2\?'; return a dictionary with `question`"),
+        (lambda row: {"text": "2"}, "row 1 of data: .*; return a dictionary with `question`"),
+        (lambda row: None, "it drops all 1 rows of data"),
+    ],
+)
+def test_a_mistake_in_it_names_the_row_and_the_users_line(prepare, words):
+    with pytest.raises(UserError, match=f"prepare: {words}"):
+        prepared(Dataset.from_list([{"question": "2 + 2?", "answer": 4}]), prepare, "data")
+
+
+def test_it_is_a_function_in_the_script_or_of_a_file(tmp_path, monkeypatch, capfd):
+    rows = [{"problem": {"text": f"What is {a} + {b}?"}, "sum": a + b} for a in range(6) for b in range(6)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "my_rows.py").write_text(
+        "def nested(row):\n    return {'question': row['problem']['text'], 'answer': row['sum']}\n"
+    )
+    argv = flags(**TINY | LEARNS | {"dataset_name": "rows.jsonl", "eval_samples": "4"})
+    argv += ["--dry_run", "true"]
+    by_flag = [*argv, "--prepare", "my_rows.nested"]
+    assert train_grpo.main([*by_flag, "--allow_custom_rewards", "true"]) == 0
+    said = capfd.readouterr().out
+    assert "What is" in said and "32 training rows" in said
+    assert train_grpo.main(by_flag) == 2
+    assert "prepare: 'my_rows.nested' runs the code of my_rows.py; if you trust it" in capfd.readouterr().err
+    assert train_grpo.main([*by_flag, "--allow_custom_rewards", "true", "--question_column", "problem"]) == 2
+    assert "question_column: `prepare` calls them question and answer" in capfd.readouterr().err
+
+    def nested(row):
+        return {"question": row["problem"]["text"], "answer": row["sum"]}
+
+    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "prepare", nested)
+    assert train_grpo.main(argv) == 0
+    assert "32 training rows" in capfd.readouterr().out

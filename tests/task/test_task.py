@@ -1,0 +1,242 @@
+"""A task finds completions right by the lenient rule or a judge of the user's: in rewards, groups and preflight."""
+
+import dataclasses
+import json
+import pickle
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers_runs import DEMO, ROOT
+from helpers_trainer import make_trainer, trained
+
+import train_grpo
+from grpo.core.checklist import Check
+from grpo.rewarding import probe, registry
+from grpo.rewarding.more import judge_reward_func
+from grpo.task import Task
+from grpo.task.prompts import XML
+from grpo.training.run_trainer import RunTrainer
+from rewards import REWARD_FUNCS, completion_text
+
+BOXED = dataclasses.replace(XML, completion="{reasoning} \\boxed{{answer}}", pattern="boxed")
+
+
+def judged_by(function):
+    return Task(XML, judge=function, judge_name="mine")
+
+
+# --- Verdicts and grades
+
+
+def test_the_lenient_rule_reads_answers_by_the_formats_pattern():
+    task = Task(BOXED)
+    assert task.answer(r"so \boxed{72}.") == "72" and task.perfect("So", "72") == r"So \boxed{72}"
+    assert task.verdict(r"so \boxed{72.0}.", {"answer": "72"}) and not task.verdict(r"\boxed{7}", {"answer": "72"})
+    assert not task.verdict("72", {"answer": None}) and not task.can_judge({"answer": None})
+
+
+def test_a_judge_of_ones_own_gets_text_and_row_and_what_it_raises_is_passed_on():
+    task = judged_by(lambda text, row: text == row["target"])
+    assert task.verdict("7", {"target": "7"}) and not task.verdict("8", {"target": "7"}) and task.can_judge({})
+    with pytest.raises(KeyError):
+        task.verdict("7", {})
+    with pytest.raises(KeyError):  # a reward's fault, which excludes the row
+        judge_reward_func(["a"], task=task)
+    for no_verdict in (0.5, "no", None):
+        with pytest.raises(TypeError, match="let it return True or False"):
+            judged_by(lambda text, row, value=no_verdict: value).verdict("7", {})
+
+
+def test_a_verdict_is_remembered_until_the_task_is_told_to_forget():
+    asked = []
+    task = judged_by(lambda text, row: asked.append(row.pop("level")) is None)
+    rendered = dataclasses.replace(task, prompt=BOXED)  # as a tokenizer renders it: the rewards have the first one
+    rows = [{"level": 1}, {"level": 2}, {"level": 1, "prompts": "other", "completion": "x", "completion_ids": [3]}]
+    assert all(one.verdict("7", row) for row in rows for one in (task, rendered)) and asked == [1, 2]
+    assert rows[0] == {"level": 1}  # it may change its own copy
+    rendered.forget()
+    assert task.verdict("7", rows[0]) and asked == [1, 2, 1]
+
+
+RIGHT = "<reasoning>\nr\n</reasoning>\n<answer>\n7.0\n</answer>\n"
+SHAPED = "<reasoning>r</reasoning><answer>8</answer>"
+
+
+@pytest.mark.parametrize(
+    ("text", "lenient", "grade", "by_a_judge"),
+    [  # read, the strict format, the soft one, strictly right, right; with a judge strict is right in the format
+        (RIGHT, True, ("7.0", True, True, False, True), True),
+        (RIGHT.replace(".0", ""), True, ("7", True, True, True, True), True),
+        (SHAPED, False, ("8", False, True, False, False), False),
+        ("7", True, ("7", False, False, True, True), False),
+        ("7", None, ("7", False, False, None, None), None),  # nobody can tell
+    ],
+)
+def test_a_grade_is_strict_by_characters_and_lenient_by_the_verdict(text, lenient, grade, by_a_judge):
+    assert Task(XML).grade(text, {"answer": "7"}, lenient) == grade
+    assert judged_by(lambda text, row: True).grade(text, {}, lenient).strict == by_a_judge
+
+
+def test_the_record_asks_a_question_again():
+    task = Task(BOXED, [("1 + 1?", "1 + 1 = 2", "2")])
+    record = json.loads(json.dumps(task.record()))
+    again = Task(type(XML)(**record["prompt"]), record["shots"])
+    assert again.ask("2 + 2?") == task.ask("2 + 2?") and record["asked"] == task.ask("{question}")
+
+
+# --- Rewards
+
+
+def test_the_judge_reward_pays_what_the_task_finds_right():
+    assert judge_reward_func(["It is 7.", "<answer>8</answer>"], answer=["7", "7"], trainer_state=None) == [2.0, 0.0]
+    task = judged_by(lambda text, row: int(text) in row["numbers"])
+    assert judge_reward_func(["3", "4"], task=task, numbers=[[1, 3], [5, 6]], question=["?", "?"]) == [2.0, 0.0]
+    asked = judged_by(lambda text, row: text in row["prompt"])
+    assert judge_reward_func(["3", "4"], task=asked, prompts=["3?", "5?"]) == [2.0, 0.0]
+
+
+def test_a_judges_row_holds_the_columns_of_the_rollout():
+    def kept(text, row):
+        return row == {"answer": text, "kept": text, "prompts": "q", "prompt": "q"}
+
+    columns = {"answer": ["a", "b"], "trainer_state": object(), "log_extra": print, "kept": ("a", "b"), "short": [1]}
+    assert judge_reward_func(["a", "b"], task=judged_by(kept), prompts=["q", "q"], **columns) == [2.0, 2.0]
+
+
+def test_the_runs_rewards_follow_its_task():
+    names = ["correctness_reward_func", "int_reward_func", "soft_format_reward_func", "judge_reward_func"]
+    rewards = registry.choose(names, {}, registry.following(Task(BOXED), 64))
+    values = [reward([r"so \boxed{72}"], answer=["72"]) for reward in rewards.values()]
+    assert values == [[2.0], [0.5], [0.5], [2.0]] and list(rewards) == names
+    assert pickle.loads(pickle.dumps(rewards["int_reward_func"]))([r"\boxed{7}"]) == [0.5]
+    usual = registry.choose(names[:3], {}, registry.following(Task(XML), 64))
+    assert all(usual[name] is REWARD_FUNCS[name] for name in usual)
+
+
+# --- Groups of a rollout
+
+KINDS = ("all_right", "all_wrong", "mixed")
+
+
+@pytest.mark.parametrize("reward", ["judge_reward_func", "xmlcount_reward_func"])
+def test_groups_are_judged_whatever_the_rewards_and_once_a_completion(reward, tiny_model, tmp_path, monkeypatch):
+    asked = []
+    task = judged_by(lambda text, row: asked.append((row["number"], text)) or len(text) % 2)
+    monkeypatch.setattr(RunTrainer, "task", task)
+    chosen = list(registry.choose([reward], {}, {"task": task}).values())
+    columns = {"answer": ["1"] * 40, "number": list(range(40))}
+    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=chosen, columns=columns, max_steps=1)
+    assert len(asked) == len(set(asked)) > 1  # by the reward and for the groups together
+    texts = [completion_text(completion) for completion in trainer._logs["completion"]]
+    shares = torch.tensor([len(text) % 2 for text in texts]).float().view(-1, trainer.num_generations).mean(1)
+    assert torch.equal(trainer.solved, shares)
+    counts = [(shares == 1).sum(), (shares == 0).sum(), ((shares > 0) & (shares < 1)).sum()]
+    assert [log[0][f"groups/{kind}"] for kind in KINDS] == [count / len(shares) for count in counts]
+
+
+def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monkeypatch, capsys):
+    def logged(task, **columns):
+        monkeypatch.setattr(RunTrainer, "task", task)
+        _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, columns=columns, max_steps=1)
+        return [key for key in log[0] if key.startswith("groups/")], trainer.solved.isnan().all()
+
+    assert logged(None, answer=["1"] * 40) == ([], True)
+    assert logged(Task(XML), answer=[None] * 40) == ([], True)
+    assert len(logged(Task(XML), answer=["1"] * 40)[0]) == 3
+    capsys.readouterr()
+    for function in (lambda text, row: row["gone"], lambda text, row: sys.exit("no key")):
+        assert logged(judged_by(function), answer=["1"] * 40) == ([], True)
+        assert capsys.readouterr().out.count("note: the judge fails") == 1
+
+
+def test_a_judge_that_fails_on_another_process_is_named_too(tiny_model, tmp_path, capsys):
+    trainer = make_trainer(RunTrainer, tiny_model, tmp_path)
+    for _ in range(2):
+        trainer._note_solved(torch.tensor([1.0, 0.0, 1.0, torch.inf] + [1.0] * 4))
+    assert trainer.solved.isnan().tolist() == [True, False] and trainer.solved[1] == 1
+    assert capsys.readouterr().out.count("note: the judge fails") == 1
+
+
+def test_a_judge_that_draws_random_numbers_changes_no_training(tiny_model, tmp_path, monkeypatch):
+    def gradients(task):
+        monkeypatch.setattr(RunTrainer, "task", task)
+        options = {"max_steps": 2, "max_completion_length": 6, "lengths": "sampled"}
+        return trained(RunTrainer, tiny_model, tmp_path, **options)[0]
+
+    def drawing(text, row):
+        return random.random() + np.random.rand() + torch.rand(1).item() > 1.5
+
+    plain, judged = gradients(None), gradients(judged_by(drawing))
+    assert all(torch.equal(one[name], other[name]) for one, other in zip(plain, judged, strict=True) for name in one)
+    assert any(gradient.any() for gradient in plain[1].values())
+
+
+# --- Preflight, and a run's command
+
+ROW = {"question": "2 + 2?", "answer": "4", "prompt": "2 + 2?"}
+
+
+def tried(function, row=ROW) -> Check:
+    (check,) = probe.about_judge(judged_by(function), row)
+    return check
+
+
+def test_preflight_tries_a_judge_of_ones_own():
+    assert not list(probe.about_judge(Task(XML), ROW))
+    fine = tried(lambda text, row: "<answer>\n4\n" in text)
+    assert fine.status == "ok" and fine.finding.endswith("perfect, extra text")  # those that it finds right
+    for same_for_all in (True, False):
+        assert tried(lambda text, row, value=same_for_all: value).status == "warning"
+    assert tried(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
+    assert "0.5" in tried(lambda text, row: 0.5).finding  # that is neither right nor wrong
+    assert "KeyError: 'x' (test_task.py:" in tried(lambda text, row: row["x"]).finding
+
+
+@pytest.fixture
+def my_tasks(monkeypatch):
+    """tests/programs/my_tasks.py in the working directory."""
+    shutil.copy(ROOT / "tests/programs/my_tasks.py", ".")
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+
+
+@pytest.mark.slow
+def test_a_run_is_judged_by_it_everywhere(my_tasks, tiny_run):
+    argv = tiny_run(
+        judge="my_tasks.either", allow_custom_rewards="true", output_dir="run", eval_num_samples="2",
+        max_steps="2", max_completion_length="12",
+    )  # fmt: skip
+    assert train_grpo.main([*argv, "--reward_funcs", "judge_reward_func", "xmlcount_reward_func"]) == 0
+    records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
+    assert [record["lenient"] for record in records] == [len(r["completion"].split()) % 2 == 0 for r in records]
+    summary = json.loads(Path("run/eval_after.json").read_text())
+    even = [[len(text.split()) % 2 == 0 for text in record["samples"]] for record in records]
+    assert summary["pass_k"] == sum(map(any, even)) / len(records)
+    assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.either"
+
+
+DRY_RUN = ["--config", "demo", "--dry_run", "true", "--report_to", "none"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--judge", "my_tasks.even"],  # whose code may not run
+        ["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"],
+    ],
+)
+def test_a_mistake_names_its_setting(flags, my_tasks, capsys):
+    assert train_grpo.main([*DRY_RUN, "--dataset_name", str(DEMO / "test.jsonl"), *flags]) == 2
+    assert f"{flags[0].removeprefix('--')}: " in capsys.readouterr().err
+
+
+def test_data_without_gold_answers_needs_a_judge_alone(my_tasks, write_jsonl):
+    data = write_jsonl([{"question": f"Reach {2 * n + 1} with {n} and {n + 1}."} for n in range(60)])
+    argv = [*DRY_RUN, "--dataset_name", data, "--reward_funcs", "judge_reward_func", "soft_format_reward_func"]
+    assert train_grpo.main(argv) == 2
+    assert train_grpo.main([*argv, "--judge", "my_tasks.yes", "--allow_custom_rewards", "true"]) == 0
