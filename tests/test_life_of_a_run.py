@@ -28,6 +28,7 @@ from grpo import __main__ as tools
 from grpo.evaluation import evaluate
 from grpo.runs import checkpoints, report
 from grpo.training import callbacks
+from grpo.training.causes import Cause
 
 pytestmark = pytest.mark.slow
 MEASURED = ("eval_after.json", "completions_after.jsonl", "comparison.json")
@@ -219,8 +220,8 @@ def test_what_is_said_about_a_run_is_true(tiny_run, monkeypatch, case):
         shutil.copy(ROOT / "train_grpo.py", script := "my_grpo.py")  # an experiment of one's own
         launch = train_on_two
     if how == "alarm":  # in the uninterrupted run, too, which it does not stop
-        planted = (lambda seen: "it was planted" if seen.steps > asked else None), "none"
-        monkeypatch.setattr(callbacks, "ALARMS", {"planted": planted})
+        planted = Cause("planted", lambda seen: "it was planted" if seen.steps > asked else None, "none")
+        monkeypatch.setattr(callbacks, "CAUSES", (planted,))
     argv, extended = tiny_run(**LIFE | settings), ["--max_steps", planned]
 
     exit_status, shown = launch(*argv, "--max_steps", first)

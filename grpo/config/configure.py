@@ -239,7 +239,7 @@ def configure(
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     default_dir, default_run = directory.default_names(
         settings["model_name_or_path"],
-        settings["dataset_name"],
+        settings["dataset_name"] or settings["eval_dataset_name"],
         settings["eval_only"],
         of_recipe=settings["dataset_name"] == recipe_data,
     )

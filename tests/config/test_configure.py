@@ -59,7 +59,6 @@ OTHER_DATA = [  # flags: eval_dataset_name, dataset_config, whether the note abo
     ("--dataset_name recipe.csv", "held_out.csv", None, False),
     ("--dataset_name mine.csv --eval_dataset_name own.csv", "own.csv", None, False),
     ("--eval_dataset_name none", None, None, False),
-    ("--eval_dataset_name a.csv b.csv", ["a.csv", "b.csv"], None, False),
     ("--eval_dataset_name=None --dataset_name me/hub --dataset_config small", None, "small", False),
 ]
 
@@ -79,14 +78,6 @@ def test_the_inline_data_keeps_its_configuration(tmp_path):
     assert configure(INLINE, [*back, *CPU]).script.dataset_config == "main"
     path = recipe(tmp_path, "dataset_name: openai/gsm8k\n")
     assert configure(INLINE, ["--config", path, *CPU]).script.dataset_config == "main"
-
-
-def test_several_data_sets_are_a_list_and_one_is_a_text(tmp_path):
-    path = recipe(tmp_path, "dataset_name: [a.jsonl, b.csv]\neval_dataset_name: [c.json]\n")
-    config = configure(INLINE, ["--config", path, *CPU])
-    assert (config.script.dataset_name, config.script.eval_dataset_name) == (["a.jsonl", "b.csv"], "c.json")
-    assert config.training.run_name.endswith("-a+b") and config.script.dataset_config is None
-    assert configure(INLINE, ["--config", path, "--dataset_name", "b.csv", *CPU]).script.dataset_name == "b.csv"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from grpo.rewarding.judge import Judge
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -19,16 +18,18 @@ from grpo.core.checklist import Check, stop_at_errors
 from grpo.core.errors import UserError
 from grpo.data import dataset
 from grpo.policy import loading, memory
-from grpo.task.prompts import choose
+from grpo.rewarding.registry import choose, following, make_task
 from lean_grpo.attention import Kernel
-from rewards import GIST_REWARDS, REWARD_FUNCS
+from rewards import REWARD_FUNCS
+
+FIVE = tuple(REWARD_FUNCS)[:5]
 
 
 @pytest.fixture
 def table(write_jsonl):
     """The checks of a run on the demo's model, by name."""
 
-    def checks(rows=ROWS, rewards=tuple(GIST_REWARDS), model_config=None, **overrides):
+    def checks(rows=ROWS, rewards=FIVE, model_config=None, **overrides):
         flags = {
             "use_cpu": "true",
             "report_to": "none",
@@ -43,13 +44,13 @@ def table(write_jsonl):
         argv = [f"--{key}={value}" for key, value in flags.items() if value is not None]
         config = configure(train_grpo.HYPERPARAMETERS, argv)
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
-        style = choose(train_grpo.PROMPT_FORMATS, config.script)
-        data = dataset.load_data(config, tokenizer, style, train_grpo.EXEMPLARS)
+        task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+        data = dataset.load_data(config, task, tokenizer)
         read, peft_config = loading.read_configs(config)
-        functions = {name: REWARD_FUNCS[name] for name in rewards}
-        tried = preflight.try_out(config, tokenizer, data, functions)
-        found = preflight.check(config, tokenizer, model_config or read, peft_config, data, *tried, Judge())
-        return {check.name: check for check in found}
+        functions = choose(rewards, {}, following(task, 64))
+        tried = preflight.try_out(config, tokenizer, task, data, functions)
+        checks = preflight.check(config, tokenizer, model_config or read, peft_config, task, data, *tried)
+        return {check.name: check for check in checks}
 
     return checks
 
@@ -87,16 +88,16 @@ def test_each_problem_is_a_warning_with_a_remedy(name, table):
 
 
 GOLDS = [  # of a column, rewards: their kind, and what a warning names
-    (lambda n: f"{n},000", GIST_REWARDS, "numbers", ""),
-    (lambda n: rf"So it is $\boxed{{{n}}}$.", GIST_REWARDS, r"in \boxed{} in 40 of 40 rows", ""),
+    (lambda n: f"{n},000", FIVE, "numbers", ""),
+    (lambda n: rf"So it is $\boxed{{{n}}}$.", FIVE, r"in \boxed{} in 40 of 40 rows", ""),
     (lambda n: rf"{n}\sqrt{{2}}", ["judge_reward_func"], "mathematics", ""),
     (lambda n: f"({n}, 1)", ["correctness_reward_func"], "mathematics", "judge_reward_func"),
-    (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", GIST_REWARDS, "text", "keep the answer alone"),
-    (lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}", GIST_REWARDS, "", "11 of 30 have 'Answer:'"),
+    (lambda n: f"{n} + 1 is {n + 1}. So the answer is {n + 1}.", FIVE, "text", "keep the answer alone"),
+    (lambda n: f"So it is {'Answer: ' * (n % 3 == 0)}{n}", FIVE, "", "11 of 30 have 'Answer:'"),
     (lambda n: f"2007-04-{n}", ["soft_format_reward_func"], "text", ""),
     (lambda n: f"2007-04-{n}", ["signed_correctness_reward_func"], "text", "keep the answer alone"),
-    (lambda n: "ABCD"[n % 4], GIST_REWARDS, "text", "int_reward_func"),
-    (lambda n: f"{n} days", GIST_REWARDS, "numbers, 100 % with a unit", "correctness_reward_func"),
+    (lambda n: "ABCD"[n % 4], FIVE, "text", ""),  # of int_reward_func: tests/rewarding/test_probe.py
+    (lambda n: f"{n} days", FIVE, "numbers, 100 % with a unit", "correctness wants every character of it"),
     (lambda n: f"{n} days", ["judge_reward_func"], "numbers, 100 % with a unit", ""),
 ]
 

@@ -14,8 +14,9 @@ from helpers_runs import flags as command_line
 
 import train_grpo
 from grpo.config.configure import configure, read
-from grpo.task import prompts
-from rewards import GIST_REWARDS
+from grpo.rewarding.registry import make_task
+from grpo.task.prompts import PromptFormat
+from rewards import REWARD_FUNCS
 
 RECIPES = sorted((ROOT / "recipes").iterdir())
 CPU = ["--use_cpu", "true", "--report_to", "none", "--use_vllm", "false"]
@@ -55,6 +56,10 @@ def other_judge(text, row):
     return False
 
 
+def other_rows(row):
+    return None
+
+
 # For each setting of the block, and for others that people add to it, another value than any recipe's
 EDITED = dict(
     model_name_or_path="mine/model", dataset_name="mine.csv", dataset_config="mine", dataset_split="validation[:9]",
@@ -66,13 +71,12 @@ EDITED = dict(
     dtype="float16", attn_implementation="eager", optim="sgd", num_shots=1, seed=7, beta=3.0, temperature=0.1,
     use_vllm=True, vllm_enable_sleep_mode=False, gradient_checkpointing="true", eval_samples=0, eval_every=99,
     prompt_format="mine", answer_pattern="hash", judge=other_judge, max_samples=1, stop_on_alarm=True,
-    question_column="mine", answer_column="mine", eval_dataset_name="mine.csv", eval_split="mine[:9]",
+    prepare=other_rows, question_column="mine", answer_column="mine", eval_dataset_name="mine.csv", eval_split="mine[:9]",
     eval_num_samples=3, per_device_eval_batch_size=5, reward_weights=[0.5], packed=False,
     ddp_find_unused_parameters=True, save_total_limit=8, log_completions=False, num_completions_to_print=1,
     # of settings outside the block
     use_unsloth=True, generation_batch_size=96,
-    system_prompt="Mine.", question_template="Mine: {question}", completion_template="{reasoning} Mine {answer}",
-    exemplars=[{"question": "1?", "reasoning": "1", "answer": "1"}], use_chat_template=False,
+    system_prompt="Mine.",
     reward_args={"other_reward": {"low": 1}},
     stages=[{"name": "mine", "reward_funcs": ["int_reward_func"], "max_steps": 2}],
 )  # fmt: skip
@@ -82,7 +86,6 @@ LEFT = {
     "save_steps", "save_total_limit", "log_on_each_node", "log_completions", "num_completions_to_print", "eval_every",
     "eval_num_samples", "per_device_eval_batch_size", "stop_on_alarm", "packed", "attn_implementation", "lora_r",
     "lora_alpha", "lora_target_modules", "lora_dropout", "vllm_enable_sleep_mode", "ddp_find_unused_parameters",
-    "exemplars",
 }  # fmt: skip
 LEFT_TOO = {key: {"dtype"} for key in ("demo", "demo_think", "countdown")}  # which use_cpu settles
 LEFT_TOO["smollm2_sums"] = {"use_vllm"}
@@ -106,12 +109,10 @@ def test_a_recipe_with_data_keeps_its_task_whatever_the_script_says(name):
 
 @pytest.mark.parametrize("name", ["demo", "countdown", "smollm2_sums"])
 def test_the_prompt_in_a_recipe_is_the_scripts(name):
-    script = configure(train_grpo.HYPERPARAMETERS, ["--config", name, *CPU]).script
-    changed = {"xml": dataclasses.replace(train_grpo.PROMPT_FORMATS["xml"], system="Mine.", question="", opening="")}
-    chosen = prompts.choose(changed | {"xml": dataclasses.replace(changed["xml"], completion="")}, script)
-    assert chosen == train_grpo.PROMPT_FORMATS["xml"]
-    shots = prompts.exemplars(script, [])[: script.num_shots]
-    assert shots == train_grpo.EXEMPLARS[: script.num_shots]
+    config = configure(train_grpo.HYPERPARAMETERS, ["--config", name, *CPU])
+    task = make_task(config, dict.fromkeys(("xml", "think"), PromptFormat("Mine.", completion="{answer}")), [])
+    assert task.prompt == train_grpo.PROMPT_FORMATS["xml"]
+    assert task.shots == train_grpo.EXEMPLARS[: config.script.num_shots]
 
 
 @pytest.mark.slow
@@ -134,9 +135,9 @@ def test_the_demo_is_the_demo_in_an_edited_script(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "replaces the script's own" in " ".join(done.stdout.split())
     record = json.loads((tmp_path / "outputs" / "demo-GRPO" / "run.json").read_text(encoding="utf-8"))
-    assert record["status"] == "finished" and record["settings"]["reward_funcs"] == GIST_REWARDS
+    assert record["status"] == "finished" and record["settings"]["reward_funcs"] == list(REWARD_FUNCS)[:5]
     assert record["prompt"] == dataclasses.asdict(train_grpo.PROMPT_FORMATS["xml"])
-    assert record["settings"]["temperature"] == 1.0 and list(record["perfect"]) == GIST_REWARDS
+    assert record["settings"]["temperature"] == 1.0 and list(record["perfect"]) == list(REWARD_FUNCS)[:5]
 
 
 OF_WRITE_UPS = {  # what docs/write-ups.md says of them

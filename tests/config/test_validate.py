@@ -1,8 +1,5 @@
 """grpo/config/validate.py: values, batches and flags that no run can use are refused."""
 
-import os
-from pathlib import Path
-
 import pytest
 from helpers_runs import DEMO, examples
 from hypothesis import given
@@ -12,8 +9,7 @@ import train_grpo
 from grpo.config.configure import MAPPINGS, configure
 from grpo.config.validate import solve_geometry
 from grpo.core.errors import UserError
-from grpo.rewarding.registry import load_rewards
-from grpo.task.prompts import choose, exemplars
+from grpo.rewarding.registry import load_rewards, make_task
 
 CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(DEMO / "model")]
 
@@ -40,13 +36,13 @@ def test_an_adapters_size_belongs_to_an_adapter():
     "flags",
     [
         "--learning_rate nan", "--temperature 0", "--max_steps 0", "--eval_samples -1", "--seed -1",
-        "--loss_type grop", "--answer_pattern latex",
+        "--loss_type grop",
         "--use_transformers_continuous_batching true", "--enable_jit_checkpoint true",
         "--beta -1", "--beta inf", "--beta nan", "--epsilon -0.2", "--epsilon_high -1", "--delta 0",
         "--top_entropy_quantile 1.5", "--max_grad_norm -1", "--weight_decay -0.1", "--warmup_steps -5",
         "--repetition_penalty 0", "--save_steps 0", "--logging_steps -1", "--ref_model_mixup_alpha 2",
         "--use_peft true --lora_r 0", "--use_peft true --lora_dropout 1", "--use_peft true --lora_alpha 0",
-        "--dataset_name none", "--eval_dataset_name= ", "--eval_dataset_name a.jsonl none b.jsonl a.jsonl",
+        "--dataset_name none", "--dataset_name= ",
     ],
 )  # fmt: skip
 def test_what_fails_late_or_silently_is_refused_at_once(flags):
@@ -61,7 +57,7 @@ def test_what_fails_late_or_silently_is_refused_at_once(flags):
     [
         "--beta 0", "--epsilon 0.2 --epsilon_high 5", "--epsilon inf", "--delta 1.5", "--max_grad_norm 0",
         "--max_grad_norm inf", "--warmup_steps 0.1", "--logging_steps 0.5", "--save_total_limit 1",
-        "--eval_only true --dataset_name none --eval_dataset_name a.jsonl", "--dataset_name a.jsonl b.jsonl",
+        "--eval_only true --dataset_name none --eval_dataset_name a.jsonl",
         '--chat_template_kwargs {"enable_thinking":false}', "--lr_scheduler_kwargs {}",
         '--accelerator_config {"split_batches":false}',
     ],
@@ -75,20 +71,8 @@ def test_what_makes_sense_is_not_refused(flags):
 def test_a_value_that_is_no_mapping_is_refused_at_once(key, value):
     with pytest.raises(UserError, match=rf"^{key}: "):
         config = configure(train_grpo.HYPERPARAMETERS, [*CPU, f"--{key}={value}"])
-        style = choose(train_grpo.PROMPT_FORMATS, config.script)  # these two say more than that they are no mapping
-        exemplars(config.script, train_grpo.EXEMPLARS)
-        load_rewards(config, style)
-
-
-def test_data_is_named_once_and_not_twice_by_two_paths(write_jsonl, monkeypatch, tmp_path):
-    path = Path(write_jsonl([{"question": "a", "answer": 1}]))
-    monkeypatch.setenv("HOME", str(path.parent))
-    link = tmp_path / "link.jsonl"
-    link.symlink_to(path)
-    for other in (path, path.parent / "." / path.name, os.path.relpath(path), f"~/{path.name}", link):
-        for key in ("dataset_name", "eval_dataset_name"):
-            with pytest.raises(UserError, match=f"^{key}: '.*' is the same data as '.*'; name it once"):
-                configure(train_grpo.HYPERPARAMETERS, [*CPU, f"--{key}", str(path), str(other)])
+        # these two say more than that they are no mapping
+        load_rewards(config, make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS))
 
 
 def test_a_schedule_is_tried_before_anything_is_loaded():

@@ -50,10 +50,12 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
 def test_local_files_are_no_hub_ids_and_their_paths_stay_here(complete, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.touch()
-    card = complete(None, dataset_name=[str(rows), "rows in memory", "openai/gsm8k:main"])
-    assert card.data.base_model is None and card.data.datasets == ["openai/gsm8k"]
-    assert "a local model" in card.text and "- Data: `rows.csv`" in card.text and "openai/gsm8k:main" in card.text
-    assert str(tmp_path) not in card.content and "None" not in card.content
+    for name, shown in ((str(rows), "rows.csv"), ("rows in memory", "rows in memory")):
+        card = complete(None, dataset_name=name)
+        assert card.data.base_model is None and card.data.datasets is None
+        assert "a local model" in card.text and f"- Data: `{shown}`" in card.text
+        assert str(tmp_path) not in card.content and "None" not in card.content
+    assert complete(None, dataset_name="openai/gsm8k:main").data.datasets == ["openai/gsm8k"]
 
 
 def test_an_adapter_is_loaded_by_peft(complete):

@@ -16,7 +16,7 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.config.settle import settle
 from grpo.core.settings import IN_MEMORY
-from grpo.rewarding.registry import load_rewards
+from grpo.rewarding.registry import load_rewards, make_task
 from grpo.runs import record as records
 
 
@@ -24,8 +24,8 @@ def config(*argv):
     output = () if "--output_dir" in argv else ("--output_dir", "r")
     given = ["--use_cpu", "true", "--report_to", "none", *output, *argv]
     found = configure(train_grpo.HYPERPARAMETERS, given, script_file=train_grpo.__file__)
-    rewards, judge = load_rewards(found, train_grpo.PROMPT_FORMATS["xml"])
-    settle(found, train_grpo.PROMPT_FORMATS["xml"], train_grpo.EXEMPLARS, rewards, judge)
+    task = make_task(found, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+    settle(found, task, load_rewards(found, task))
     return found
 
 
