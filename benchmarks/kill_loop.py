@@ -42,7 +42,6 @@ SETTINGS = {
     "gradient_accumulation_steps": 2,
     "num_train_epochs": 3,
     "learning_rate": "1e-4",
-    "adaptive_rewards": "all",
     "report_to": "none",
     "logging_steps": 3,
     "save_steps": 4,

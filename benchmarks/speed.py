@@ -61,8 +61,8 @@ from transformers import (  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from grpo.core import versions  # noqa: E402
-from grpo.policy.answering import end_tokens  # noqa: E402
 from grpo.data import sources  # noqa: E402
+from grpo.policy.answering import end_tokens  # noqa: E402
 from grpo.task import prompts  # noqa: E402
 from lean_grpo import LeanGRPOTrainer, gpu  # noqa: E402
 from train_grpo import EXEMPLARS, PROMPT_FORMATS  # noqa: E402

@@ -28,7 +28,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -38,8 +37,8 @@ sys.path.insert(0, str(ROOT))
 
 from grpo.core.errors import ArgumentParser, UserError  # noqa: E402
 from grpo.evaluation import compare, comparison  # noqa: E402
-from grpo.runs.directory import holds_run, read_record  # noqa: E402
-from grpo.runs.report import read_lines  # noqa: E402
+from grpo.runs.directory import holds_run  # noqa: E402
+from grpo.runs.files import RunFiles, read_lines, read_record  # noqa: E402
 
 SUMS, HELD_OUT = (ROOT / "assets" / "demo" / f"{name}.jsonl" for name in ("train", "test"))
 SHUFFLED = "{output}/shuffled.jsonl"
@@ -66,7 +65,6 @@ SWEEPS: dict[str, dict[str, list[str]]] = {
     "options": {
         "as given": [],
         "stock": ["--packed", "false", "--cache_implementation", "dynamic"],
-        "adaptive rewards": ["--adaptive_rewards", "all"],
         "KL penalty": ["--beta", "0.04"],
         "dr_grpo": ["--loss_type", "dr_grpo", "--scale_rewards", "none"],
     },
@@ -95,14 +93,14 @@ def train(flags: list[str], run: Path, seed: int) -> None:
 # --- The table
 
 
-def ends(runs: list[dict[str, Any]], measure: str) -> str:
-    before, after = (fmean(run["comparison"][measure][when] for run in runs) for when in ("before", "after"))
+def ends(runs: list[RunFiles], measure: str) -> str:
+    before, after = (fmean(run.comparison[measure][when] for run in runs) for when in ("before", "after"))
     return f"{100 * before:.1f} → {100 * after:.1f}"
 
 
-def gain(runs: list[dict[str, Any]], measure: str) -> str:
+def gain(runs: list[RunFiles], measure: str) -> str:
     if len(runs) == 1:
-        return in_points(runs[0]["comparison"][measure])
+        return in_points(runs[0].comparison[measure])
     return with_interval(*comparison.mean_interval(compare.gains(runs, measure)))
 
 
@@ -137,9 +135,9 @@ def print_table(arms: Mapping[str, Mapping[int, Path]]) -> None:
     for heading in ("arm", "seeds", "lenient", "gain", f"less that of {first}", "strict", "gain"):
         table.add_column(heading)
     for arm, runs in finished.items():
-        facts = [compare.read(run) for run in runs.values()]
-        if facts:
-            lenient, strict = ((ends(facts, measure), gain(facts, measure)) for measure in ("lenient", "strict"))
+        read = [compare.read(run) for run in runs.values()]
+        if read:
+            lenient, strict = ((ends(read, measure), gain(read, measure)) for measure in ("lenient", "strict"))
             table.add_row(arm, " ".join(map(str, runs)), *lenient, advantage(runs, finished[first]), *strict)
     Console(width=140).print(table)
 

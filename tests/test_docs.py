@@ -26,12 +26,12 @@ from accelerate.commands.launch import launch_command_parser
 from helpers_runs import COUNTDOWN, DEMO, ROOT
 from torch.distributed import run as torchrun
 
-import rewards
 import train_grpo
 from grpo.__main__ import main as tool
 from grpo.config.configure import configure
 from grpo.config.parsing import Parser
-from grpo.training.alarms import ALARMS
+from grpo.rewarding.registry import NAMED
+from grpo.training.causes import CAUSES
 
 NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
@@ -252,8 +252,8 @@ def train(argv, capfd, processes=1, script=train_grpo):
 def test_tables_have_every_recipe_alarm_and_reward():
     recipes = [code(row[0])[0] for row in tables("recipe")]
     assert sorted(recipes) == sorted(path.stem for path in (ROOT / "recipes").iterdir())
-    assert {code(row[0])[0] for row in tables("alarm | when")} == set(ALARMS)
-    assert {code(row[0])[0] for row in tables("reward")} >= set(rewards.REWARD_FUNCS)
+    assert {code(row[0])[0] for row in tables("cause | while training")} == {cause.name for cause in CAUSES}
+    assert {code(row[0])[0] for row in tables("reward")} >= set(NAMED)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,18 +1,23 @@
-"""examples/grpo_minimal.py: it learns, its gradients are TRL's, and it stays short."""
+"""examples/grpo_minimal.py learns, with TRL's gradients, and stays short; adaptive_reward.py follows its success."""
 
 import json
+import pickle
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
-from helpers_runs import DEMO, ROOT
+from helpers_resume import assert_same, interrupted, state_of
+from helpers_runs import DEMO, LEARNS, ROOT
 from helpers_trainer import largest_difference, trained
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerState
 from trl import GRPOTrainer
 
 import train_grpo
-from examples import grpo_minimal
-from rewards import GIST_REWARDS, REWARD_FUNCS, extract_hash_answer
+from examples import adaptive_reward, grpo_minimal
+from examples.adaptive_reward import AdaptiveReward, adapted
+from grpo.rewarding import registry
+from rewards import REWARD_FUNCS, extract_hash_answer
 
 RATE = 0.05  # of SGD: large enough that the second update clips some tokens
 
@@ -79,7 +84,7 @@ def test_example_has_the_trainers_gradients(rollout, tmp_path):
         GRPOTrainer,
         load(torch.float64)[0],  # in float32 this model's own gradients are rounded by about 1e-5
         tmp_path,
-        reward=[REWARD_FUNCS[name] for name in GIST_REWARDS],
+        reward=list(REWARD_FUNCS.values())[:5],
         prompts=chats,
         columns={"answer": answers},
         lengths=same_completions,
@@ -108,3 +113,59 @@ def test_example_learns(tmp_path, monkeypatch):
 def test_example_fits_on_a_page():
     lines = (ROOT / "examples" / "grpo_minimal.py").read_text().splitlines()
     assert len(lines) <= 120 and not any("import trl" in line or "from trl" in line for line in lines)
+
+
+# --- adaptive_reward.py
+
+
+@pytest.mark.parametrize(
+    ("factor", "values", "threshold", "expected"),
+    [
+        (1.0, [0, 0, 0, 0], 0.0, 1.2),
+        (1.0, [2, 2, 2, 2, 0], 0.0, 1.0),  # 0.8 is not above 0.8
+        (1.0, [2] * 9 + [0], 0.0, 0.9),
+        (1.0, [0.5] * 4, 0.5, 1.2),  # success is a value above the threshold
+        (3.9, [0.0], 0.0, 4.0),  # within the bounds
+        (0.26, [1.0], 0.0, 0.25),
+    ],
+)
+def test_a_rare_reward_grows_and_a_usual_one_shrinks(factor, values, threshold, expected):
+    assert adapted(factor, values, threshold) == expected
+
+
+def half(completions, *, worth: float = 1.0, **kwargs):
+    """A quarter of the completions earns it, and for one it has no value."""
+    return [None, worth, 0.0, 0.0, 0.0][: len(completions)]
+
+
+def test_the_factor_follows_each_rollout_of_a_run():
+    reward, factors = AdaptiveReward(half), []
+    run = {"trainer_state": TrainerState(), "log_metric": lambda name, value: factors.append((name, value))}
+    rollouts = [reward(completions=["a"] * 5, **run) for _ in range(3)]
+    assert rollouts == [[None, factor, 0.0, 0.0, 0.0] for factor in (1.0, 1.2, 1.2 * 1.2)]
+    assert factors[1] == ("adaptive/adaptive_half", 1.2)
+    reward(completions=["a"] * 2, **run)  # one value is no rollout
+    assert run["trainer_state"].stateful_callbacks["adaptive_rewards"] == {"adaptive_half": pytest.approx(1.2**3)}
+    assert reward(completions=["a"] * 5, **{**run, "trainer_state": TrainerState()})[1] == 1.0  # outside of training
+
+
+def test_an_adaptive_reward_keeps_its_parameters():
+    (name, reward), *_ = registry.choose(["adaptive_half"], {"adaptive_half": {"worth": 3.0}}, {}, {
+        "adaptive_half": pickle.loads(pickle.dumps(AdaptiveReward(half)))
+    }).items()  # fmt: skip
+    state = {"trainer_state": TrainerState(), "log_metric": print}
+    assert name == "adaptive_half" and reward(completions=["a"] * 2, **state) == [None, 3.0]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_knows_the_factors(tiny_run, monkeypatch):
+    rewards = [REWARD_FUNCS["xmlcount_reward_func"], adaptive_reward.correctness]
+    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "reward_funcs", rewards)
+    argv = tiny_run(**{**LEARNS, "max_steps": "3", "save_steps": "1", "save_total_limit": "9", "eval_samples": "2"})
+    assert train_grpo.main([*argv, "--output_dir", "whole"]) == 0
+    whole = state_of(Path("whole"))
+    curve = [line["adaptive/adaptive_correctness_reward_func"] for line in whole["metrics"] if "reward" in line]
+    assert curve[0] == 1.0 and len(set(curve)) > 1
+    run = interrupted("whole", 2)
+    assert train_grpo.main([*argv, "--output_dir", "again", "--resume_from_checkpoint", "auto"]) == 0
+    assert_same(state_of(run), whole)

@@ -68,6 +68,10 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     assert record["script"] == "my_dates.py" and record["origin"]["learning_rate"] == "script"
     assert record["command"].startswith("my_dates.py --use_cpu true")
     assert record["resume"].startswith("python my_dates.py --use_cpu true")
+    assert Path(runs[0], "source/my_dates.py").read_bytes() == Path("my_dates.py").read_bytes()
+    assert Path(runs[0], "source/rewards.py").exists() and record["code"]["shorter"].startswith("def shorter(")
+    assert "def shorter(" in Path(runs[0], "README.md").read_text()
+    assert "More for shorter texts" in Path(runs[0], "report.html").read_text()
     capfd.readouterr()
 
     # another prompt and another helper of the reward: another experiment, which auto does not continue

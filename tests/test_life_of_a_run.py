@@ -27,7 +27,9 @@ import train_grpo
 from grpo import __main__ as tools
 from grpo.evaluation import evaluate
 from grpo.runs import checkpoints, report
+from grpo.runs.files import read_lines, read_run
 from grpo.training import callbacks
+from grpo.training.causes import Cause
 
 pytestmark = pytest.mark.slow
 MEASURED = ("eval_after.json", "completions_after.jsonl", "comparison.json")
@@ -75,8 +77,8 @@ def assert_truthful(run, step, planned, status, other):
         assert f"{status} {step} of {planned} optimizer steps" in page.text
         assert {"Before", "After", "Change"} & headings == ({"Before", "After", "Change"} if finished else {"Before"})
     assert_logs(run, step, int(record["settings"]["logging_steps"]))
-    facts = report.read_facts(run)
-    assert facts["status"] == status and bool(facts["comparison"]) is finished
+    files = read_run(run)
+    assert files.status == status and bool(files.comparison) is finished
     assert [name for name in MEASURED if (run / name).exists()] == (list(MEASURED) if finished else [])
     assert read(run / "eval_before.json")["step"] == 0
     for name in ("eval_after.json", "comparison.json") if finished else ():
@@ -92,11 +94,11 @@ def assert_truthful(run, step, planned, status, other):
 
 def assert_logs(run, step, every):
     """Each optimizer step is logged once, and each value of it is in the report's curves."""
-    lines = [line for line in report.read_lines(run / "metrics.jsonl") if "train_runtime" not in line]
+    lines = [line for line in read_lines(run / "metrics.jsonl") if "train_runtime" not in line]
     trained = [line for line in lines if "loss" in line]
     steps = [line["step"] for line in trained]
     assert steps == sorted(set(steps)) and steps[-1] == step and {*range(every, step + 1, every)} <= {*steps}
-    curves, logged = report.read_facts(run)["curves"], {}
+    curves, logged = read_run(run).curves, {}
     for line in lines:
         for key, value in line.items():
             if isinstance(value, int | float) and math.isfinite(value):
@@ -131,7 +133,7 @@ def assert_tools(run, newest, finished, other):
 def assert_says(shown, run, status, script="train_grpo.py"):
     """The last lines are next steps with a finished run; with any other, the command that resumes it."""
     assert ("Next:" in shown, "publish it" in shown) == (status == "finished",) * 2
-    resume = report.read_facts(run)["resume"]
+    resume = read_run(run).resume
     assert script in words_of(resume) and shlex.join(AUTO) in resume
     if status != "finished":
         last = shown.strip().splitlines()[-1]
@@ -219,8 +221,8 @@ def test_what_is_said_about_a_run_is_true(tiny_run, monkeypatch, case):
         shutil.copy(ROOT / "train_grpo.py", script := "my_grpo.py")  # an experiment of one's own
         launch = train_on_two
     if how == "alarm":  # in the uninterrupted run, too, which it does not stop
-        planted = (lambda seen: "it was planted" if seen.steps > asked else None), "none"
-        monkeypatch.setattr(callbacks, "ALARMS", {"planted": planted})
+        planted = Cause("planted", lambda seen: "it was planted" if seen.steps > asked else None, "none")
+        monkeypatch.setattr(callbacks, "CAUSES", (planted,))
     argv, extended = tiny_run(**LIFE | settings), ["--max_steps", planned]
 
     exit_status, shown = launch(*argv, "--max_steps", first)
@@ -243,7 +245,7 @@ def test_what_is_said_about_a_run_is_true(tiny_run, monkeypatch, case):
     moved = run.rename("moved")
     assert_truthful(moved, ended, planned, status, other)
     saved = checkpoints.step_of(checkpoints.newest(moved)[0])
-    resume = words_of(report.read_facts(moved)["resume"])
+    resume = words_of(read_run(moved).resume)
     exit_status, shown = launch(*resume[resume.index(script) + 1 :])
     assert exit_status == 0 and sessions_of(moved) == [0, first, saved]
     assert_truthful(moved, planned, planned, "finished", other)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from grpo.rewarding.judge import Judge
 from helpers_report import Page, write_run
 from helpers_runs import DEMO
 
@@ -24,6 +23,8 @@ from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.evaluation import comparison, evaluate
 from grpo.runs import charts, report
+from grpo.task import Task
+from grpo.task.prompts import XML
 from grpo.training import console
 
 RAN = Path("the-payload-ran")
@@ -242,7 +243,7 @@ def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     evaluate.print_answers("before", [record])
     preflight.print_checks([Check("ok", text, text, text)])
     preflight.print_example(text, text)
-    console.Progress([], {text: text}, Judge()).show_samples(
+    console.Progress([], {text: text}, Task(XML)).show_samples(
         [text], [[{"role": "assistant", "content": text}]], {"x": [1.0]}, [0.0], 1
     )
     flagged = {"strict": True, "format_strict": True, "format_soft": True, "truncated": False, "tokens": 1}

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import os
+import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,7 +18,8 @@ from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.settings import IN_MEMORY, Config, ScriptArguments, Stage
-from grpo.rewarding import registry, weighting
+from grpo.rewarding import registry
+from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
 from rewards import REWARD_FUNCS
 
@@ -35,6 +38,7 @@ class Given(NamedTuple):
     notes: list[Check]
     functions: registry.Rewards  # those in HYPERPARAMETERS, by name
     shipped_data: bool  # whether a recipe of this repository brings the data
+    recipe: Path | None  # its file
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], rows_in_memory: bool = False) -> Given:
@@ -73,9 +77,9 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], rows_in_memory
     replaced = origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names
     if names and replaced and [functions.get(name, REWARD_FUNCS.get(name)) for name in names] != FIVE:
         notes.append(Check("ok", "reward_funcs", f"{recipe_name} replaces the script's own: {', '.join(names)}"))
-    shipped = find_recipe(recipe_name).parent == RECIPES if recipe_name else False
-    shipped_data = shipped and settings["dataset_name"] == recipe.get("dataset_name")
-    return Given(settings, origin, stages, notes, functions, shipped_data)
+    file = find_recipe(recipe_name) if recipe_name else None
+    shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
+    return Given(settings, origin, stages, notes, functions, shipped_data, file)
 
 
 def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> list[Check]:
@@ -100,12 +104,12 @@ def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str
 
 def _take_stages(settings: dict[str, Any], origin: dict[str, str]) -> list[Stage]:
     """The stages, which bring rewards, weights and a number of steps of their own."""
-    stages = weighting.read_stages(settings["stages"] or [])
+    stages = read_stages(settings["stages"] or [])
     if stages:
         for key in ("reward_funcs", "reward_weights"):
             if origin.get(key) == "flag" or (key == "reward_weights" and settings[key] is not None):
                 raise UserError(f"{key}: it cannot be combined with stages, which have their own; drop one of them")
-        of_stages = weighting.settings_of_stages(stages, settings["max_steps"])
+        of_stages = settings_of(stages, settings["max_steps"])
         settings |= of_stages
         origin |= dict.fromkeys(of_stages, origin["stages"])
     return stages
@@ -123,7 +127,7 @@ def configure(
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, origin, stages, notes, functions, shipped_data = read(hyperparameters, argv, dataset is not None)
+    settings, origin, stages, notes, functions, shipped_data, recipe = read(hyperparameters, argv, dataset is not None)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
     program = processes.program(script_file)
     validate.check(settings, origin)
@@ -150,6 +154,7 @@ def configure(
         stages=stages,
         reward_functions=functions,
         default_dir=default_dir,
+        recipe=recipe,
     )
 
 
@@ -158,6 +163,8 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     options = [
         {field.name: settings[field.name] for field in dataclasses.fields(owner) if field.init} for owner in GROUPS
     ]
+    # TRL's default for it, and its trainer, use the name that transformers 5.23 warns of
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
     try:
         script, training, model = ScriptArguments(**options[0]), GRPOConfig(**options[1]), ModelConfig(**options[2])
         with contextlib.suppress(AttributeError):  # GaLore's kin ask for the model, after their package

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from trl.import_utils import is_vllm_available
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.policy import unsloth
 from grpo.runs import directory, trackers
-from grpo.runs.record import command_line, recorded_resume_command
+from grpo.runs.files import resume_command
+from grpo.runs.record import command_line
 from lean_grpo import gpu
 
 NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
@@ -85,7 +86,7 @@ def _with_its_flags(settings: dict[str, Any], origin: Mapping[str, str]) -> str:
         run = settings["output_dir"] or next(iter(directory.runs_of(name)), None) or directory.newest()
     else:
         run = Path(checkpoint).parent
-    command = run and recorded_resume_command(Path(run))
+    command = run and resume_command(Path(run))
     return f"; to resume a run, use its own recipe and flags: {command or 'the command that it printed'}"
 
 
@@ -163,7 +164,13 @@ def _check_unsloth(settings: dict[str, Any]) -> None:
         raise UserError("use_unsloth: it trains an adapter; add --use_peft true, or --use_unsloth false")
     if settings["max_prompt_length"] is None:
         raise UserError("use_unsloth: it must know the longest sequence; set max_prompt_length")
-    unsloth.check_imported()
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
+    if "unsloth" not in sys.modules:  # it is asked for by HYPERPARAMETERS alone, or by code that calls `main`
+        raise UserError(
+            "use_unsloth: it must be imported before the libraries that it patches; use --use_unsloth true, name the "
+            "recipe unsloth.yaml, or `import unsloth` first"
+        )
     settings["packed"] = False  # it has replaced TRL's class by one with a training step of its own
 
 

@@ -1,12 +1,14 @@
 """Choose the run's directory, and what it resumes from, once its prompt and rewards are known."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from grpo.core import fingerprint
 from grpo.core.settings import Config
 from grpo.rewarding.registry import Rewards, innermost
-from grpo.runs import directory, resume
+from grpo.runs import directory, resume, source
 from grpo.task.task import Task
 
 # What a script defines that is compared by itself
@@ -21,6 +23,9 @@ def settle(config: Config, task: Task, rewards: Rewards) -> None:
             checkpoint unusable.
     """
     training = config.training
+    functions = functions_of(config, task, rewards)
+    config.source_files = source.read_files(Path(config.script_file), functions.values(), config.recipe)
+    config.code = source.code_of(functions)
     config.sources = sources(config, task, rewards)
     differences = partial(resume.differences, settings=config.settings(), sources=config.sources)
     asked = training.resume_from_checkpoint
@@ -47,12 +52,17 @@ def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:
         "completion template": fingerprint.of_text(prompt.completion, prompt.pattern),
         "exemplars": fingerprint.of_text(*(text for shot in task.shots for text in shot)),
     }
-    code = {f"code of {name}": config.reward_functions.get(name) or innermost(rewards[name]) for name in rewards}
-    code |= {f"code of the judge {task.judge_name}": task.judge} if task.judge else {}
-    code |= {"code of prepare": task.prepare} if task.prepare else {}
-    hashes |= {label: fingerprint.of_code(function) for label, function in code.items()}
+    functions = functions_of(config, task, rewards)
+    hashes |= {f"code of {label}": fingerprint.of_code(function) for label, function in functions.items()}
     script = Path(config.script_file)
     if script.suffix == ".py" and script.is_file():
         compared = {*IN_SCRIPT, *rewards, task.judge_name, getattr(task.prepare, "__name__", "")}
         hashes[fingerprint.REST] = fingerprint.of_script(script, compared)
     return hashes
+
+
+def functions_of(config: Config, task: Task, rewards: Rewards) -> dict[str, Callable[..., Any]]:
+    """The run's rewards, judge and `prepare` by label, without parameters, which settings give them."""
+    functions = {name: config.reward_functions.get(name) or innermost(rewards[name]) for name in rewards}
+    functions |= {f"the judge {task.judge_name}": task.judge} if task.judge else {}
+    return functions | ({"prepare": task.prepare} if task.prepare else {})

@@ -79,7 +79,6 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
     _check_together(settings, flags)
-    _check_adaptive(settings)
     for pattern, switch in REQUIRES.items():
         ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
@@ -122,16 +121,6 @@ def _check_together(settings: Mapping[str, Any], flags: set[str]) -> None:
             "enable_jit_checkpoint: it saves in the middle of a rollout, from where no run can resume, and replaces "
             "this program's own answer to SIGTERM, a checkpoint at the rollout's end; drop it"
         )
-
-
-def _check_adaptive(settings: Mapping[str, Any]) -> None:
-    names = settings["adaptive_rewards"] or []
-    for name in names if names != ["all"] else ():
-        if name not in settings["reward_funcs"]:
-            raise UserError(
-                f"adaptive_rewards: {name!r} is not among the run's rewards; use all, or some of "
-                f"{', '.join(settings['reward_funcs'])}"
-            )
 
 
 def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:

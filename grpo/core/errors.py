@@ -3,9 +3,7 @@
 import argparse
 import contextlib
 import difflib
-import errno
 import os
-import re
 import sys
 import sysconfig
 import time
@@ -14,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import end_process_group, is_first_process
 from grpo.core.text import printable
 
@@ -135,64 +134,10 @@ def reason_of(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """The innermost line of the user's own files in an exception's traceback: `my_reward.py:12`; "" without one."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not (is_of_a_library(frame.filename) or frame.filename.startswith("<"))]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    users = [frame for frame in frames if not (is_of_a_library(frame.filename) or frame.filename.startswith("<"))]
+    return f"{Path(users[-1].filename).name}:{users[-1].lineno}" if users else ""
 
 
 def is_of_a_library(file: str) -> bool:
     """Whether a file of code is ours, Python's own or an installed one, and not the user's."""
     return file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))
-
-
-def origins(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, and those that it came from."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Whether an exception says that there is no room on the disk."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # safetensors (in Rust) and PyTorch's archives (in C++) have words of their own
-    said = r"No space left|os error (28|122|27)\b|quota exceeded|StreamWriter failed|unexpected pos \d+ vs"
-    return full or re.search(said, str(error)) is not None
-
-
-# --- A device without memory --------------------------------------------------------------------------------------
-
-# The innermost of these functions in a traceback says what a run was doing, and what takes less there
-WHAT_TAKES_LESS = {
-    "measure": ("the evaluation", "a smaller per_device_eval_batch_size"),
-    "_generate_single_turn": (
-        "generation",
-        "fewer completions at once (steps_per_generation), or a smaller max_completion_length",
-    ),
-    "_calculate_rewards": ("the rewards", "a smaller model in your reward"),
-    "_generate_and_score_completions": ("scoring the rollout", "a smaller pack_tokens"),
-    "training_step": ("the training step", "a smaller pack_tokens, gradient_checkpointing true, or use_peft true"),
-    "misfit": ("the training step", "a smaller pack_tokens, gradient_checkpointing true, or use_peft true"),
-    "_save_checkpoint": ("saving the checkpoint", "use_peft true"),
-    "_inner_training_loop": ("the optimizer step", "use_peft true, or optim adamw_bnb_8bit"),
-}
-OTHERWISE = ("loading", "a smaller model, load_in_4bit with use_peft, or a smaller vllm_gpu_memory_utilization")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a device has no memory left."""
-    said = r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED"
-    said += r"|Free memory on device|No available memory for the cache blocks"  # vLLM's, where it starts
-    # torch.OutOfMemoryError is a RuntimeError, the CPU allocator raises one, and so do cuBLAS and NCCL
-    return isinstance(error, RuntimeError | ValueError) and re.search(said, str(error)) is not None
-
-
-def out_of_memory(error: BaseException) -> str:
-    """The step that ran out of memory, and the settings that take less, in one line."""
-    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-    known = (WHAT_TAKES_LESS[name] for name in reversed(names) if name in WHAT_TAKES_LESS)
-    doing, remedy = next(known, OTHERWISE)
-    found = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", str(error))
-    asked = f" (it asked for {found[1]} more)" if found else ""
-    return f"out of memory in {doing}{asked}; use {remedy} (docs/troubleshooting.md, Out of memory)"

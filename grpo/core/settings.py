@@ -99,12 +99,6 @@ class ScriptArguments:
     stages: list[dict[str, Any]] | None = _setting(
         "Stages of training: one mapping (JSON) for each, with name, reward_funcs, reward_weights, max_steps.", None
     )
-    adaptive_rewards: list[str] | None = _setting(
-        "Rewards whose weight follows their success, or `all`: × 1.2 after a rollout in which fewer than 30 %% of the "
-        "completions earn it, × 0.9 above 80 %%; it stays between a quarter and four times its own.",
-        None,
-    )
-    adaptive_threshold: float = _setting("A reward above this is a success.", 0.0)
     # The training step
     pack_tokens: int | None = _setting(
         "Most tokens that a training step computes at once; unset: 8192 with FlashAttention 2, else 2048, and up to a "
@@ -200,8 +194,11 @@ class Config:
     stages: list[Stage]  # none: the same rewards all the time
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
     default_dir: str  # the directory's default name, without a number; empty once another one is settled
+    recipe: Path | None = None  # the file of --config
     resumed_with: list[str] = field(default_factory=list)  # what differs from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
+    source_files: dict[str, bytes] = field(default_factory=dict)  # by name: runs/source.py
+    code: dict[str, str] = field(default_factory=dict)  # of each reward and the judge, by label
     started: float = field(default_factory=time.perf_counter)  # seconds are counted from here
 
     @property

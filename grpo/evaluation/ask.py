@@ -17,7 +17,8 @@ from grpo.core.text import printable
 from grpo.policy import answering
 from grpo.policy.loading import loads
 from grpo.policy.merge import load_base
-from grpo.runs import checkpoints, directory, handover
+from grpo.runs import checkpoints, directory
+from grpo.runs.files import read_prompt, read_record
 from grpo.task import prompts
 from grpo.task.answers import extract_answer
 from grpo.task.prompts import XML, Prompt, PromptFormat
@@ -32,7 +33,7 @@ def answer(model_dir: Path, question: str) -> str:
     Args:
         model_dir: a run, a checkpoint, a merged model or any other directory with a model, or a copy of one.
     """
-    record = handover.read(model_dir)
+    record = read_prompt(model_dir)
     if not any((model_dir / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise UserError(f"ask: {_without_model(model_dir)}")
     logging.disable_progress_bar()  # of weights that are loaded
@@ -70,7 +71,7 @@ def _without_model(place: Path) -> str:
         return f"there is no directory {str(place)!r}; name one of a run or a model"
     newest, _ = checkpoints.newest(place)
     instead = f"; ask its newest checkpoint, {newest}" if newest else ""
-    status = directory.read_record(place, "status")
+    status = read_record(place, "status")
     return f"{str(place)!r} holds no model ({status or 'no config.json'}){instead}"
 
 

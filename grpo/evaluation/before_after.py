@@ -1,23 +1,25 @@
 """Evaluate the same held-out questions before and after training and compare both; or evaluate one model alone."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
+from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.data.dataset import Data
-from grpo.evaluation import comparison, curve, diagnosis, evaluate
+from grpo.evaluation import comparison, curve, evaluate
 from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
 from grpo.rewarding.registry import Rewards
-from grpo.runs import charts, checkpoints, report, resume
+from grpo.runs import checkpoints, resume
+from grpo.runs.files import read_lines, read_object
 from grpo.runs.run import Run, open_run
 from grpo.task.task import Task
+from grpo.training import causes
 
 
 def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
@@ -50,10 +52,9 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
 def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
     """A run's evaluation before training, if it is of these held-out questions and as many samples."""
     try:
-        summary = json.loads((directory / "eval_before.json").read_text(encoding="utf-8"))
-        lines = (directory / "completions_before.jsonl").read_text(encoding="utf-8").split("\n")
-        records = [json.loads(line) for line in lines if line]
-    except (OSError, ValueError):
+        summary = read_object(directory / "eval_before.json")
+        records = read_lines(directory / "completions_before.jsonl")
+    except UserError:  # a broken file: it is measured anew
         return None
     wanted = list(zip(data.held_out["question"], data.held_out["answer"], strict=True))
     asked = [(record["question"], record["answer"]) for record in records]
@@ -72,13 +73,10 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         step = trainer.state.global_step
         evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
-        curves = charts.read_curves(report.by_step(trainer.state.log_history))
-        nothing = diagnosis.why_nothing_was_learned(curves)
-        compared = comparison.compare(before.records, after.records, error, nothing)
-        compared |= {"step": step, "diagnosis": []}
-        if compared["verdict"] not in diagnosis.NEEDS_NONE:
-            tried = [run.facts.get(kind) or {} for kind in ("perfect", "wrong")]
-            compared["diagnosis"] = diagnosis.causes(curves, before.records, after.records, *tried)
+        history = causes.at_end(trainer.state, before.records, after.records)
+        compared = comparison.compare(before.records, after.records, error, causes.why_nothing_was_learned(history))
+        needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
+        compared |= {"step": step, "diagnosis": causes.explain(history) if needed else []}
         checkpoints.write_json(run.output / "comparison.json", compared)
         evaluate.print_answers("after training", after.records)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)

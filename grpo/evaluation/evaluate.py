@@ -28,14 +28,14 @@ from grpo.policy.answering import Completion, answer, training_autocast
 from grpo.rewarding import probe, registry
 from grpo.rewarding.isolation import random_states_kept
 from grpo.rewarding.registry import Rewards
-from grpo.runs import checkpoints, report
+from grpo.runs import checkpoints, results
 from grpo.runs.record import without_nan
 from grpo.task.answers import is_right
 from grpo.task.prompts import tokenize
 from grpo.task.task import Task
 from lean_grpo.sampling import Sampling
 
-SHARES = {  # key in eval_*.json: its column in the records
+COLUMNS = {  # key in eval_*.json: its column in the records
     "accuracy_strict": "strict",
     "accuracy_lenient": "lenient",
     "format_strict": "format_strict",
@@ -207,7 +207,7 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Shares of the columns that all records have, with their intervals, and the mean length."""
     n = len(records)
     summary: dict[str, Any] = {"n": n}
-    for share, column in SHARES.items():
+    for share, column in COLUMNS.items():
         if all(column in record for record in records):
             count = sum(record[column] for record in records)
             summary[share] = count / n
@@ -252,7 +252,7 @@ def print_answers(when: str, records: Sequence[dict[str, Any]]) -> None:
 
 
 def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
-    """Print the summary `only`, or `before` and `after` with their comparison, as the report has them."""
+    """Print the summary `only`, or `before` and `after` with their comparison."""
     last = list(summaries.values())[-1]
     if "accuracy_lenient" not in last:
         caption = f"no accuracy: {'the judge failed' if 'judge_error' in last else 'there are no gold answers'}"
@@ -262,9 +262,9 @@ def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, 
         caption = "strict: exactly the gold answer; lenient: however it is written"
     title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
     table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
-    for heading in ["", *(report.HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
+    for heading in ["", *(results.HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:
         table.add_column(heading, justify="right" if heading else "left")
-    for name, cells in report.results_of(summaries, comparison or {}).values():
+    for name, cells in results.rows(summaries, comparison or {}).values():
         values = [f"{value} ({interval.replace(' to ', '-')})" if interval else value for value, interval in cells[:2]]
         table.add_row(for_rich(name), *values, *(change for change, _ in cells[2:]))
     show(table)

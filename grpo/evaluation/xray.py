@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable, short_name
 from grpo.rewarding import probe, registry
-from grpo.runs import report
+from grpo.runs import files, results
 from grpo.task.answers import is_right
 from grpo.task.gold import gold_answer, gold_mark
 from grpo.task.prompts import XML, PromptFormat
@@ -87,7 +87,7 @@ def file_of(path: Path) -> Path:
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
         return path
-    valid = report.read_facts(path)["evaluations"] if (path / "run.json").is_file() else report.HEADINGS
+    valid = files.read_run(path).evaluations if (path / "run.json").is_file() else results.HEADINGS
     for when in ("after", "before", "only"):
         if when in valid and (path / f"completions_{when}.jsonl").is_file():
             return path / f"completions_{when}.jsonl"
@@ -100,10 +100,10 @@ def task_of(file: Path) -> Task:
     if not path.is_file():
         return Task(XML)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = files.read_object(path)
         judge = record["settings"].get("judge")
         return Task(PromptFormat(**record["prompt"]), record.get("shots") or [], judge_name=judge or "")
-    except (ValueError, LookupError, TypeError):
+    except (UserError, ValueError, LookupError, TypeError):
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
@@ -121,10 +121,11 @@ def _number(value: Any) -> float | None:
 
 def score(rows: Sequence[Row], names: Sequence[str], task: Task, allow_files: bool) -> Scores:
     """The values of the named rewards for each row; UserError for one that a file of completions cannot score."""
-    if task.judge_name and not task.judge and allow_files:
+    chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
+    if task.judge_name and any("task" in registry.parameters(reward) for reward in chosen.values()):
         judge = registry.function_of_file(task.judge_name, "judge", allow_files)
         task = Task(task.prompt, task.shots, judge, task.judge_name)
-    chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
+        chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
     for name, reward in chosen.items():
         if "completion_ids" in inspect.signature(reward).parameters:
             raise UserError(f"--reward_funcs: {name!r} needs the tokens of the completions; use another one")

@@ -68,8 +68,8 @@ def answer(
             batch = share[start : start + batch_size]
             inputs = model, tokenizer, [prompts[index] for index in batch], ends, max_new_tokens, sampling
             done += zip(batch, complete_by_generate(*inputs) if why else complete(*inputs, bar.update), strict=True)
-    found = [ids for _, ids in sorted(gather_object(done))]
-    return [(ids[:-1], False) if ids[-1] in ends else (ids, True) for ids in found]
+    completions = [ids for _, ids in sorted(gather_object(done))]
+    return [(ids[:-1], False) if ids[-1] in ends else (ids, True) for ids in completions]
 
 
 def complete_by_generate(
@@ -94,5 +94,5 @@ def complete_by_generate(
     padded = tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
     output = model.generate(**padded.to(model.device), generation_config=config)
     rows = output[:, padded["input_ids"].shape[1] :].tolist()
-    lengths = [next((place + 1 for place, token in enumerate(row) if token in ends), len(row)) for row in rows]
+    lengths = [next((index + 1 for index, token in enumerate(row) if token in ends), len(row)) for row in rows]
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]

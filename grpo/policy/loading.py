@@ -22,76 +22,52 @@ from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
 from grpo.policy import unsloth
 from grpo.task import prompts
-from grpo.task.prompts import PromptFormat
 from grpo.task.task import Task
 
-# TRL's default for it, and transformers 5.17, still use the old name that transformers 5.23 warns of
-warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
 
-
-def loads(name: str, where: str = "model_name_or_path") -> contextlib.AbstractContextManager[None]:
-    """A context in which a model's files are read: any fault of theirs becomes one line."""
-    remedy = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
-    return one_line(f"{where}: {name!r} does not load (", f"); {remedy}")
-
-
-def _check_path(name: str) -> None:
-    """UserError where `name` is neither a directory nor a possible Hub id."""
+@contextlib.contextmanager
+def loads(name: str, where: str = "model_name_or_path") -> Iterator[None]:
+    """Read a model's files in this context: any fault of theirs becomes one line, which begins with `where`."""
     if os.path.isfile(name):
-        raise UserError(f"model_name_or_path: {name!r} is a file; use the directory of a model, or a Hub id")
+        raise UserError(f"{where}: {name!r} is a file; use the directory of a model, or a Hub id")
     if (name.startswith((".", "/")) or name.count("/") > 1) and not os.path.isdir(name):
-        raise UserError(f"model_name_or_path: the directory {name!r} does not exist; use another one or a Hub id")
+        raise UserError(f"{where}: the directory {name!r} does not exist; use another one or a Hub id")
+    remedy = "use a Hub id that can be reached, or a directory with config.json, weights and tokenizer files"
+    with one_line(f"{where}: {name!r} does not load (", f"); {remedy}"):
+        yield
 
 
-def read_adapter(name: str, revision: str | None) -> PeftConfig | None:
-    """The adapter's configuration; None where `name` is a whole model."""
-    _check_path(name)
-    with loads(name):
-        found = find_adapter_config_file(name, revision=revision)
-        adapter = PeftConfig.from_pretrained(name, revision=revision) if found else None
-    if adapter is None:
-        return None
-    if not adapter.base_model_name_or_path:
-        raise UserError(
-            f"model_name_or_path: {name!r} is an adapter that names no model; set base_model_name_or_path in its "
-            "adapter_config.json"
-        )
-    return adapter
-
-
-def read_model_config(name: str, **source: Any) -> PretrainedConfig:
-    """The configuration of a causal language model, without its weights.
-
-    Args:
-        name: a local directory or a Hub id.
-        source: `revision` and `trust_remote_code`.
+def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], PretrainedConfig]:
+    """The saved adapter, if `model_name_or_path` is one; and the model's source and configuration, without weights.
 
     Raises:
         UserError: there is none, it is a masked LM's, or it asks for an attention kernel of the Hub.
     """
-    _check_path(name)
+    name, adapter = str(config.model.model_name_or_path), None
+    revision: str | None = config.model.model_revision
     with loads(name):
-        config = AutoConfig.from_pretrained(name, **source)
-    kernel = str(getattr(config, "_attn_implementation", None))
+        if find_adapter_config_file(name, revision=revision):
+            adapter = PeftConfig.from_pretrained(name, revision=revision)
+    if adapter:
+        if not adapter.base_model_name_or_path:
+            raise UserError(
+                f"model_name_or_path: {name!r} is an adapter that names no model; set base_model_name_or_path in its "
+                "adapter_config.json"
+            )
+        name, revision = str(adapter.base_model_name_or_path), adapter.revision
+    options = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
+    with loads(name):
+        model_config = AutoConfig.from_pretrained(name, **options)
+    kernel = str(getattr(model_config, "_attn_implementation", None))
     if "/" in kernel:  # transformers would look for it, whatever attn_implementation the settings ask for
         raise UserError(
             f"model_name_or_path: the config.json of {name!r} asks for the attention kernel {kernel!r}, a binary to "
             "be downloaded; remove _attn_implementation from it"
         )
-    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
-        raise UserError(f"model_name_or_path: {name!r} is a masked LM ({config.model_type}); GRPO needs a causal LM")
-    return config
-
-
-def _read(config: Config) -> tuple[PeftConfig | None, str, dict[str, Any], PretrainedConfig]:
-    """The saved adapter, if there is one; the model's name, where it comes from, and its configuration."""
-    name = str(config.model.model_name_or_path)
-    revision: str | None = config.model.model_revision
-    adapter = read_adapter(name, revision)
-    if adapter:
-        name, revision = str(adapter.base_model_name_or_path), adapter.revision
-    source = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
-    return adapter, name, source, read_model_config(name, **source)
+    kind = model_config.model_type
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(model_config, "is_decoder", False):
+        raise UserError(f"model_name_or_path: {name!r} is a masked LM ({kind}); GRPO needs a causal LM")
+    return adapter, {"pretrained_model_name_or_path": name, **options}, model_config
 
 
 def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
@@ -100,13 +76,14 @@ def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
     Raises:
         UserError: the files cannot be used, or settings do not fit this kind of model.
     """
-    script, model = config.script, config.model
-    adapter, name, _, model_config = _read(config)
+    model = config.model
+    adapter, source, model_config = _read(config)
     try:
         peft_config = adapter or get_peft_config(model)
     except ValueError as error:
         raise UserError(f"use_peft: PEFT refuses the settings of the adapter ({error}); see lora_*") from None
-    if (model.load_in_4bit or model.load_in_8bit) and peft_config is None and not script.eval_only:
+    if (model.load_in_4bit or model.load_in_8bit) and peft_config is None and not config.script.eval_only:
+        name = source["pretrained_model_name_or_path"]
         raise UserError(
             f"use_peft: quantized weights ({name}) cannot be trained; add --use_peft true, which trains an adapter on "
             "them, or drop load_in_4bit and load_in_8bit"
@@ -126,26 +103,27 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     if config.script.use_unsloth:
         with loads(name):
             return unsloth.load(config), None
-    adapter, base, source, _ = _read(config)
+    adapter, source, _ = _read(config)
+    base, quantization = source["pretrained_model_name_or_path"], get_quantization_config(model)
     options: dict[str, Any] = {
         "dtype": model.dtype,
         "attn_implementation": runs_on(config),
-        "quantization_config": get_quantization_config(model),
+        "quantization_config": quantization,
         **(training.model_init_kwargs if isinstance(training.model_init_kwargs, dict) else {}),
     }
     if os.path.isdir(base):  # of a download the bar is worth its line
         logging.disable_progress_bar()
     with loads(name), loaded_whole(), warnings.catch_warnings():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True, **source | options)
-        policy, found = loaded
-        if options["quantization_config"] is None:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(**source | options, output_loading_info=True)
+        policy, report = loaded
+        if quantization is None:
             policy = policy.to(training.device)
         if adapter:
             trainable = not config.script.eval_only  # by default an adapter is loaded frozen
             # PEFT only warns of weights that it does not find, and leaves them as a new adapter's
             warnings.filterwarnings("error", message="Found missing adapter keys", category=UserWarning)
             policy = PeftModel.from_pretrained(policy, name, revision=model.model_revision, is_trainable=trainable)
-    if missing := sorted(found["missing_keys"]):  # transformers draws them, and training would start from noise
+    if missing := sorted(report["missing_keys"]):  # transformers draws them, and training would start from noise
         raise UserError(
             f"model_name_or_path: {base!r} lacks {len(missing)} of the weights that its config.json asks for "
             f"({', '.join(missing[:2])}{', …' if len(missing) > 2 else ''}); download it again"
@@ -176,7 +154,6 @@ def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase,
     """
     name, training, prompt_format = str(config.model.model_name_or_path), config.training, task.prompt
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
-    _check_path(name)
     with loads(name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
     if not set(tokenizer.encode("2 + 2 = 4", add_special_tokens=False)) - {tokenizer.unk_token_id}:
@@ -188,28 +165,17 @@ def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase,
         )
     if prompt_format.chat and tokenizer.chat_template is None:
         prompt_format = dataclasses.replace(prompt_format, chat=False)
-    if prompt_format.chat:
-        _check_template(tokenizer, prompt_format, name, config.template_kwargs)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    prompt = prompts.rendered(prompt_format.prompt("2 + 2?"), tokenizer, config.template_kwargs)
+    where, kwargs = f"model_name_or_path: the chat template of {name!r}", config.template_kwargs
+    where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
+    remedy = "fix its chat_template.jinja, or use plain text (a prompt_format with chat: false)"
+    with one_line(f"{where} refuses a system message and a question (", f"); {remedy}"):
+        prompt = prompts.rendered(prompt_format.prompt("2 + 2?"), tokenizer, kwargs)
+    if "2 + 2?" not in prompt:
+        raise UserError(f"{where} leaves the question out; {remedy}")
     prompt_format = dataclasses.replace(prompt_format, prefill=prompts.prefilled(prompt, prompt_format.completion))
     return tokenizer, dataclasses.replace(task, prompt=prompt_format)
-
-
-def _check_template(
-    tokenizer: PreTrainedTokenizerBase, prompt_format: PromptFormat, name: str, kwargs: dict[str, Any]
-) -> None:
-    where = f"model_name_or_path: the chat template of {name!r}"
-    where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
-    fix = "fix its chat_template.jinja, or use plain text (a prompt_format with chat: false)"
-    try:
-        chat: Any = prompt_format.prompt("2 + 2?")
-        text = tokenizer.apply_chat_template(chat, tokenize=False, **kwargs)
-    except Exception as error:  # a template is code of the model's author
-        raise UserError(f"{where} refuses a system message and a question ({error}); {fix}") from None
-    if "2 + 2?" not in text:
-        raise UserError(f"{where} leaves the question out; {fix}")
 
 
 @contextlib.contextmanager

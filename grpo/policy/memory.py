@@ -16,8 +16,8 @@ from trl import GRPOConfig, ModelConfig
 from grpo.policy.loading import loaded_whole
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
-# Bytes of optimizer state for a trained weight, which itself has b; others keep two moments of as many
-STATE_BYTES = {"8bit": lambda b: 2.0, "4bit": lambda b: 1.0, "adafactor": lambda b: 0.1, "sgd": lambda b: 0.0}
+# Bytes of optimizer state for a trained weight; other optimizers keep two moments in the weight's own format
+STATE_BYTES = {"8bit": 2.0, "4bit": 1.0, "adafactor": 0.1, "sgd": 0.0}
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,8 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
     text = model_config.get_text_config(decoder=True)
 
     def size(name: str, default: int) -> int:
-        try:
-            value = getattr(text, name, None) or default
-        except AttributeError:  # layers that differ, and refuse to say in one number
-            return default
-        return max(value) if isinstance(value, list | tuple) else value
+        value = getattr(text, name, None) or default
+        return max(value) if isinstance(value, list | tuple) else value  # of layers that differ
 
     hidden, heads = size("hidden_size", 0), size("num_attention_heads", 1)
     return Shape(
@@ -76,13 +73,13 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
 
 def weight_bytes(shape: Shape, training: GRPOConfig, model: ModelConfig) -> tuple[float, float, float]:
     """Bytes of all weights, of the gradients, and of the optimizer's state."""
-    own = BYTES.get(str(model.dtype), 4)
-    held = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else own
-    trained = 4 if shape.adapter else own  # an adapter is float32
+    dtype = BYTES.get(str(model.dtype), 4)
+    stored = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else dtype
+    trained = 4 if shape.adapter else dtype  # an adapter is float32
     optim = str(getattr(training.optim, "value", training.optim))
-    state = next((rule(trained) for name, rule in STATE_BYTES.items() if name in optim), 2.0 * trained)
+    state = next((size for name, size in STATE_BYTES.items() if name in optim), 2.0 * trained)
     adapter = shape.trained * trained if shape.adapter else 0
-    return shape.parameters * held + adapter, float(shape.trained * trained), shape.trained * state
+    return shape.parameters * stored + adapter, float(shape.trained * trained), shape.trained * state
 
 
 def memory(
@@ -95,35 +92,38 @@ def memory(
     device_memory: float = 0.0,
     answers: int = 0,
 ) -> dict[str, float]:
-    """Bytes of live tensors on a device at the peak of a run, by what takes them: in training or while it samples.
+    """Bytes of live tensors on a device at the peak of a run, by their use.
+
+    The peak is in a training step, in a rollout or in an evaluation.
 
     Args:
         rollout_per_device: completions that one device generates at once.
-        answers: held-out questions that one device answers at once.
         prompt_length: of the longest prompts, in tokens.
-        pack_tokens: what a training step computes at once, at most; None: a padded micro-batch.
+        pack_tokens: most tokens that a training step computes at once; None: a padded micro-batch.
         device_memory: bytes of the device, of which vLLM reserves its share.
+        answers: held-out questions that one device answers at once.
     """
     weights, gradients, state = weight_bytes(shape, training, model)
     length = prompt_length + (training.max_completion_length or 0)
     tokens = training.per_device_train_batch_size * length
     tokens = min(tokens, max(pack_tokens, length)) if pack_tokens else tokens
-    number = 2 if training.bf16 or training.fp16 else BYTES.get(str(model.dtype), 4)  # bytes, in the forward
+    row: float = length * shape.layers * 2 * shape.key_value * forward_bytes(training, model)  # a completion's cache …
+    row += shape.vocabulary * (forward_bytes(training, model) + 12.0)  # … and logits
+    vllm = {"vLLM": training.vllm_gpu_memory_utilization * device_memory} if training.use_vllm else {}
+    between_rollouts = {} if training.vllm_enable_sleep_mode else vllm
+    moments: tuple[dict[str, float], ...] = (
+        {**between_rollouts, "gradients": gradients, "training step": training_step(shape, training, model, tokens)},
+        vllm or {"generation": rollout_per_device * row},
+        {**between_rollouts, "evaluation": answers * row},
+    )
     reference = weights if training.beta and not shape.adapter else 0.0
-    resident = {"weights": weights, "reference model": reference, "optimizer": state}
-    vllm = training.vllm_gpu_memory_utilization * device_memory if training.use_vllm else 0.0
-    row = length * shape.layers * 2 * shape.key_value * number + shape.vocabulary * (number + 12.0)  # cache, logits
-    moments: list[dict[str, float]] = [
-        {
-            **resident,
-            "vLLM": 0.0 if training.vllm_enable_sleep_mode else vllm,
-            "gradients": gradients,
-            "training step": training_step(shape, training, model, tokens),
-        },
-        {**resident, **({"vLLM": vllm} if training.use_vllm else {"generation": rollout_per_device * row})},
-        {**resident, "vLLM": 0.0 if training.vllm_enable_sleep_mode else vllm, "evaluation": answers * row},
-    ]
-    return max(moments, key=lambda parts: sum(parts.values()))
+    peak = max(moments, key=lambda parts: sum(parts.values()))
+    return {"weights": weights, "reference model": reference, "optimizer": state, **peak}
+
+
+def forward_bytes(training: GRPOConfig, model: ModelConfig) -> int:
+    """Bytes of a number in the forward pass."""
+    return 2 if training.bf16 or training.fp16 else BYTES.get(str(model.dtype), 4)
 
 
 def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens: int) -> float:
@@ -134,18 +134,17 @@ def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens
     only a layer's input is kept, and one layer at a time is computed again. Or the peak is in the head, whose gradient
     and tiles of logits come first, beside autocast's copies of float32 weights.
     """
-    own = BYTES.get(str(model.dtype), 4)
-    number = 2 if training.bf16 or training.fp16 else own
-    layer: float = 8 * own * shape.hidden
+    dtype, number = BYTES.get(str(model.dtype), 4), forward_bytes(training, model)
+    layer: float = 8 * dtype * shape.hidden
     layer += number * (2 * shape.hidden + 2 * shape.key_value + 4 * shape.intermediate)
     layer *= 1.25 if shape.adapter else 1.0
     embedding = shape.vocabulary * shape.hidden
     head: float = min(tokens, 4096) * min(shape.vocabulary, 32768) * (number + (20 if training.use_cpu else 0))
     if not shape.adapter:
-        head += embedding * (4.0 if own == 4 else 4.0 + own)
-        head += number * (shape.parameters - embedding) if number < own else 0
-    each = own * shape.hidden if training.gradient_checkpointing else layer
-    kept = tokens * (5 * own * shape.hidden + shape.layers * each)
+        head += embedding * (4.0 if dtype == 4 else 4.0 + dtype)
+        head += number * (shape.parameters - embedding) if number < dtype else 0
+    per_layer = dtype * shape.hidden if training.gradient_checkpointing else layer
+    kept = tokens * (5 * dtype * shape.hidden + shape.layers * per_layer)
     again = tokens * (layer + (12 if shape.adapter else 2 * number) * shape.intermediate)
     return float(kept + max(head, again if training.gradient_checkpointing else 0))
 

@@ -1,7 +1,6 @@
 """`python -m grpo merge RUN`: add an adapter to its model's weights, so that any program can load the result."""
 
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from transformers.utils import logging
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.policy.loading import loads
-from grpo.runs import handover
+from grpo.runs.checkpoints import write_json
+from grpo.runs.files import read_prompt
 
 ROOT = Path(__file__).resolve().parents[2]  # whose models are found wherever the command runs
 
@@ -52,7 +52,7 @@ def merge(adapter: Path, output: Path) -> None:
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")
     if output.exists():
         raise UserError(f"merge: {str(output)!r} exists; move it away, or use --output")
-    record = handover.read(adapter)
+    record = read_prompt(adapter)
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a merge that was interrupted
     base = load_base(adapter, "merge", "auto")
@@ -64,22 +64,17 @@ def merge(adapter: Path, output: Path) -> None:
     model.to(number).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     if record:
-        handover.write(record, partial)
+        write_json(partial / "run.json", {"status": "merged", **record})
     if (adapter / "run.json").is_file() and (adapter / "README.md").is_file():  # a checkpoint's card is PEFT's form
         _write_card(adapter, partial)
     partial.rename(output)
 
 
 def _write_card(run: Path, merged: Path) -> None:
-    """Write the run's card for the merged model: another name, no adapter."""
+    """Write the run's card for the merged model: another name, no adapter, and one line that says so."""
     card, name = ModelCard.load(run / "README.md"), f"{run.resolve().name}-merged"
-    card.data.model_name, card.data.library_name = name, "transformers"
-    tags = card.data.tags or []
-    card.data.tags = [tag for tag in tags if tag not in ("lora", "peft") and "adapter" not in tag] or None
-    text = re.sub(r"^# Model Card for .*", f"# Model Card for {name}", card.text, flags=re.MULTILINE)
-    text = re.sub(r'(pipeline\("text-generation", model=)"[^"]*"', rf'\1"your-name/{name}"', text)
-    trained = "It has been trained using [TRL](https://github.com/huggingface/trl)"
-    card.text = text.replace(f"{trained}.", f"{trained} as a LoRA adapter, which is merged into the weights.")
+    card.data.model_name, card.data.library_name, card.data.tags = name, "transformers", ["grpo", "trl"]
+    card.text = f"\n**{name}** is the model of this card with its adapter merged into the weights.\n{card.text}"
     card.save(merged / "README.md")
 
 

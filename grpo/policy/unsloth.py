@@ -1,55 +1,32 @@
 """Unsloth replaces Transformers and PEFT: it loads the model, makes the adapter and patches TRL's trainer."""
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo.core.errors import ArgumentParser, UserError
+from grpo.core.errors import ArgumentParser, one_line
 from grpo.core.settings import Config
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+REMEDY = "pip install -r requirements-unsloth.txt in an environment of its own, with a CUDA GPU"
 
 
 def import_if_asked(argv: Sequence[str]) -> None:
-    """Import Unsloth where a flag or a recipe asks for it, before what it patches; UserError where it cannot be."""
-    if not _asked(argv):
-        return
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("use_unsloth: Unsloth trains on one GPU here; start it without torchrun, or drop use_unsloth")
-    # It uses one GPU, and importing it starts CUDA, which reads this variable once and for all
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    try:
-        import unsloth  # noqa: F401
-    except Exception as error:  # NotImplementedError without a GPU
-        raise UserError(
-            f"use_unsloth: Unsloth cannot be imported ({error}); pip install -r requirements-unsloth.txt in an "
-            "environment of its own, with a CUDA GPU, or use --use_unsloth false"
-        ) from None
-
-
-def _asked(argv: Sequence[str]) -> bool:
+    """Import Unsloth before the libraries that it patches, for --use_unsloth true or a recipe called `unsloth`."""
     parser = ArgumentParser(prog=f"python {sys.argv[0]}", add_help=False)
     parser.add_argument("--use_unsloth", "--use-unsloth", nargs="?", const="true")
-    parser.add_argument("--config")
+    parser.add_argument("--config", default="")
     given, _ = parser.parse_known_args(argv)
-    if given.use_unsloth:
-        return given.use_unsloth.lower() not in ("false", "no", "0")
-    recipe = given.config or ""
-    paths = [Path(recipe), RECIPES / f"{recipe.removesuffix('.yaml')}.yaml"] if recipe else []
-    text = next((path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()), "")
-    return re.search(r"(?mi)^use_unsloth: *(true|yes|on|1)\b", text) is not None
-
-
-def check_imported() -> None:
-    """UserError where the settings ask for Unsloth too late: in HYPERPARAMETERS, or where other code calls `main`."""
-    if "unsloth" not in sys.modules:
-        raise UserError(
-            "use_unsloth: Unsloth has to be imported before the libraries that it patches; use --use_unsloth true, or "
-            "`import unsloth` first"
-        )
+    by_recipe = str(Path(given.config).stem == "unsloth")
+    if (given.use_unsloth or by_recipe).lower() in ("false", "no", "0"):
+        return
+    # Importing it starts CUDA, which reads this variable once and for all
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    with one_line(
+        "use_unsloth: Unsloth cannot be imported (", f"); {REMEDY}, or use --use_unsloth false"
+    ):  # NotImplementedError without a GPU
+        import unsloth  # noqa: F401
 
 
 def load(config: Config) -> Any:
@@ -58,11 +35,11 @@ def load(config: Config) -> Any:
     from peft import PeftModel
     from unsloth import FastLanguageModel
 
-    script, training, model = config.script, config.training, config.model
+    training, model = config.training, config.model
     loaded, _ = FastLanguageModel.from_pretrained(  # the tokenizer is the one that was checked
         model_name=model.model_name_or_path,
         revision=None if model.model_revision == "main" else model.model_revision,
-        max_seq_length=(script.max_prompt_length or 0) + config.completion_limit,
+        max_seq_length=(config.script.max_prompt_length or 0) + config.completion_limit,
         dtype=None if model.dtype in (None, "auto") else getattr(torch, model.dtype),
         load_in_4bit=model.load_in_4bit,
         load_in_8bit=model.load_in_8bit,
@@ -72,7 +49,7 @@ def load(config: Config) -> Any:
         trust_remote_code=training.trust_remote_code,
         random_state=training.seed,
     )
-    if script.eval_only or isinstance(loaded, PeftModel):
+    if config.script.eval_only or isinstance(loaded, PeftModel):
         return loaded
     return FastLanguageModel.get_peft_model(
         loaded,

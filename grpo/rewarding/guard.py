@@ -18,7 +18,8 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import is_async_callable
 
-from grpo.core.errors import is_out_of_memory, place_of
+from grpo.core.errors import place_of
+from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import show
 from grpo.core.text import for_rich
 from grpo.runs.record import append_line

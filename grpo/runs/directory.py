@@ -2,12 +2,11 @@
 
 import contextlib
 import itertools
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -16,8 +15,8 @@ from grpo.core.errors import UserError
 from grpo.core.processes import is_first_process
 from grpo.core.settings import data_label
 from grpo.runs import checkpoints
+from grpo.runs.files import LOCK, is_locked, read_record
 
-LOCK = "run.lock"
 WAYS_OUT = "resume it (--resume_from_checkpoint auto), use another name, or delete it"
 
 
@@ -50,17 +49,6 @@ def default_names(
     data = data_label(dataset_name)[:100]  # a file system takes 255 characters
     run_name = f"{name}-{data}"
     return f"outputs/{name if eval_only or of_recipe or data == 'gsm8k' else run_name}", run_name
-
-
-def read_record(directory: str | Path, *keys: str) -> Any:
-    """The value under these keys in the directory's `run.json`; None where there is none."""
-    try:
-        found = json.loads((Path(directory) / "run.json").read_text(encoding="utf-8"))
-        for key in keys:
-            found = found[key]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found
 
 
 def numbered(default_dir: str) -> Iterator[Path]:
@@ -273,14 +261,3 @@ def _lock(directory: Path) -> FileLock | None:
     except OSError as error:
         raise UserError(f"output_dir: {str(directory)!r} cannot be written ({error.strerror})") from None
     return lock
-
-
-def is_locked(directory: Path) -> bool:
-    """Whether a process writes a run there now; also where this user may not try."""
-    if not (directory / LOCK).exists():
-        return False
-    try:
-        with FileLock(directory / LOCK, timeout=0):
-            return False
-    except (Timeout, OSError):
-        return True

@@ -19,8 +19,9 @@ import torch
 from grpo.core import processes
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
+from grpo.runs import source
 from grpo.runs.checkpoints import step_of, write_json
-from grpo.runs.directory import read_record
+from grpo.runs.files import read_record
 
 # Flags of `hf upload`
 NOT_UPLOADED = ("--exclude", "checkpoint-*/*", "--exclude", "_ended-*/*")
@@ -45,16 +46,6 @@ def resume_command(output: Path, config: Config) -> str:
     if config.script.dataset_name == IN_MEMORY:  # rows that were passed from Python, which no command can
         return f"{Path(config.script_file).stem}.main({words}, dataset=...)"
     return f"{processes.launch()} {command_line(config.program, words)}"
-
-
-def recorded_resume_command(run: Path) -> str | None:
-    """The command in a run's record that resumes it, with the run's place now: its directory may have moved."""
-    command, then = read_record(run, "resume"), read_record(run, "settings", "output_dir")
-    if not command or not then or Path(then).resolve() == run.resolve():
-        return command
-    return re.sub(
-        rf"(--output[_-]dir[ =]){re.escape(shlex.quote(then))}(?= |$)", rf"\g<1>{shlex.quote(str(run))}", command
-    )
 
 
 def without_nan(value: Any) -> Any:
@@ -82,6 +73,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         if directory.resolve() == resumed.resolve():
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier)
+    source.write(directory, config.source_files, resumed, step)
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
     now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.program, config.argv)
@@ -103,6 +95,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         "stages": [dataclasses.asdict(stage) for stage in config.stages],
         **facts,
         "sources": config.sources,
+        "code": config.code,
         "origin": config.origin,
         "settings": config.settings(),
         "sessions": [*earlier.get("sessions", []), session],

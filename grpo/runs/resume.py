@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
-from grpo.runs.directory import LENGTHS, read_record
+from grpo.runs.directory import LENGTHS
+from grpo.runs.files import read_record
 from grpo.runs.record import without_nan
 
 # Another value would change the meaning of the checkpoint's place in the data, or of its optimizer's state
@@ -31,43 +32,18 @@ MUST_MATCH = (
 DATA = ("dataset_name", "dataset_config", "dataset_split", "max_samples")
 # These decide what is shown, kept or measured, or how fast; they do not change what is learned
 MAY_CHANGE = (
-    *("output_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "stop_on_alarm"),
-    *(
-        "dry_run",
-        "ddp_timeout",
-        "disable_tqdm",
-        *DATA,
-        "packed",
-        "pack_tokens",
-        "max_faulty_rewards",
-        "allow_custom_rewards",
-        "trackio_space_id",
-    ),
-    *("gradient_checkpointing", "activation_checkpointing"),
+    *DATA,
+    *("output_dir", "run_name", "report_to", "project", "trackio_space_id", "resume_from_checkpoint", "dry_run"),
+    *("stop_on_alarm", "max_faulty_rewards", "allow_custom_rewards", "packed", "pack_tokens"),
+    *("ddp_timeout", "disable_tqdm", "gradient_checkpointing", "activation_checkpointing"),
 )
 MAY_CHANGE_PREFIXES = (
     *("log", "save", "eval", "hub", "push", "num_completions", "dataloader", "per_device_eval", "wandb"),
 )
-
-
 # What every prompt holds: with another one, the rest of the training rows are other ones
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
-SPLIT = (
-    2  # how held-out questions are chosen: by a hash of the question. Before, by the seed, and seals have no `split`
-)
-
-
-def _without(text: str) -> Callable[[logging.LogRecord], bool]:
-    return lambda record: text not in record.getMessage()
-
-
-# transformers 5.23 warns of logging_steps, eval_steps and save_steps, which may change, of the batch, which must not,
-# and of a tied head, which checkpoints hold once
-for module, text in (
-    ("trainer_utils", "do not match the ones in the `trainer_state.json`"),
-    ("trainer", "missing keys in the checkpoint model loaded: ['lm_head.weight']"),
-):
-    logging.getLogger(f"transformers.{module}").addFilter(_without(text))
+# How held-out questions are chosen: by a hash of the question. Before, by the seed, and seals have no `split`
+SPLIT = 2
 
 
 def facts(config: Config, rows: Dataset) -> dict[str, Any]:
@@ -78,6 +54,8 @@ def facts(config: Config, rows: Dataset) -> dict[str, Any]:
     """
     checkpoint, data = config.training.resume_from_checkpoint, fingerprint(rows)
     sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
+    if checkpoint:
+        _hide_false_warnings()
     if checkpoint and sealed.get("data", data) != data:
         why = "so resuming would repeat or skip some"
         then, now = sealed.get("settings") or {}, as_json(config.settings())
@@ -96,12 +74,24 @@ def facts(config: Config, rows: Dataset) -> dict[str, Any]:
     return seal | {"versions": versions()}
 
 
+def _hide_false_warnings() -> None:
+    """Drop what transformers 5.23 says at a resume, and this module checks itself.
+
+    It warns of logging_steps, eval_steps and save_steps, which may change, of the batch, which must not, and of a tied
+    head, which checkpoints hold once.
+    """
+    logging.getLogger("transformers.trainer_utils").addFilter(
+        lambda record: "do not match the ones in the `trainer_state.json`" not in record.getMessage()
+    )
+    logging.getLogger("transformers.trainer").addFilter(
+        lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
+    )
+
+
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
     """The settings and sources in which a run is another experiment, each with a text for people."""
-    found, _ = checkpoints.newest(run)
-    then: Any = (
-        checkpoints.read_seal(found) if found else {key: read_record(run, key) for key in ("settings", "sources")}
-    )
+    newest, _ = checkpoints.newest(run)
+    then = checkpoints.read_seal(newest) if newest else read_record(run) or {}
     changed = changes(then, settings, decisive=True)
     texts = {key: f"{key} ({before}, not {now})" for key, (before, now) in changed.items()}
     return texts | {label: f"the {label}" for label in other_sources(then, sources) if label != REST}
@@ -147,12 +137,12 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
                 f"{key}: {now} instead of the {then} of {checkpoint}, which makes it unusable; {remedy}, "
                 f"{_or_new_run(checkpoint)}"
             )
-    found = described(changed, others)
+    differing = described(changed, others)
     if settings.get("sync_ref_model"):
-        found.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
-    if found:
+        differing.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
+    if differing:
         effect = "the run will differ from an uninterrupted one"
-        notes.append(Check("warning", "changed", f"since the checkpoint: {', '.join(found)}", effect))
+        notes.append(Check("warning", "changed", f"since the checkpoint: {', '.join(differing)}", effect))
     before, here = sealed.get("versions") or {}, versions()
     if other := [f"{name} {before[name]} → {here.get(name)}" for name in before if before[name] != here.get(name)]:
         effect = "results may differ in their last digits"
@@ -198,10 +188,10 @@ def _is_moved(then: Any, now: Any) -> bool:
 
 def fingerprint(rows: Dataset, asked: str = "prompt") -> str:
     """A hash of the prompts, or of another column, and the gold answers of rows, in their order."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for pair in zip(rows[asked], rows["answer"], strict=True):
-        found.update(json.dumps(pair).encode())
-    return found.hexdigest()
+        digest.update(json.dumps(pair).encode())
+    return digest.hexdigest()
 
 
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:

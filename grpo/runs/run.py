@@ -19,20 +19,12 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers.integrations import integration_utils
 
-from grpo.core.errors import (
-    STOPPED,
-    Interrupted,
-    UserError,
-    is_disk_full,
-    is_out_of_memory,
-    origins,
-    out_of_memory,
-    reason_of,
-)
+from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
+from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
-from grpo.runs import checkpoints, directory, record, report
+from grpo.runs import checkpoints, directory, files, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
@@ -139,7 +131,7 @@ class Run:
 
     def _example(self) -> str:
         """A held-out question that fits into a line."""
-        asked = [record["question"] for record in report.read_lines(self.output / "completions_after.jsonl")]
+        asked = [record["question"] for record in files.read_lines(self.output / "completions_after.jsonl")]
         return next((text for text in asked if len(text) <= SHORT and text.isprintable()), "your question")
 
     # Signals

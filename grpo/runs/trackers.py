@@ -3,24 +3,15 @@
 import os
 from typing import Any
 
-from transformers.integrations.integration_utils import (
-    INTEGRATION_TO_CALLBACK,
-    MLflowCallback,
-    get_available_reporting_integrations,
-)
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 from trl import GRPOConfig
 
 from grpo.core.checklist import Check
-from grpo.core.errors import UserError, did_you_mean
+from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.processes import is_first_process
 
-MLflowCallback._auto_end_run = False  # its __del__ looks for it, also where MLflow is not installed
-OFFLINE = Check(
-    "warning",
-    "report_to",
-    "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)",
-    "log in (wandb login, or export WANDB_API_KEY) or use --report_to none",
-)
+OFFLINE = "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)"
+LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
 
 
 def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
@@ -29,25 +20,23 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
     Args:
         asked: the command line names them, so that a missing one is a mistake; otherwise it is dropped.
     """
-    given, notes, usable = settings["report_to"] or "none", [], []
+    given = settings["report_to"] or "none"
     names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
-    if names == ["all"]:
-        names = get_available_reporting_integrations()
+    notes, usable = list[Check](), []
     for name in [name for name in names if name != "none"]:
         if name not in INTEGRATION_TO_CALLBACK:
             raise UserError(f"report_to: {name!r} is not a tracker{did_you_mean(name, INTEGRATION_TO_CALLBACK)}")
-        try:
-            INTEGRATION_TO_CALLBACK[name]()
-        except (ImportError, RuntimeError, ValueError) as error:  # it is not installed
-            if asked:
-                raise UserError(f"report_to: {error} Or use --report_to none.") from None
-            notes.append(Check("warning", "report_to", f"nothing is logged to {name}", str(error)))
-        else:
+        if name in get_available_reporting_integrations():
             usable.append(name)
+            continue
+        finding, remedy = f"{name} is not installed", "install its package, or use --report_to none"
+        if asked:
+            raise UserError(f"report_to: {finding}; {remedy}")
+        notes.append(Check("warning", "report_to", f"{finding}, so nothing is logged to it", remedy))
     settings["report_to"] = usable or ["none"]
     if "wandb" in usable and not os.environ.get("WANDB_MODE") and not _logged_in_to_wandb():
         os.environ["WANDB_MODE"] = "offline"
-        notes.append(OFFLINE)
+        notes.append(Check("warning", "report_to", OFFLINE, LOGIN))
     return notes
 
 
@@ -65,14 +54,10 @@ def _logged_in_to_wandb() -> bool:
 
 
 def start(training: GRPOConfig) -> None:
-    """Begin SwanLab's run, since transformers 5.23 looks for a running one, and swanlab 0.10 raises without one."""
-    if "swanlab" not in (training.report_to or []) or not is_first_process():
-        return
-    import swanlab  # which need not be installed
+    """Begin SwanLab's run: transformers 5.24 asks whether there is one, at which swanlab 0.10 raises if not."""
+    if "swanlab" in (training.report_to or []) and is_first_process():
+        import swanlab  # which need not be installed
 
-    try:
-        swanlab.init(name=training.run_name, project=os.getenv("SWANLAB_PROJECT"))
-    except RuntimeError as error:  # there is no key
-        raise UserError(
-            f"report_to: {error} Or export SWANLAB_API_KEY or SWANLAB_MODE=offline, or use --report_to none."
-        ) from error
+        remedy = "export SWANLAB_API_KEY or SWANLAB_MODE=offline, or use --report_to none"
+        with one_line("report_to: ", f"; {remedy}", kinds=(RuntimeError,)):
+            swanlab.init(name=training.run_name, project=os.getenv("SWANLAB_PROJECT"))

@@ -1,8 +1,8 @@
-"""Callbacks of a run: its metrics file and live report, skipped steps, the alarms of alarms.py."""
+"""Callbacks of a run: its metrics file and live report, skipped steps, alarms."""
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 from grpo.core.processes import show
 from grpo.runs import report
 from grpo.runs.record import append_line
-from grpo.training.alarms import ALARMS, MIN_UPDATES, WARN_ONLY, History, collapse
+from grpo.training.causes import CAUSES, MIN_UPDATES, Cause, History, collapse
 from grpo.training.run_trainer import RunTrainer
 from rewards import completion_text
 
@@ -101,7 +101,7 @@ class SkipNonFiniteSteps(TrainerCallback):
 
 
 class Watch(TrainerCallback):
-    """Raise each alarm once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>` for the tracker.
+    """Raise the alarm of each cause once: in the console, in `alarms.jsonl`, and as the metric `alarms/<name>`.
 
     What it reads was gathered from all processes by TRL, so that all of them reach the same findings and stop at the
     same step without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
@@ -109,6 +109,7 @@ class Watch(TrainerCallback):
     Args:
         request_stop: ends the run, given the reason (`Run.request_stop`).
         stop_on_alarm: whether an alarm does.
+        rewards: `perfect`, `wrong` and `penalties` of the `History`.
     """
 
     def __init__(
@@ -118,10 +119,12 @@ class Watch(TrainerCallback):
         skip: SkipNonFiniteSteps,
         request_stop: Callable[..., None],
         stop_on_alarm: bool = False,
+        rewards: Mapping[str, Any] | None = None,
     ) -> None:
         self.trainer, self.path, self.skip = trainer, directory / "alarms.jsonl", skip
         self.request_stop, self.stop_on_alarm = request_stop, stop_on_alarm
-        self.seen = History()
+        self.rewards = dict(rewards or {})
+        self.seen = History(**self.rewards)
         self.raised: list[str] = []
         self._read = 0  # rollouts since the last log
         self._weights: dict[str, torch.Tensor] = {}
@@ -130,7 +133,7 @@ class Watch(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint: a resumed run raises what the whole would
         if "watch" in kept:
-            self.seen, self.raised = History(**kept["watch"]["seen"]), kept["watch"]["raised"]
+            self.seen, self.raised = History(**kept["watch"]["seen"] | self.rewards), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)
@@ -146,12 +149,12 @@ class Watch(TrainerCallback):
         self.seen.skipped = self.skip.in_a_row > 0
         if self.seen.weights_moved is None and self.seen.updates:
             self._compare_weights(state.global_step >= self._warmup)
-        for name, (check, remedy) in ALARMS.items():
-            if name not in self.raised and (message := check(self.seen)):
-                self.raised.append(name)
-                self._report(state, name, message, remedy)
-                if self.stop_on_alarm and name not in WARN_ONLY:
-                    self.request_stop(f"an alarm: {name}")
+        for cause in CAUSES:
+            if cause.name not in self.raised and (message := cause.check(self.seen)):
+                self.raised.append(cause.name)
+                self._report(state, cause, message)
+                if self.stop_on_alarm and cause.stops:
+                    self.request_stop(f"an alarm: {cause.name}")
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
@@ -181,7 +184,8 @@ class Watch(TrainerCallback):
         judged = self.seen.updates >= MIN_UPDATES and (warm or all(w.element_size() > 2 for w in current.values()))
         self.seen.weights_moved = True if moved else False if judged else None
 
-    def _report(self, state: TrainerState, name: str, message: str, remedy: str) -> None:
+    def _report(self, state: TrainerState, cause: Cause, message: str) -> None:
+        name, remedy = cause.name, cause.remedy
         self.trainer.training_metrics[f"alarms/{name}"] = [1.0]
         if not state.is_world_process_zero:
             return

@@ -1,7 +1,10 @@
 """Attach a run's metrics, samples, alarms and stopping to its trainer."""
 
+from typing import Any
+
 from grpo.data.dataset import Data
-from grpo.rewarding.weighting import RewardWeights
+from grpo.rewarding import registry
+from grpo.rewarding.stages import StageWeights
 from grpo.runs import resume, trackers
 from grpo.runs.run import Run
 from grpo.task.task import Task
@@ -14,7 +17,7 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, tried: dict[str
     """Begin the run's record and its tracker, and add the callbacks in their order.
 
     Args:
-        tried: what each reward gives for a perfect completion and for a wrong one, for the report.
+        tried: the value of each reward for a `perfect` completion and for a `wrong` one, by its logged name.
 
     Raises:
         UserError: a tracker refuses the run, or the training rows are not those of the checkpoint to resume from.
@@ -25,14 +28,16 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, tried: dict[str
     # a checkpoint that is handed to somebody is asked with its prompt
     trainer.checkpoint_facts = resume.facts(config, data.train) | {key: record[key] for key in ("prompt", "shots")}
     trackers.start(config.training)
-    # the first reason to stop counts: a cause is looked for before the alarms that follow from it
+    functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))  # TRL also allows models
+    rewards = {"penalties": sorted(registry.penalties(functions)), **tried}
+    # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
         callbacks.MetricsFile(run.output),
         callbacks.LiveReport(run.output),  # which shows what is in that file
         skip,
-        callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm),
-        RewardWeights(trainer, config.script, config.stages),
+        callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, rewards),
+        *([StageWeights(trainer, config.script.reward_funcs, config.stages)] if config.stages else []),
         StopAtRolloutEnd(trainer, run),  # last: it sees what the others request
     ):
         trainer.add_callback(callback)

@@ -70,8 +70,8 @@ class StopAtRolloutEnd(TrainerCallback):
 
     def _stop_for_signal(self) -> None:
         """Request the end for a signal that any of the processes has got."""
-        found, accelerator = self.run.signal, self.trainer.accelerator
+        number, accelerator = self.run.signal, self.trainer.accelerator
         if accelerator.num_processes > 1:
-            found = int(accelerator.gather(torch.tensor([found], device=accelerator.device)).max())
-        if found:
-            self.run.request_stop(name_of(found), 128 + found)
+            number = int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
+        if number:
+            self.run.request_stop(name_of(number), 128 + number)

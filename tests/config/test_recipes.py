@@ -78,7 +78,7 @@ EDITED = dict(
     # of settings outside the block
     use_unsloth=True, generation_batch_size=96,
     system_prompt="Mine.",
-    reward_args={"other_reward": {"low": 1}}, adaptive_rewards=["other_reward"],
+    reward_args={"other_reward": {"low": 1}},
     stages=[{"name": "mine", "reward_funcs": ["int_reward_func"], "max_steps": 2}],
 )  # fmt: skip
 # Which a recipe with data may leave to the script: how much is kept and shown, and how it is computed

@@ -1,17 +1,15 @@
-"""grpo/core/errors.py: mistakes, full disks and full devices are one line and an exit status; other errors pass."""
+"""grpo/core/errors.py: mistakes are one line and an exit status; other errors pass."""
 
 import ast
-import errno
 import os
 import sys
 
 import pytest
-import safetensors.torch
 import torch
 
 import rewards
 from grpo.core import errors as core_errors
-from grpo.core.errors import UserError, is_disk_full, is_of_a_library, one_line, run_main
+from grpo.core.errors import UserError, is_of_a_library, one_line, run_main
 from lean_grpo import packing
 
 
@@ -44,18 +42,6 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", stdout)
         assert run_main(lambda: prints("a line")) == 141
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_every_librarys_word_for_a_full_disk_is_known(error):
-    assert is_disk_full(error) and not is_disk_full(OSError(errno.EIO, "Input/output error"))
 
 
 def test_what_a_library_says_is_quoted_in_one_line():

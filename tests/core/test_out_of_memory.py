@@ -1,13 +1,15 @@
-"""grpo/core/errors.py: a full device is one line that names what the run was doing, and what takes less."""
+"""grpo/core/out_of_memory.py: a full device or disk is one line, which names the phase and what takes less there."""
 
+import errno
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from helpers_trainer import trained
 
 import train_grpo
-from grpo.core.errors import is_out_of_memory, out_of_memory
+from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, out_of_memory
 from grpo.training.run_trainer import RunTrainer
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB, 1.2 GiB is free."
@@ -30,6 +32,18 @@ def full(*args, **kwargs):
 )  # fmt: skip
 def test_what_says_that_memory_is_out(error, yes):
     assert is_out_of_memory(error) is yes
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_every_librarys_word_for_a_full_disk_is_known(error):
+    assert is_disk_full(error) and not is_disk_full(OSError(errno.EIO, "Input/output error"))
 
 
 PHASES = {  # what fails below what is ours: the phase

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from helpers_runs import DEMO
 
-import train_grpo
 from grpo.__main__ import main
-from grpo.evaluation import ask
+from grpo.task.prompts import XML
 
 QUESTION = "Ada has 12 pens. Ben gives Ada 7 more. How many pens does Ada have now?"
 
@@ -20,7 +19,7 @@ def save_run(name, status="finished", **changes):
     """The demo's model in outputs/NAME, as a run leaves it."""
     directory = Path("outputs", name)
     shutil.copytree(DEMO / "model", directory)
-    style = dataclasses.replace(train_grpo.PROMPT_FORMATS["xml"], **changes)
+    style = dataclasses.replace(XML, **changes)
     settings = {"dtype": "bfloat16", "bf16": True, "max_completion_length": 48, "chat_template_kwargs": None}
     record = {"status": status, "prompt": dataclasses.asdict(style), "shots": [], "settings": settings}
     (directory / "run.json").write_text(json.dumps(record))
@@ -99,19 +98,15 @@ def test_what_is_inside_a_run_has_its_prompt(learned, capfd):
         assert capfd.readouterr().out.startswith(f"run/{name} answers:\n\n6 of one")
 
 
-def test_a_model_without_a_record_is_asked_with_the_scripts_prompt(capfd):
-    assert ask.script_prompt() == train_grpo.PROMPT_FORMATS["xml"]
-    assert main(["ask", str(DEMO / "model"), QUESTION]) == 0
-    first, *_, last = capfd.readouterr().out.splitlines()
-    assert "the prompt of train_grpo.py" in first and last == "Answer: 19"
-
-
-def test_another_programs_record_around_a_model_is_not_its_record(capfd):
+@pytest.mark.parametrize("around", [None, '{"id": 3}', "[]"])
+def test_a_model_without_a_record_is_asked_with_the_recipes_prompt(around, capfd):
+    """Also where the directory around it holds another program's record."""
     shutil.copytree(DEMO / "model", "theirs/model")
-    for text in ('{"id": 3}', "[]"):
-        Path("theirs/run.json").write_text(text)
-        assert main(["ask", "theirs/model", QUESTION]) == 0
-        assert "the prompt of train_grpo.py" in capfd.readouterr().out
+    if around:
+        Path("theirs/run.json").write_text(around)
+    assert main(["ask", "theirs/model", QUESTION]) == 0
+    first, *_, last = capfd.readouterr().out.splitlines()
+    assert "to the recipe's prompt, since no record has its own" in first and last == "Answer: 19"
 
 
 def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
@@ -130,7 +125,7 @@ MISTAKES = [
     (["foreign", "2 + 2?"], "'foreign' is not a run (KeyError in foreign/run.json)"),
     (["weightless", "2 + 2?"], "'weightless' does not load"),
     (["newer", "2 + 2?"], "the record of 'newer' has a prompt of another version (TypeError"),
-    (["alone", "2 + 2?"], "the chat template of 'alone' refuses the prompt of train_grpo.py (no system message)"),
+    (["alone", "2 + 2?"], "the chat template of 'alone' refuses the recipe's prompt (no system message)"),
     (["shortened", "2 + 2?"], "the record of 'shortened' has a prompt of another version (ValueError"),
 ]
 
@@ -149,7 +144,7 @@ def test_a_mistake_is_one_line_and_status_2(words, named, capfd):
     shutil.copytree(DEMO / "model", "alone")
     Path("alone/chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
     record = {key: None for key in ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")}
-    style = dataclasses.asdict(train_grpo.PROMPT_FORMATS["xml"])
+    style = dataclasses.asdict(XML)
     for name, prompt, shots in (("newer", style | {"tone": "kind"}, []), ("shortened", style, [["2 + 2?", "4"]])):
         shutil.copytree(DEMO / "model", name)
         Path(name, "run.json").write_text(json.dumps({"prompt": prompt, "shots": shots, "settings": record}))

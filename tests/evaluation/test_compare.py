@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import scipy
-from helpers_report import write_learner
+from helpers_report import change, write_learner
 
 from grpo.__main__ import main as tool
 from grpo.evaluation import comparison
@@ -38,9 +38,7 @@ def test_the_table_has_gains_their_mean_and_what_differs(runs, capsys, monkeypat
 
 
 def test_a_prompt_that_only_a_recipe_spells_out_is_the_same_prompt(runs, capsys):
-    again = write_learner(
-        Path("again"), 3, seed=1, system_prompt="Respond so:\nas above", question_template="{question}"
-    )
+    again = write_learner(Path("again"), 3, seed=1, system_prompt="Respond so:\nas above")
     assert "one experiment" in shown(capsys, runs[0], again)
     change(again, sources=None)  # of an earlier version only the settings are known
     assert "system_prompt: None | Respond so: as above" in shown(capsys, runs[0], again)
@@ -60,15 +58,9 @@ def test_a_run_that_was_resumed_with_something_else_is_another_experiment(runs, 
 def test_an_unfinished_run_is_shown_without_a_gain(runs, capsys):
     for name in ("eval_after.json", "completions_after.jsonl", "comparison.json"):
         (runs[2] / name).unlink()
-    record = json.loads((runs[2] / "run.json").read_text())
-    (runs[2] / "run.json").write_text(json.dumps(record | {"status": "interrupted by SIGTERM"}))
+    change(runs[2], status="interrupted by SIGTERM")
     text = shown(capsys, *runs)
     assert "seed3 50.0 37.5 (interrupted by SIGTERM)" in text and "mean gain +37.5" in text
-
-
-def change(run, name="run.json", **values):
-    path = Path(run) / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def test_what_no_setting_names_is_shown_and_makes_two_experiments(capsys):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from grpo.rewarding.judge import Judge
 from helpers_runs import DEMO
 from transformers import AutoModelForCausalLM
 
@@ -20,16 +19,23 @@ from grpo.config.configure import configure
 from grpo.data import dataset, sources
 from grpo.evaluation import evaluate
 from grpo.evaluation.evaluate import Evaluation, wilson
+from grpo.rewarding.more import judge_reward_func
+from grpo.task import Task
+from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
-from train_grpo import HYPERPARAMETERS, PROMPT_FORMATS
+from train_grpo import HYPERPARAMETERS
 
-make_prompt = PROMPT_FORMATS["xml"].prompt
+TASK = Task(XML)
+
+
+def judged_by(function):
+    return Task(XML, judge=function, judge_name="mine")
 
 
 @pytest.fixture(scope="module")
 def questions():
     rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(24))
-    return dataset.make_prompts(rows, make_prompt)[0]
+    return dataset.make_prompts(rows, TASK)[0]
 
 
 @pytest.mark.parametrize("n", [1, 7, 200, 1319])
@@ -76,16 +82,16 @@ def test_an_evaluation_that_is_killed_while_it_is_saved_mixes_no_two(tmp_path, m
     [("72", True, True), ("72.0", False, True), ("$72", False, True), ("71", False, False)],
 )
 def test_strict_compares_characters_and_lenient_numbers(read, strict, lenient):
-    record = {"completion": f"<answer>{read}</answer>", "read": read, "answer": "72"}
-    assert not evaluate.add_verdicts([record], [{"answer": "72"}], Judge())
-    assert (record["strict"], record["lenient"]) == (strict, lenient)
+    record = {"completion": f"<answer>{read}</answer>"}
+    assert not evaluate.add_grades([record], [{"answer": "72"}], TASK)
+    assert (record["read"], record["strict"], record["lenient"]) == (read, strict, lenient)
+    assert (record["format_strict"], record["format_soft"]) == (False, False)
 
 
-def measure(model, tokenizer, questions, judge=None, bf16=False, rewards=None, **script):
+def measure(model, tokenizer, questions, task=TASK, bf16=False, rewards=None, **script):
     config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
     config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
-    data = SimpleNamespace(held_out=questions, prompt_format=PROMPT_FORMATS["xml"])
-    return evaluate.measure(config, model, tokenizer, data, judge or Judge(), rewards or {})
+    return evaluate.measure(config, model, tokenizer, task, SimpleNamespace(held_out=questions), rewards or {})
 
 
 def test_before_and_after_are_measured_in_the_same_arithmetic(demo, questions):
@@ -118,11 +124,8 @@ def test_the_majority_is_the_first_of_the_most_frequent_answer(answers, winner):
 def test_k_samples_give_majority_and_pass_at_k():
     right, wrong = "<answer>4</answer>", "<answer>5</answer>"
     mixes = [[right] * 4, [wrong] * 4, [right, wrong, wrong, wrong], [wrong, right, right, right]]
-    records = [
-        {"completion": right, "read": "4", "answer": "4", "tokens": 1, "format_strict": True, "samples": mix}
-        for mix in mixes
-    ]
-    assert not evaluate.add_verdicts(records, [{"answer": "4"}] * 4, Judge())
+    records = [{"completion": right, "tokens": 1, "samples": mix} for mix in mixes]
+    assert not evaluate.add_grades(records, [{"answer": "4"}] * 4, TASK)
     summary = evaluate.summarize(records)
     assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75) and summary["maj_k_low"] < 0.5
 
@@ -145,10 +148,10 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
         asked.append((row["question"], text))
         return len(text) % 2 == 0
 
-    judge = Judge("xml", is_even, "mine")
-    rewards = {"judge_reward_func": functools.partial(REWARD_FUNCS["judge_reward_func"], judge=judge)}
+    task = judged_by(is_even)
+    rewards = {"judge_reward_func": functools.partial(judge_reward_func, task=task)}
     four = questions.select(range(4))
-    records = measure(*demo, four, judge, rewards=rewards, reward_funcs=[*rewards], eval_num_samples=3).records
+    records = measure(*demo, four, task, rewards=rewards, reward_funcs=[*rewards], eval_num_samples=3).records
     texts = [(record["question"], text) for record in records for text in (record["completion"], *record["samples"])]
     assert asked == list(dict.fromkeys(texts))  # by accuracy and by the reward together
     assert [record["lenient"] for record in records] == [len(record["completion"]) % 2 == 0 for record in records]
@@ -157,7 +160,7 @@ def test_a_judge_of_ones_own_is_asked_once_a_completion(demo, questions):
     for record in records:
         assert record["samples_right"] == [len(text) % 2 == 0 for text in record["samples"]]
     for record in records:  # the built-in rule chooses the majority's answer, and the judge says if it is right
-        answers = [Judge().extract(text) for text in record["samples"]]
+        answers = [TASK.answer(text) for text in record["samples"]]
         assert record["majority_right"] == record["samples_right"][evaluate.majority(answers)]
 
 
@@ -212,9 +215,9 @@ def test_a_judge_of_ones_own_changes_neither_random_states_nor_the_screen(demo, 
         print("asks a model")
         return random.random() + np.random.rand() + torch.rand(1).item() > 0
 
-    found, kept = drawn_after(lambda: measure(*demo, questions.select(range(2)), Judge("xml", noisy, "mine")))
+    found, kept = drawn_after(lambda: measure(*demo, questions.select(range(2)), judged_by(noisy)))
     assert kept and found.summary["accuracy_lenient"] == 1 and "asks a model" not in capsys.readouterr().out
-    found, kept = drawn_after(lambda: measure(*demo, questions.select(range(2)), Judge("xml", exiting, "mine")))
+    found, kept = drawn_after(lambda: measure(*demo, questions.select(range(2)), judged_by(exiting)))
     assert kept and found.summary["judge_error"] == "judge mine raises SystemExit: no key"
 
 
@@ -226,13 +229,12 @@ def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
     """Without gold answers the rewards that need them are not scored, and the others are not all."""
     without = questions.select(range(2)).remove_columns("answer").add_column("answer", [None, None])
     rewards = {name: REWARD_FUNCS[name] for name in ("correctness_reward_func", "xmlcount_reward_func")}
-    judge = Judge("xml", lambda text, row: True, "mine")
-    found = measure(*demo, without, judge, rewards=rewards, reward_funcs=[*rewards])
+    found = measure(*demo, without, judged_by(lambda text, row: True), rewards=rewards, reward_funcs=[*rewards])
     assert "reward_xmlcount_reward_func" in found.summary and "reward_correctness_reward_func" not in found.summary
     assert "reward" not in found.summary and [record["reward"] for record in found.records] == [None, None]
 
 
-def test_the_built_in_judge_may_not_fail(monkeypatch):
-    monkeypatch.setattr(Judge, "verdict", lambda *_: 1 / 0)
+def test_the_lenient_rule_may_not_fail(monkeypatch):
+    monkeypatch.setattr(Task, "verdict", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        evaluate.add_verdicts([{"completion": "7"}], [{"answer": "7"}], Judge())
+        evaluate.add_grades([{"completion": "7"}], [{"answer": "7"}], TASK)

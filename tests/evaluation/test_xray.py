@@ -7,7 +7,7 @@ import pytest
 from helpers_texts import GOOD
 
 from grpo.__main__ import main as tool
-from rewards import GIST_REWARDS, THINK_FORMAT, XML_COT_FORMAT
+from rewards import THINK_FORMAT, XML_COT_FORMAT
 
 THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
 
@@ -23,9 +23,14 @@ def shown(capsys, *words, rows=None, status=0):
 
 
 def write_run(template=XML_COT_FORMAT, pattern="xml", question="{question}", chat=False, **settings):
-    prompt = {"question": question, "completion": template, "pattern": pattern, "chat": chat}
-    record = {"settings": settings, "prompt": prompt}
+    prompt = {"system": "", "question": question, "completion": template, "pattern": pattern, "chat": chat}
+    record = {"settings": settings, "prompt": prompt, "shots": [], "status": "finished", "step": 6}
     Path("run.json").write_text(json.dumps(record))
+
+
+def write_evaluation(when, *records, step=6):
+    Path(f"completions_{when}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    Path(f"eval_{when}.json").write_text(json.dumps({"n": len(records), "step": step}))
 
 
 def means(out):
@@ -52,28 +57,27 @@ def test_rewards_by_name(capsys):
         assert name in err and named in err
 
 
-def test_a_runs_own_rewards_parameters_and_format_are_used(capsys):
-    names = ["strict_format_reward_func", "step_verified_reward_func", "length_reward_func", "mine.own"]
-    args = {"step_verified_reward_func": {"line_value": 3}, "length_reward_func": {"low": 1}}
-    write_run(THINK_FORMAT, reward_funcs=names, reward_args=args)
+def test_rewards_follow_the_format_of_the_files_run(capsys):
+    write_run(THINK_FORMAT)
     out = shown(capsys, rows=[THINK, THINK_FORMAT.format(reasoning="3 + 4", answer="")])
-    assert means(out) == {"strict_format": 0.5, "step_verified": 1.7, "total": 2.2}  # 3 + 0.4, and 0
-    assert ": length_reward_func\n" in out and "(--allow_custom_rewards true): mine.own\n" in out
-    write_run("{reasoning}\n\\boxed{{answer}}\n", "boxed", reward_funcs=GIST_REWARDS[3:])
+    assert means(out)["strict_format"] == 0.5 and "format right, answer empty (1 of 2)" in out
+    write_run("{reasoning}\n\\boxed{{answer}}\n", "boxed")
     out = shown(capsys, rows=["so \\boxed{7}", "so \\boxed{7.0}"])
     assert out.startswith("2 of 2 right (lenient), 2 in the format, 1 flagged\n")
-    assert means(out) == {"int": 0.25, "correctness": 1.0, "total": 1.25}
+    assert (means(out)["int"], means(out)["correctness"]) == (0.25, 1.0)
 
 
-def test_a_run_whose_rewards_cannot_be_scored_shows_no_others(capsys):
-    write_run(reward_funcs=["length_reward_func", "correctness_reward_func"])
-    out = shown(capsys, rows=[(GOOD, None)])
-    assert ": length_reward_func\n" in out and ": correctness_reward_func\n" in out and not means(out)
+def test_rows_without_gold_answers_have_no_rewards_that_need_them(capsys):
+    assert not means(shown(capsys, rows=[(GOOD, None), (GOOD, "7")]))
+    assert means(shown(capsys, "--reward_funcs", "xmlcount_reward_func"))["xmlcount"] == 0.5
+    for name in ("correctness_reward_func", "judge_reward_func"):
+        assert tool(["xray", "rows.jsonl", "--reward_funcs", name]) == 2
+        assert f"{name!r} needs an answer, which not every row has" in capsys.readouterr().err
 
 
 OWN = """
 ran = print("my code runs")
-async def near(prompts, completions, answer, level, length, *, far=1, **_):
+async def near(prompts, completions, answer, level, length, *, far=10, **_):
     assert prompts[0][-1]["content"] == "Ask: kept out" and completions[0][-1]["role"] == "assistant"
     return [far * each + length[0] for each in level]
 def fails(completions, nothing): pass
@@ -81,46 +85,42 @@ def is_right(text, row): return "7" in text
 """
 
 
-def test_code_of_ones_own_is_run_only_if_allowed(capsys):
+def test_code_of_ones_own_is_run_only_if_it_is_needed_and_allowed(capsys):
     """It sees the row's columns, also one that is called like a figure of the evaluation."""
     Path("mine.py").write_text(OWN)
-    names = ["mine.near", "mine.fails", "judge_reward_func", "correctness_reward_func", "xmlcount_reward_func"]
-    prompt = {"question": "Ask: {question}", "chat": True}
-    write_run(reward_funcs=names, reward_args={"near": {"far": 10}}, judge="mine.is_right", **prompt)
-    row = {"completion": GOOD, "answer": None, "question": "kept out", "lenient": True}
-    row["row"] = {"level": 3, "length": 20}
-    Path("completions_before.jsonl").write_text(json.dumps(row))
+    write_run(judge="mine.is_right", question="Ask: {question}", chat=True)
+    row = {"completion": GOOD, "answer": "8", "question": "kept out", "lenient": True}
+    write_evaluation("before", row | {"row": {"level": 3, "length": 20}}, step=0)
     assert tool(["xray", "."]) == 0
     out = capsys.readouterr().out
-    assert "my code runs" not in out and set(means(out)) == {"xmlcount", "total"}
-    assert "mine.near, mine.fails, judge_reward_func\n" in out and ": correctness_reward_func\n" in out
+    assert "my code runs" not in out and means(out)["total"] == 2.0
     assert out.startswith("completions_before.jsonl: 1 of 1 right (by mine.is_right), 1 in the format, 0 flagged\n")
-    assert tool(["xray", ".", "--allow_custom_rewards", "true"]) == 0
+    assert tool(["xray", ".", "--reward_funcs", "judge_reward_func"]) == 2
+    assert "judge: 'mine.is_right' runs the code of mine.py" in capsys.readouterr().err
+    names = ["mine.near", "judge_reward_func", "xmlcount_reward_func"]
+    assert tool(["xray", ".", "--allow_custom_rewards", "true", "--reward_funcs", *names]) == 0
     out = capsys.readouterr().out
-    assert out.count("my code runs") == 1 and "fails raises TypeError: " in out
+    assert out.count("my code runs") == 1
     assert means(out) == {"near": 50.0, "judge": 2.0, "xmlcount": 0.5, "total": 52.5}
+    write_run(judge="a_function_of_the_script")  # which no reward here asks
+    assert tool(["xray", ".", "--allow_custom_rewards", "true", "--reward_funcs", "mine.fails"]) == 0
+    assert "first: fails: TypeError: " in capsys.readouterr().out
 
 
 def test_a_runs_recorded_rewards_are_shown_also_those_of_its_script(capsys):
-    """Without any code: what they gave is in the run's records; one of before is scored as far as it can be."""
+    """Without any code: what they gave is in the run's records."""
     write_run(reward_funcs=["near", "int_reward_func"])
     lines = [
         {"completion": GOOD, "answer": "7", "row": {"level": 3}, "rewards": {"near": value, "int_reward_func": 0.5}}
         | {"reward": weighted}  # twice near
         for value, weighted in ((0.25, 1.0), (0.75, 2.0), (None, None))
     ]
-    Path("completions_after.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_evaluation("after", *lines)
     assert tool(["xray", "."]) == 0
-    out = capsys.readouterr().out
     # as the report has them: a row that a reward failed on is in no mean
-    assert means(out) == {"near": 0.5, "int": 0.5, "total": 1.5} and "not scored" not in out
-    assert tool(["xray", ".", "--reward_funcs", "int_reward_func", "near"]) == 0
-    out = capsys.readouterr().out
-    assert means(out) == {"int": 0.5, "total": 0.5} and "only the script that trained has it: near" in out
-    Path("completions_after.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7"}))
-    assert tool(["xray", "."]) == 0
-    out = capsys.readouterr().out
-    assert set(means(out)) == {"int", "total"} and "only the script that trained has it: near" in out
+    assert means(capsys.readouterr().out) == {"near": 0.5, "int": 0.5, "total": 1.5}
+    assert tool(["xray", ".", "--reward_funcs", "int_reward_func"]) == 0
+    assert means(capsys.readouterr().out) == {"int": 0.5, "total": 0.5}
 
 
 def test_with_a_judge_of_ones_own_the_lenient_rule_flags_nothing(capsys):
@@ -131,18 +131,14 @@ def test_with_a_judge_of_ones_own_the_lenient_rule_flags_nothing(capsys):
 def test_a_run_is_read_after_training_if_it_has_that(capsys):
     """But not by the answers of an earlier end than the run's last step."""
     write_run()
-    for when, text in {"before": "8", "after": "7"}.items():
-        Path(f"completions_{when}.jsonl").write_text(json.dumps({"completion": text, "answer": "7"}))
-    assert tool(["xray", "."]) == 0
-    assert capsys.readouterr().out.startswith("completions_after.jsonl: 1 of 1 right (lenient), 0 in the format")
-    for name, values in (("run.json", {"step": 6, "status": "finished"}), ("eval_after.json", {"step": 4})):
-        path = Path(name)
-        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | values))
-    assert tool(["xray", "."]) == 0
-    assert capsys.readouterr().out.startswith("completions_before.jsonl: 0 of 1 right")
-    Path("eval_after.json").write_text('{"step": 6}')
-    assert tool(["xray", "."]) == 0
-    assert capsys.readouterr().out.startswith("completions_after.jsonl: 1 of 1 right")
+    write_evaluation("before", {"completion": "8", "answer": "7"}, step=0)
+    for step, line in (
+        (6, "completions_after.jsonl: 1 of 1 right (lenient), 0 in the format"),
+        (4, "completions_before.jsonl: 0 of 1 right"),
+    ):
+        write_evaluation("after", {"completion": "7", "answer": "7"}, step=step)
+        assert tool(["xray", "."]) == 0
+        assert capsys.readouterr().out.startswith(line)
 
 
 def test_a_reward_that_gives_none_for_a_row_has_no_value_there(capsys):

@@ -33,6 +33,7 @@ def write_run(run, text="plain", count=12):
             "commit": "2e59ed2f10e276edf419cc3b941a7b4c9f4a87a3+",
             "versions": {"torch": "2.13.0", text: text},
             "sources": {"system prompt": "1", f"code of {text}": "2"},
+            "code": {text: f"def plain(completions):\n    return {text}"},
             "hardware": {"machine": "x86_64", "cpus": 2, "gpus": ["NVIDIA H200", text]},
             "geometry": {"world_size": 2, "num_generations": 16},
             "settings": settings | {"output_dir": f"outputs/{text}", "max_steps": 24, "stop": text, text: None},
@@ -88,6 +89,17 @@ def write_run(run, text="plain", count=12):
     return run
 
 
+def change(run, name="run.json", **values):
+    """Replace values in a file of a run."""
+    path = run / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def add_metrics(run, *lines):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
 def write_learner(run, gain, right=2, **settings):
     """A finished run whose first `right` of eight answers are right before training, and `gain` more after it."""
     write_run(run)
@@ -98,9 +110,7 @@ def write_learner(run, gain, right=2, **settings):
     for when, rows in answered.items():
         (run / f"completions_{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values())))
-    record = json.loads((run / "run.json").read_text())
-    record["settings"] |= settings
-    (run / "run.json").write_text(json.dumps(record))
+    change(run, settings=json.loads((run / "run.json").read_text())["settings"] | settings)
     return run
 
 

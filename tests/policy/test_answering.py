@@ -8,11 +8,12 @@ import torch
 from helpers_runs import DEMO
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from grpo.data import dataset, prompts, sources
+from grpo.data import sources
 from grpo.policy import answering
 from grpo.policy.answering import answer, end_tokens
+from grpo.task.prompts import XML, tokenize
 from lean_grpo.sampling import Sampling, reason_against
-from train_grpo import EXEMPLARS, PROMPT_FORMATS
+from train_grpo import EXEMPLARS
 
 COUNT = 16
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
@@ -27,10 +28,8 @@ def policy():
 @pytest.fixture(scope="module")
 def ids(tokenizer):
     """Prompts of different lengths."""
-    rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(COUNT))
-    style = PROMPT_FORMATS["xml"]
-    asked = dataset.make_prompts(rows, lambda question: style.prompt(question, EXEMPLARS[: len(question) % 2]))[0]
-    return prompts.tokenize(asked["prompt"], tokenizer)
+    questions = sources.load_source(str(DEMO / "test.jsonl"))["train"]["question"][:COUNT]
+    return tokenize([XML.prompt(question, EXEMPLARS[: len(question) % 2]) for question in questions], tokenizer)
 
 
 def stock(model, tokenizer, ids, limit):

@@ -1,5 +1,6 @@
 """grpo/policy/loading.py: a model, an adapter and a tokenizer load, or one line names what is wrong."""
 
+import dataclasses
 import json
 import shutil
 
@@ -14,7 +15,8 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.core.errors import UserError
 from grpo.policy import loading
-from grpo.task.prompts import choose
+from grpo.task import Task
+from grpo.task.prompts import XML
 
 CPU = ["--use_cpu", "true", "--report_to", "none"]
 
@@ -63,7 +65,7 @@ def test_loading_is_told_whether_to_trust_code(trusted, monkeypatch):
         monkeypatch.setattr(kind, "from_pretrained", spy)
     config = configured(DEMO / "model", "--trust_remote_code", str(trusted).lower())
     loading.load_model(config)
-    loading.load_tokenizer(config, choose(train_grpo.PROMPT_FORMATS, config.script))
+    loading.load_tokenizer(config, Task(XML))
     assert len(told) >= 3 and set(told) == {trusted}
 
 
@@ -89,45 +91,37 @@ def test_broken_files_are_one_line(spoil, reason, tmp_path):
 
 @pytest.fixture
 def load_tokenizer(tmp_path):
-    """Of a copy of the demo's model with this chat template (None: with none), under these settings."""
+    """Of a copy of the demo's model with this chat template (None: with none), for prompts of this kind."""
 
-    def load(template, *argv):
+    def load(template, chat=True):
         shutil.copytree(DEMO / "model", tmp_path / "model")
         (tmp_path / "model" / "chat_template.jinja").unlink()
         if template is not None:
             (tmp_path / "model" / "chat_template.jinja").write_text(template)
-        config = configured(tmp_path / "model", *argv)
-        return loading.load_tokenizer(config, choose(train_grpo.PROMPT_FORMATS, config.script))
+        task = Task(dataclasses.replace(XML, chat=chat))
+        return loading.load_tokenizer(configured(tmp_path / "model"), task)
 
     return load
 
 
 @pytest.mark.parametrize(
-    ("template", "argv", "chat"),
-    [
-        ("{{ messages[-1].content }}", [], True),
-        ("{{ messages[-1].content }}", ["--use_chat_template", "false"], False),
-        (None, [], False),
-    ],
+    ("template", "wanted", "chat"),
+    [("{{ messages[-1].content }}", True, True), ("{{ messages[-1].content }}", False, False), (None, True, False)],
     ids=["template", "not wanted", "none"],
 )
-def test_prompts_are_chats_where_there_is_a_template(template, argv, chat, load_tokenizer):
-    tokenizer, prompt_format = load_tokenizer(template, *argv)
-    assert prompt_format.chat is chat and tokenizer.padding_side == "left" and tokenizer.pad_token
+def test_prompts_are_chats_where_there_is_a_template(template, wanted, chat, load_tokenizer):
+    tokenizer, task = load_tokenizer(template, wanted)
+    assert task.prompt.chat is chat and tokenizer.padding_side == "left" and tokenizer.pad_token
 
 
 @pytest.mark.parametrize(
-    ("template", "argv", "message"),
-    [
-        (None, ["--use_chat_template", "true"], r"use_chat_template: .* no chat template"),
-        ("{{ raise_exception('no system role') }}", [], "no system role"),
-        ("Hello!", [], "leaves the question out"),
-    ],
-    ids=["missing", "refuses", "without the question"],
+    ("template", "message"),
+    [("{{ raise_exception('no system role') }}", "no system role"), ("Hello!", "leaves the question out")],
+    ids=["refuses", "without the question"],
 )
-def test_chat_template_that_cannot_be_used_is_named(template, argv, message, load_tokenizer):
-    with pytest.raises(UserError, match=message):
-        load_tokenizer(template, *argv)
+def test_chat_template_that_cannot_be_used_is_named(template, message, load_tokenizer):
+    with pytest.raises(UserError, match=f"{message}.*a prompt_format with chat: false"):
+        load_tokenizer(template)
 
 
 def test_quantized_weights_need_an_adapter_to_be_trained(adapter):

@@ -59,8 +59,8 @@ def test_an_adapter_that_fits_nothing_is_an_error():
 )
 def test_a_training_step_is_what_tensors_were_counted(tokens, dtype, checkpointing, adapter, counted):
     """GB of live tensors of Qwen2.5-1.5B's shape (benchmarks/RESULTS.md), to a fifth."""
-    found = memory.training_step(memory.shape(QWEN_15B, adapter), *on_a_gpu(dtype, checkpointing), tokens)
-    assert found / 1e9 == pytest.approx(counted, rel=0.21)
+    estimated = memory.training_step(memory.shape(QWEN_15B, adapter), *on_a_gpu(dtype, checkpointing), tokens)
+    assert estimated / 1e9 == pytest.approx(counted, rel=0.21)
 
 
 def test_the_parts_of_the_default_run():

@@ -42,11 +42,13 @@ def test_it_is_imported_where_a_flag_or_a_recipe_asks_for_it(argv, asked, monkey
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ("1" if asked else "1,2")  # it uses one GPU
 
 
-def test_settings_that_ask_too_late_are_one_line(capfd):
+@pytest.mark.parametrize(("processes", "remedy"), [("1", "`import unsloth` first"), ("2", "without torchrun")])
+def test_settings_that_ask_too_late_are_one_line(processes, remedy, monkeypatch, capfd):
     """`main` called by other code, or HYPERPARAMETERS: the libraries that it patches are there by now."""
+    monkeypatch.setenv("WORLD_SIZE", processes)
     assert train_grpo.main(["--config", RECIPE]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("error: use_unsloth: ") and list(Path.cwd().iterdir()) == []
+    assert line.startswith("error: use_unsloth: ") and remedy in line and list(Path.cwd().iterdir()) == []
 
 
 def test_the_command_says_that_it_is_missing():

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers_report import write_run
+from helpers_report import change, write_run
 from huggingface_hub import ModelCard
 from trl.trainer.utils import generate_model_card
 
@@ -19,66 +19,85 @@ BASE = "Qwen/Qwen2.5-0.5B-Instruct"
 def complete(tmp_path):
     """Complete the card of a run with these settings, as TRL writes it, and read it."""
 
-    def complete(base=BASE, stages=(), record=(), step=None, files=(), **settings):
+    def complete(stages=(), record=(), step=24, files=(), **settings):
         run = write_run(tmp_path / "run")
-        for name, changed in dict(files).items():
-            (run / name).write_text(json.dumps(json.loads((run / name).read_text()) | changed))
-        record = json.loads((run / "run.json").read_text()) | dict(record)
-        record["settings"] |= {"reward_funcs": ["int_reward_func", "own.brevity"], **settings}
-        (run / "run.json").write_text(json.dumps(record | {"stages": stages}))
-        nowhere = dict.fromkeys(("hub_model_id", "dataset_name", "wandb_url", "trackio_url"))
-        stock = generate_model_card(base_model=base, model_name="run", tags=["trl"], trainer_name="GRPO", **nowhere)
+        for name, values in dict(files).items():
+            change(run, name, **values)
+        kept = json.loads((run / "run.json").read_text())["settings"]
+        settings = kept | {"reward_funcs": ["int_reward_func", "own.brevity"]} | settings
+        change(run, **dict(record), stages=stages, settings=settings)
+        named = dict(model_name="run", hub_model_id="your-name/run", dataset_name=None, trainer_name="GRPO")
+        stock = generate_model_card(BASE, tags=["trl"], wandb_url=None, trackio_url=None, **named)
         stock.save(run / "README.md")
         model_card.complete(run, step)
-        return ModelCard.load(run / "README.md")
+        card = ModelCard.load(run / "README.md")
+        assert card.text.startswith(stock.text.rstrip())  # as TRL wrote it
+        return card, card.text.removeprefix(stock.text.rstrip())
 
     return complete
 
 
 def test_the_card_says_what_was_learned_and_from_what(complete):
-    card = complete(reward_weights=[1.0, 0.25])
-    assert card.data.base_model == BASE and card.data.datasets == ["openai/gsm8k"] and "trl" in card.data.tags
-    text = card.text
-    assert "Too small to tell: plain." in text and "it hardly moved plain; raise learning_rate." in text
-    assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in text
-    assert "`int` × 1, `own.brevity` × 0.25" in text
-    assert "    Respond so:\n    ```\n    plain" in text  # indented: its fence opens none
-    assert "A perfect completion:\n\n    plain\n" in text
-    assert text.index("## Results") < text.index("## Quick start") < text.index("## Citations")
+    card, section = complete(reward_weights=[1.0, 0.25])
+    assert card.data.base_model == BASE and "trl" in card.data.tags
+    assert "Too small to tell: plain." in section and "it hardly moved plain; raise learning_rate." in section
+    assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in section
+    assert "`int` × 1, `own.brevity` × 0.25" in section
+    assert "    Respond so:\n    ```\n    plain" in section  # indented: its fence opens none
+    assert "A perfect completion:\n\n    plain\n" in section
+    assert "<summary>plain</summary>\n\n    def plain(completions):\n        return plain\n" in section
+    assert "| max_steps | `24` | flag |" in section
 
 
-def test_local_files_are_no_hub_ids_and_their_paths_stay_here(complete, tmp_path):
-    rows = tmp_path / "rows.csv"
-    rows.touch()
-    card = complete(None, dataset_name=[str(rows), "rows in memory", "openai/gsm8k:main"])
-    assert card.data.base_model is None and card.data.datasets == ["openai/gsm8k"]
-    assert "a local model" in card.text and "- Data: `rows.csv`" in card.text and "openai/gsm8k:main" in card.text
-    assert str(tmp_path) not in card.content and "None" not in card.content
+@pytest.mark.parametrize(
+    ("name", "hub_id"),
+    [
+        ("openai/gsm8k", "openai/gsm8k"),
+        ("openai/gsm8k:main", "openai/gsm8k"),
+        ("rows in memory", None),
+        ("a.csv", None),
+    ],
+)
+def test_local_files_are_no_hub_ids(name, hub_id):
+    Path("a.csv").touch()
+    assert model_card.hub_id(name) == hub_id
+
+
+def test_paths_of_this_machine_stay_here(complete, tmp_path):
+    (rows := tmp_path / "rows.csv").touch()
+    (model := tmp_path / "model").mkdir()
+    origin = {"origin": {"dataset_name": "flag", "output_dir": "flag", "system_prompt": "recipe"}}
+    given = {"dataset_name": str(rows), "model_name_or_path": str(model), "output_dir": str(tmp_path / "run")}
+    given["system_prompt"] = "Think, | then\nanswer. " * 50  # no name of a file
+    card, section = complete(record=origin, **given)
+    assert "- Data: `rows.csv`" in section and "- Base model: `model`, a local directory" in section
+    assert "| system_prompt | `Think, \\| then answer. Think" in section
+    assert "| output_dir | `run` | flag |" in section and str(tmp_path) not in card.content
 
 
 def test_an_adapter_is_loaded_by_peft(complete):
-    assert complete().data.library_name == "transformers"
+    assert complete()[0].data.library_name == "transformers"
     Path("run/adapter_config.json").write_text("{}")
-    assert complete().data.library_name == "peft"
+    assert complete()[0].data.library_name == "peft"
 
 
 def test_each_stage_has_its_rewards(complete):
-    card = complete(stages=[{"name": "format", "reward_funcs": ["int_reward_func"], "reward_weights": [2.0]}])
-    assert "- format: `int` × 2" in card.text
+    _, section = complete(stages=[{"name": "format", "reward_funcs": ["int_reward_func"], "reward_weights": [2.0]}])
+    assert "- format: `int` × 2" in section
 
 
 # --- The quick start
 
 
-def asked(card):
-    """What a card's block of code asks, and how."""
+def asked(section):
+    """What a section's block of code asks, and how."""
     calls = []
 
     def generator(*given, **options):
         calls.append((*given, options))
         return [{"generated_text": "42"}]
 
-    (code,) = re.findall(r"(?s)```python\n(.*?)\n```", card.text)
+    (code,) = re.findall(r"(?s)```python\n(.*?)\n```", section)
     loading, code = code.split("\n", 1)
     assert loading == "from transformers import pipeline"
     exec(code, {"pipeline": lambda *_, **__: generator, "print": str})
@@ -94,18 +113,18 @@ LONG = "Answer, and say nothing else: " * 9
 @pytest.mark.parametrize(("system", "shots"), [("", []), ("Write ```\nas here: {question}", SHOTS), (LONG, SHOTS)])
 def test_the_quick_start_asks_as_the_run_does(complete, chat, question, system, shots):
     kept = PromptFormat(system, question, "{reasoning}<a>{answer}</a>", opening=system, chat=chat)
-    prompt, options = asked(complete(record={"asked": kept.prompt("{question}", shots)}, max_completion_length=99))
+    prompt, options = asked(complete(record={"asked": kept.prompt("{question}", shots)}, max_completion_length=99)[1])
     assert prompt == kept.prompt("question 0 plain", shots)  # a held-out one
     assert options == {"max_new_tokens": 99, "do_sample": False, "return_full_text": False}
 
 
 def test_the_quick_start_passes_what_the_chat_template_got_and_no_question_of_private_data(complete, tmp_path):
-    _, options = asked(complete(chat_template_kwargs={"enable_thinking": False}))
+    _, options = asked(complete(chat_template_kwargs={"enable_thinking": False})[1])
     assert options["tokenizer_encode_kwargs"] == {"enable_thinking": False}
     (tmp_path / "rows.csv").touch()
     for private in ({"dataset_name": str(tmp_path / "rows.csv")}, {"eval_dataset_name": str(tmp_path / "rows.csv")}):
-        card = complete(**private)
-        assert "your question" in asked(card)[0][-1]["content"] and "question 0" not in card.text
+        _, section = complete(**private)
+        assert "your question" in asked(section)[0][-1]["content"] and "question 0" not in section
 
 
 # --- What it says of an end
@@ -113,18 +132,18 @@ def test_the_quick_start_passes_what_the_chat_template_got_and_no_question_of_pr
 
 def test_the_card_of_an_early_end_says_its_step_and_no_earlier_result(complete):
     earlier = {name: {"step": 24} for name in ("eval_after.json", "comparison.json")}
-    text = complete(record={"step": 16, "status": "ended early at step 16 of 24"}, files=earlier).text
-    assert "- Optimizer steps: 16 (ended early at step 16 of 24)" in text
-    assert "| Before |" in text and "After" not in text and "Too small to tell" not in text
+    _, section = complete(record={"step": 16, "status": "ended early at step 16 of 24"}, step=16, files=earlier)
+    assert "- Optimizer steps: 16 (ended early at step 16 of 24)" in section
+    assert "| Before |" in section and "After" not in section and "Too small to tell" not in section
 
 
 def test_the_card_in_a_checkpoint_says_the_checkpoints_step(complete):
     """The last log may be older, and a later one may have been written."""
-    assert "- Optimizer steps: 23 (running)" in complete(record={"status": "running"}, step=23).text
+    assert "- Optimizer steps: 23 (running)" in complete(record={"status": "running"}, step=23)[1]
 
 
-def test_each_reward_is_in_the_table_before_and_after(complete):
-    changed = {"n": 8, "before": 0.25, "after": 1.0, "difference": 0.75, "difference_low": 0.5, "difference_high": 1.0}
-    means = {f"eval_{when}.json": {"reward_int_reward_func": changed[when]} for when in ("before", "after")}
-    text = complete(files=means | {"comparison.json": {"rewards": {"int_reward_func": changed}}}).text
-    assert "| int | 0.25 | 1.00 | +0.75 (+0.50 to +1.00) |" in text
+def test_trl_writes_its_part_with_names_that_exist(learned):
+    text = (learned.path / "README.md").read_text()
+    stock, _, section = text.partition("## Results")
+    assert 'model="your-name/run"' in stock and 'model="None"' not in text
+    assert "a local directory" in section and "## Code\n" in section

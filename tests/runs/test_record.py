@@ -16,7 +16,7 @@ import train_grpo
 from grpo.config.configure import configure
 from grpo.config.settle import settle
 from grpo.core.settings import IN_MEMORY
-from grpo.rewarding.registry import load_rewards
+from grpo.rewarding.registry import load_rewards, make_task
 from grpo.runs import record as records
 
 
@@ -24,8 +24,8 @@ def config(*argv):
     output = () if "--output_dir" in argv else ("--output_dir", "r")
     given = ["--use_cpu", "true", "--report_to", "none", *output, *argv]
     found = configure(train_grpo.HYPERPARAMETERS, given, script_file=train_grpo.__file__)
-    rewards, judge = load_rewards(found, train_grpo.PROMPT_FORMATS["xml"])
-    settle(found, train_grpo.PROMPT_FORMATS["xml"], train_grpo.EXEMPLARS, rewards, judge)
+    task = make_task(found, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
+    settle(found, task, load_rewards(found, task))
     return found
 
 
@@ -93,7 +93,7 @@ def test_a_run_that_begins_anew_keeps_no_lines():
     for name in ("metrics.jsonl", "alarms.jsonl"):
         records.append_line(Path("r") / name, {"step": 1})
     records.start_record(Path("r"), config())
-    assert [path.name for path in Path("r").iterdir()] == ["run.json"]
+    assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}
 
 
 def test_resuming_elsewhere_copies_the_curve():
@@ -105,15 +105,6 @@ def test_resuming_elsewhere_copies_the_curve():
     assert not Path("new/alarms.jsonl").exists()
     assert Path("new/metrics.jsonl").read_text() == '{"step": 4}\n'
     assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
-
-
-def test_a_moved_run_is_resumed_where_it_is():
-    records.start_record(Path("r"), config("--seed", "3"))
-    command = records.recorded_resume_command(Path("r"))
-    assert command.endswith("--output_dir r --seed 3 --resume_from_checkpoint auto")
-    Path("r").rename("my moved-run")
-    assert records.recorded_resume_command(Path("my moved-run")) == command.replace(" r ", " 'my moved-run' ")
-    assert records.recorded_resume_command(Path("none")) is None
 
 
 def resumes(output, *argv, dataset_name="a.csv"):

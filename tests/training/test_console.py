@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
-from grpo.rewarding.judge import Judge
 from helpers_trainer import watched
 from trl.trainer import grpo_trainer
 
+from grpo.task import Task
+from grpo.task.prompts import XML
 from grpo.training import console
 from grpo.training.console import Progress, replace_progress
 
-NAMES = [
-    f"{name}_reward_func" for name in ("xmlcount", "soft_format", "strict_format", "int", "correctness", "length")
-]
+SHORT = ["xmlcount", "soft_format", "strict_format", "int", "correctness"]
+NAMES = [f"{name}_reward_func" for name in [*SHORT, "length"]]
 LOGS = {
     "reward": 2.4375,
     "reward_std": 1.5,
@@ -28,25 +28,24 @@ def state(max_steps, step=0):
     return SimpleNamespace(is_world_process_zero=True, max_steps=max_steps, global_step=step, logging_steps=1)
 
 
-@pytest.mark.parametrize(("width", "shown"), [(80, 2), (160, 6)])
-def test_columns_stay_within_the_console_and_aligned(width, shown, monkeypatch, capsys):
+@pytest.mark.parametrize(("width", "rewards"), [(80, ["xmlcount", "int"]), (160, [*SHORT, "length_reward_func"])])
+def test_columns_stay_within_the_console_and_aligned(width, rewards, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
-    shows = Progress(NAMES, {}, Judge())
+    shows = Progress(NAMES, {}, Task(XML))
     shows.on_log(None, state(100, 7), None, LOGS)
     shows.on_log(None, state(100, 118), None, {**LOGS, "reward": -0.5, "reward_std": None})
     header, first, second = capsys.readouterr().out.strip("\n").split("\n")
     assert len(header) == len(first) == len(second) <= width
     names = header.split()
-    assert len(names) == 7 + shown and "correctness" in names  # which judges the answer and so stays longest
-    assert names[:3] == ["step", "reward", "std"] and names[-4:] == ["mixed", "length", "cut", "left"]
+    assert names == ["step", "reward", "std", *rewards, "mixed", "length", "cut", "left"]
     assert dict(zip(names, first.split(), strict=True)).items() >= {
-        "step": "7", "reward": "2.44", "correctness": "0.25", "mixed": "50%", "length": "30", "cut": "25%", "left": "-"
+        "step": "7", "reward": "2.44", "int": "0.25", "mixed": "50%", "cut": "25%", "left": "-"
     }.items()  # fmt: skip
 
 
 def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    shows = Progress([], {}, Judge())
+    shows = Progress([], {}, Task(XML))
     shows.on_log(None, state(100, 7), None, {**LOGS, "share_of_dates": 0.25, "unknown": None})
     evaluated = {f"eval_{key}": value for key, value in {**LOGS, "share_of_dates": 0.75, "runtime": 1.5}.items()}
     shows.on_log(None, state(100, 7), None, evaluated)
@@ -59,7 +58,7 @@ def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys, monkeypatch):
 
 
 def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
-    shows, prompt = Progress([], {"What is [2] + 2?": "4"}, Judge()), [{"content": "What is [2] + 2?"}]
+    shows, prompt = Progress([], {"What is [2] + 2?": "4"}, Task(XML)), [{"content": "What is [2] + 2?"}]
     stock = grpo_trainer.print_prompt_completions_sample
     shows.on_train_begin(SimpleNamespace(disable_tqdm=True), state(100), None)
     completion = [{"role": "assistant", "content": "<answer>\n5\n</answer>\n"}]
@@ -89,7 +88,7 @@ def test_a_run_prints_its_lines_golds_and_evaluations(tmp_path, tiny_model, caps
     options = {"log_completions": True, "num_completions_to_print": 1, "max_steps": 2}
     trainer, _ = watched(tiny_model, tmp_path, reward=[lambda completions, **_: [0.5] * len(completions)], **options)
     trainer.eval_dataset = Dataset.from_list([{"prompt": "Held out?", "answer": "1"}])
-    replace_progress(trainer, Judge())
+    replace_progress(trainer, Task(XML))
     capsys.readouterr()
     trainer.train()
     held_out = {f"eval_{key}": value for key, value in trainer.state.log_history[0].items()}

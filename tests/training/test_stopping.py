@@ -50,22 +50,18 @@ def status(run=Path("run")):
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_step_saves_and_reports(tiny_run, signal_in_the_second_step, capfd):
+def test_a_signal_lets_the_step_end_and_the_handlers_return(tiny_run, signal_in_the_second_step, capfd):
+    """Files, status and commands then: tests/test_life_of_a_run.py."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     signal_in_the_second_step(signal.SIGTERM)
     flags, run = tiny_run(**{**LEARNS, "max_steps": "4", "eval_samples": "2"}), Path("run")
     assert train_grpo.main(flags) == 143
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    out, err = capfd.readouterr()
-    assert "SIGTERM: finishing" in err and "Traceback" not in err and "--resume_from_checkpoint auto" in out
-    assert checkpoints.newest(run) == (run / "checkpoint-2", []) and status() == "interrupted by SIGTERM"
-    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 2]
-    assert (run / "report.html").exists() and not (run / "eval_after.json").exists()
+    err = capfd.readouterr().err
+    assert "SIGTERM: finishing" in err and "Traceback" not in err
+    assert checkpoints.newest(run) == (run / "checkpoint-2", [])
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
-    record = json.loads((run / "run.json").read_text())
-    assert record["status"] == "finished" and [s["from_step"] for s in record["sessions"]] == [0, 2]
-    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [1, 2, 3, 4, 4] and "reused from the start of the run" in capfd.readouterr().out
+    assert "reused from the start of the run" in capfd.readouterr().out
 
 
 @pytest.mark.slow

@@ -1,0 +1,57 @@
+"""A device without memory, or a disk without room: recognize it by any library's words, and name what takes less."""
+
+import errno
+import re
+import traceback
+from collections.abc import Iterator
+
+FULL_DEVICE = r"out of memory|not enough memory: you tried to allocate|ALLOC_FAILED"
+FULL_DEVICE += r"|Free memory on device|No available memory for the cache blocks"  # vLLM's, where it starts
+FULL_DISK = r"No space left|os error (28|122|27)\b|quota exceeded"  # the numbers are those of safetensors, in Rust
+FULL_DISK += r"|StreamWriter failed|unexpected pos \d+ vs"  # PyTorch's archives, in C++
+
+STEP = ("the training step", "a smaller pack_tokens, gradient_checkpointing true, or use_peft true")
+# Functions (of TRL, transformers, lean_grpo and the evaluation): the phase they stand for, and what takes less there
+PHASES = {
+    "measure": ("the evaluation", "a smaller per_device_eval_batch_size"),
+    "_generate_single_turn": (
+        "generation",
+        "fewer completions at once (steps_per_generation), or a smaller max_completion_length",
+    ),
+    "_calculate_rewards": ("the rewards", "a smaller model in your reward"),
+    "training_step": STEP,
+    "misfit": STEP,  # the trial of a step, before training
+    "_save_checkpoint": ("saving the checkpoint", "use_peft true"),
+    "_inner_training_loop": ("the optimizer step", "use_peft true, or optim adamw_bnb_8bit"),
+}
+LOADING = ("loading", "a smaller model, load_in_4bit with use_peft, or a smaller vllm_gpu_memory_utilization")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device has no memory left."""
+    # torch.OutOfMemoryError is a RuntimeError, the CPU allocator raises one, and so do cuBLAS and NCCL
+    return isinstance(error, RuntimeError | ValueError) and re.search(FULL_DEVICE, str(error)) is not None
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an exception says that there is no room on the disk."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return full or re.search(FULL_DISK, str(error)) is not None
+
+
+def origins(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, and those that it came from: libraries wrap the one that says what is full."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def out_of_memory(error: BaseException) -> str:
+    """The phase that ran out of memory, by the innermost function of PHASES in the traceback, and its remedy."""
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    phase, remedy = next((PHASES[name] for name in reversed(names) if name in PHASES), LOADING)
+    amount = re.search(r"ried to allocate ([\d.]+ (?:[KMG]i)?B|\d+ bytes)", str(error))
+    more = f" (it asked for {amount[1]} more)" if amount else ""
+    return f"out of memory in {phase}{more}; use {remedy} (docs/troubleshooting.md, Out of memory)"

@@ -1,0 +1,113 @@
+"""The logged numbers of a run as curves over its optimizer steps."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accuracy|format|truncated).*"
+# What TRL, transformers and this program log; any other number is a reward's own (TRL's log_metric)
+OURS = re.compile(
+    r"step|epoch|stage|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
+    r"|num_input_tokens_seen|tokens_per_second|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
+    r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time"
+    r"|(completions|vespo|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One number at the optimizer steps at which it was logged, and a band around it (`lows` … `highs`)."""
+
+    steps: list[int]
+    values: list[float]
+    lows: list[float]
+    highs: list[float]
+
+    @property
+    def tenth(self) -> int:
+        """Logs in a tenth of the run, at least one."""
+        return max(1, len(self.values) // 10)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Means over the first and the last tenth of the run: single values jump."""
+        return fmean(self.values[: self.tenth]), fmean(self.values[-self.tenth :])
+
+    @property
+    def window(self) -> int:
+        """Logs in the running mean that is drawn over a long run's noise; 1: none is."""
+        return 2 * min(len(self.values) // 40, 50) + 1
+
+    @property
+    def running_mean(self) -> list[float]:
+        half = self.window // 2
+        parts = [self.values[max(0, at - half) : at + half + 1] for at in range(len(self.values))]
+        return [fmean(part) for part in parts]
+
+
+def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
+    """A curve of every logged number, by its key; the reward, the mean length and accuracies have a band.
+
+    Args:
+        lines: the logs, in the order in which they were written.
+    """
+    points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
+    for line in _with_times(_by_step(lines)):
+        numbers = {key: item for key, item in line.items() if isinstance(item, int | float) and math.isfinite(item)}
+        for key, value in numbers.items():
+            spread = numbers.get("reward_std", 0) if key == "reward" else 0
+            low, high = numbers.get(f"{key}_low", value - spread), numbers.get(f"{key}_high", value + spread)
+            if key == "completions/mean_length":
+                low, high = (numbers.get(f"completions/{end}_length", value) for end in ("min", "max"))
+            unit = 100 if re.fullmatch(PER_CENT, key) else 1
+            points.setdefault(key, []).append((line["step"], unit * value, unit * low, unit * high))
+    return {key: Curve(*map(list, zip(*points_of_key, strict=True))) for key, points_of_key in points.items()}
+
+
+def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line for each logged step, in order: later values count, and a session's summary does not."""
+    steps: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        if "train_runtime" not in line:
+            steps[line["step"]] = steps.get(line["step"], {}) | line
+    return [steps[step] for step in sorted(steps)]
+
+
+def _with_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add `seconds`, the time of all optimizer steps since the log before, and `tokens_per_second`.
+
+    TRL logs the mean time of an optimizer step since the last log, and where a step began with a rollout the tokens
+    since the start. A rollout's tokens are spread over the time of all steps that it serves; while it still serves
+    some, its rate is not known.
+    """
+    last, tokens = 0, 0.0
+    rollouts: list[tuple[float, int, list[dict[str, Any]]]] = []  # tokens, the first step, the lines of its steps
+    for line in lines:
+        if not line.get("step_time") or line["step"] <= last:
+            continue
+        line["seconds"] = (line["step"] - last) * line["step_time"]
+        if line.get("num_tokens"):
+            rollouts.append((line["num_tokens"] - tokens, last + 1, []))
+            tokens = line["num_tokens"]
+        if rollouts:
+            rollouts[-1][2].append(line)
+        last = line["step"]
+    served = [logged[-1]["step"] - first + 1 for _, first, logged in rollouts]
+    if len(served) > 1 and served[-1] < served[-2]:
+        rollouts.pop()
+    for count, _, logged in rollouts:
+        logged[-1]["tokens_per_second"] = count / sum(line["seconds"] for line in logged)
+    return lines
+
+
+def is_a_rewards_own(key: str) -> bool:
+    """Whether a logged number is one that a reward logs by itself.
+
+    >>> is_a_rewards_own("share_of_dates"), is_a_rewards_own("rewards/int_reward_func/mean")
+    (True, False)
+    """
+    return OURS.fullmatch(key) is None

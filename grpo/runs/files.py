@@ -1,0 +1,194 @@
+"""Read a run's directory. Whatever reports, compares or asks a run reads it here.
+
+A run can be read while it trains, after it was killed, or on another machine; a missing file is skipped. Results count
+only if they were measured at the run's present step: those of an earlier end are not this one's.
+"""
+
+import json
+import platform
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from grpo.core.errors import UserError
+from grpo.runs import results
+from grpo.runs.checkpoints import SEAL
+from grpo.runs.curves import Curve, read_curves
+
+LOCK = "run.lock"
+# Settings of a run that a question to its model needs
+SETTINGS = ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The contents of a run's directory.
+
+    Attributes:
+        record: run.json; empty without one.
+        status: how the run ended, or running; killed only where its own machine knows that nothing writes it any more.
+        step: its optimizer steps so far.
+        curves: every logged number, by its key.
+        evaluations: eval_*.json by `before`, `after` and `only`.
+        comparison: comparison.json.
+        alarms: the lines of alarms.jsonl.
+    """
+
+    directory: Path
+    record: dict[str, Any]
+    status: str
+    step: int
+    curves: dict[str, Curve]
+    evaluations: dict[str, dict[str, Any]]
+    comparison: dict[str, Any]
+    alarms: list[dict[str, Any]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.record.get("settings") or {}
+
+    @property
+    def name(self) -> str:
+        return self.settings.get("run_name") or self.directory.resolve().name
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        return self.record.get("stages") or []
+
+    @property
+    def results(self) -> dict[str, results.Row]:
+        """The rows of its table, by the key in eval_*.json."""
+        return results.rows(self.evaluations, self.comparison)
+
+    @property
+    def changes(self) -> list[str]:
+        """What a resumed session changed, in words: the settings in the record are those of the last session."""
+        sessions = self.record.get("sessions") or []
+        return [f"from step {s['from_step']} on: {', '.join(s['changed'])}" for s in sessions if "changed" in s]
+
+    @property
+    def resume(self) -> str | None:
+        """The command that resumes it; None without a checkpoint."""
+        return resume_command(self.directory) if any(self.directory.glob("checkpoint-*")) else None
+
+    @property
+    def earlier_ends(self) -> list[str]:
+        """Names of the directories with the results of earlier ends."""
+        names = [path.name for path in self.directory.glob("_ended-at-step-*")]
+        return sorted(names, key=lambda name: (len(name), name))
+
+    def completions(self, when: str) -> list[dict[str, Any]]:
+        """The held-out questions of an evaluation with their completions; none if it does not count."""
+        return read_lines(self.directory / f"completions_{when}.jsonl") if when in self.evaluations else []
+
+
+def read_run(run: Path) -> RunFiles:
+    """All files of a run; UserError where one is broken, or all are missing."""
+    record, lines = read_object(run / "run.json"), read_lines(run / "metrics.jsonl")
+    trained = [line["step"] for line in lines if "loss" in line or "train_runtime" in line]
+    step = record["step"] if record.get("step") is not None else max(trained, default=0)
+    status = _status(run, record)
+    evaluations = {when: read_object(run / f"eval_{when}.json") for when in results.HEADINGS}
+    comparison = read_object(run / "comparison.json")
+    # an earlier version wrote no step: its results count where the run has finished
+    without_step = None if record and status not in ("finished", "evaluated") else step
+    if evaluations["after"].get("step", without_step) != step:
+        evaluations["after"] = {}
+    if not evaluations["after"] or comparison.get("step", without_step) != step:
+        comparison = {}
+    evaluations = {when: summary for when, summary in evaluations.items() if summary}
+    curves = read_curves(lines)
+    if not (record or curves or evaluations):
+        raise UserError(f"{str(run)!r} holds no run (no run.json, metrics.jsonl or eval_*.json)")
+    return RunFiles(run, record, status, step, curves, evaluations, comparison, read_lines(run / "alarms.jsonl"))
+
+
+def _status(run: Path, record: dict[str, Any]) -> str:
+    status = record.get("status") or "running"
+    here = (record.get("process") or {}).get("host") == platform.node()
+    return "killed" if status == "running" and here and not is_locked(run) else status
+
+
+# --- Single files -------------------------------------------------------------------------------------------------
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The file's objects, one a line; none where there is no file."""
+    # not splitlines(): a completion may hold U+2028. After the last newline is what a killed run has half written
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
+    return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The file's JSON object; empty where there is no file."""
+    return _object(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else {}
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is not a JSON object; remove it to read the run without it")
+    return value
+
+
+def read_record(run: str | Path, *keys: str) -> Any:
+    """The value under these keys in the run's `run.json`; None where there is none, or the file is broken."""
+    try:
+        value: Any = read_object(Path(run) / "run.json")
+        for key in keys:
+            value = value[key]
+    except (OSError, UserError, KeyError, TypeError):
+        return None
+    return value
+
+
+def resume_command(run: Path) -> str | None:
+    """The command in a run's record that resumes it, with the run's place now: its directory may have moved."""
+    command, then = read_record(run, "resume"), read_record(run, "settings", "output_dir")
+    if not command or not then or Path(then).resolve() == run.resolve():
+        return command
+    return re.sub(
+        rf"(--output[_-]dir[ =]){re.escape(shlex.quote(then))}(?= |$)", rf"\g<1>{shlex.quote(str(run))}", command
+    )
+
+
+def read_prompt(model: Path) -> dict[str, Any] | None:
+    """The `prompt`, `shots` and `settings` that a saved model was trained with; None where nothing records them.
+
+    They are in the record of its directory (a run, a merged model), in a checkpoint's seal, or in the record of the
+    run around it (a checkpoint, an earlier end).
+
+    Raises:
+        UserError: the model's own record is not that of a run.
+    """
+    for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            prompt, shots = dict(record["prompt"]), list(record["shots"])
+            return {"prompt": prompt, "shots": shots, "settings": {key: record["settings"][key] for key in SETTINGS}}
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            lacks_it = isinstance(error, KeyError | TypeError)
+            if path.name == SEAL or (path.parent != model and lacks_it):  # settings alone; another program's record
+                continue
+            raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
+    return None
+
+
+def is_locked(run: Path) -> bool:
+    """Whether a process writes a run there now; also where this user may not try."""
+    if not (run / LOCK).exists():
+        return False
+    try:
+        with FileLock(run / LOCK, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True

@@ -1,0 +1,122 @@
+"""The code of a run, as part of its record: the script, the user's files that its functions come from, the recipe.
+
+It is read at the run's start. Whoever edits a file meanwhile changes the next run.
+"""
+
+import functools
+import inspect
+import math
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grpo.core.errors import ROOT, is_of_a_library
+
+FOLDER = "source"
+Files = dict[str, bytes]  # name → content
+
+
+def innermost(function: Callable[..., Any]) -> Any:
+    """The function or class that holds the code: without bound parameters, and of an object its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+
+
+def code_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
+    """The source of each of the user's functions and of those in rewards.py, by label; TRL's have none."""
+    code = {}
+    for label, function in functions.items():
+        try:
+            if not is_of_a_library(inspect.getfile(innermost(function))):
+                code[label] = textwrap.dedent(inspect.getsource(innermost(function))).strip("\n")
+        except (OSError, TypeError):  # no file has it
+            continue
+    return code
+
+
+def read_files(script: Path, functions: Iterable[Callable[..., Any]], recipe: Path | None) -> Files:
+    """The script, rewards.py, the recipe, and the user's files that the script and the functions use, by name."""
+    modules: dict[Path, ModuleType] = {}
+    for module in list(sys.modules.values()):
+        if _file_of(module) == script.resolve():
+            _add_modules(module, modules)
+            break
+    for function in functions:
+        if (home := inspect.getmodule(innermost(function))) is not None:
+            _add_modules(home, modules)
+    paths = [script, ROOT / "rewards.py", *modules, *([recipe] if recipe else [])]
+    files: Files = {}
+    for path in dict.fromkeys(path.resolve() for path in paths if path.is_file()):
+        name = path.name if path.name not in files else f"{path.parent.name}-{path.name}"
+        files[name] = path.read_bytes()
+    return files
+
+
+def _add_modules(module: ModuleType, modules: dict[Path, ModuleType]) -> None:
+    """Add a user's module and the user's modules that it imports from."""
+    path = _file_of(module)
+    if path is None or path in modules or is_of_a_library(str(path)):
+        return
+    modules[path] = module
+    for value in list(vars(module).values()):
+        origin = value if isinstance(value, ModuleType) else sys.modules.get(str(innermost(value).__module__))
+        if origin is not None:
+            _add_modules(origin, modules)
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    """The file of a module; None for what is built in, or a notebook."""
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
+
+
+def write(run: Path, files: Files, resumed: Path | None = None, step: int = 0) -> None:
+    """Write `source/`; where a resumed run has other code, the earlier one is kept in `source-until-step-N/`.
+
+    Args:
+        resumed: the run that is resumed, in the same directory or in another one.
+        step: the optimizer step from which on these files count.
+    """
+    versions = _versions(resumed) if resumed else {}
+    wanted = {until: earlier for until, earlier in versions.items() if until < step}
+    then = next((versions[until] for until in sorted(versions) if until >= step), files)
+    if then != files:
+        wanted[step] = then
+    wanted[math.inf] = files
+    existing = _versions(run)
+    for until in existing.keys() - wanted.keys():
+        shutil.rmtree(run / _folder(until))
+    for until, version in wanted.items():
+        if existing.get(until) != version:
+            _write_folder(run / _folder(until), version)
+
+
+def _versions(run: Path) -> dict[float, Files]:
+    """A run's code by the optimizer step until which it was used; infinity for the present one."""
+    versions: dict[float, Files] = {}
+    for folder in run.glob(f"{FOLDER}*"):
+        if match := re.fullmatch(rf"{FOLDER}(?:-until-step-(\d+))?", folder.name):
+            until = int(match[1]) if match[1] else math.inf
+            versions[until] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    return versions
+
+
+def _folder(until: float) -> str:
+    return FOLDER if until == math.inf else f"{FOLDER}-until-step-{until}"
+
+
+def _write_folder(folder: Path, files: Files) -> None:
+    """Replace a folder at once: a run may be killed at any moment."""
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    for name, content in files.items():
+        (part / name).write_bytes(content)
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)

@@ -1,0 +1,77 @@
+"""Every logged number becomes a curve, with the true times of its optimizer steps."""
+
+import re
+from pathlib import Path
+
+import pytest
+from trl.trainer import grpo_trainer
+
+from grpo.rewarding import guard, stages
+from grpo.runs.curves import is_a_rewards_own, read_curves
+from grpo.training import callbacks, run_trainer
+
+
+def test_a_step_that_was_logged_twice_counts_once():
+    rewards = [{"step": 2, "reward": 1.5}, {"step": 1, "reward": 1.0}, {"step": 2, "reward": 1.6}]
+    curves = read_curves([*rewards, {"step": 2, "loss": 0}, {"step": 2, "train_runtime": 9.0, "reward": 7.0}])
+    assert (curves["reward"].steps, curves["reward"].values) == ([1, 2], [1.0, 1.6])
+    assert curves["loss"].steps == [2]
+
+
+def off_policy(rollouts=3, steps=4, last=None):
+    """Logs of rollouts that serve several optimizer steps, as TRL writes them: the reward once a rollout."""
+    lines = []
+    for step in range(1, (last or rollouts * steps) + 1):
+        line = {"step": step, "loss": step / 100, "kl": step / 10, "step_time": 1.0}
+        if step % steps == 1:
+            line |= {"reward": 1.0, "num_tokens": 600 * (step // steps + 1), "step_time": 3.0}
+        lines.append(line)
+    return [*lines, {"step": len(lines), "train_runtime": 99.0, "step_time": 9.0}]
+
+
+@pytest.mark.parametrize("last", [12, 10])  # the last rollout still serves steps
+def test_every_optimizer_step_counts_where_a_rollout_serves_several(last):
+    lines = off_policy(last=last)
+    curves = read_curves(lines)
+    for key in ("loss", "kl", "step_time"):
+        assert curves[key].steps == list(range(1, last + 1))
+        assert curves[key].values == [line[key] for line in lines[:-1]]
+    assert curves["reward"].steps == [1, 5, 9] and sum(curves["seconds"].values) == last + 2 * 3
+    # 600 tokens in the 3 + 1 + 1 + 1 seconds of a rollout's steps
+    speed = curves["tokens_per_second"]
+    assert speed.values == [100.0] * (2 if last == 10 else 3) and speed.steps == [4, 8, 12][: len(speed.steps)]
+
+
+def test_times_are_of_all_steps_since_the_log_before():
+    lines = [{"step": step, "loss": 0.0, "step_time": 2.0, "num_tokens": 10 * step} for step in (5, 10, 12)]
+    curves = read_curves(lines)
+    assert curves["seconds"].values == [10.0, 10.0, 4.0]
+    assert curves["tokens_per_second"].values == [5.0, 5.0]  # the last has fewer steps
+
+
+def test_a_curve_has_its_points_and_its_band():
+    logs = [{"step": 10, "reward": 1.0, "reward_std": 2.0}, {"step": 30, "reward": 3.0, "reward_std": 1}]
+    reward = read_curves(logs)["reward"]
+    assert (reward.steps, reward.values) == ([10, 30], [1.0, 3.0])
+    assert (reward.lows, reward.highs) == ([-1.0, 2.0], [3.0, 4.0]) and reward.window == 1
+    assert reward.ends == (1.0, 3.0)
+    logs = [{"step": step, "reward": float(step % 2)} for step in range(29)]
+    assert read_curves(logs)["reward"].ends == (0.5, 0.5)  # single values would say 0 → 0
+
+
+def test_no_number_of_trl_passes_for_a_rewards_own():
+    """Those of its step, of transformers' trainer, and of this program, in training and in an evaluation."""
+    modules = (grpo_trainer, run_trainer, stages, guard, callbacks)
+    keys = {
+        re.sub(r"{.*?}", "x", key)
+        for module in modules
+        for key in re.findall(
+            r"""(?:[mM]etrics(?:\[[^]]*\])?(?:\[|\.setdefault\()|note\(|_timed\()f?["']([^"']+)""",
+            Path(module.__file__).read_text(),
+        )
+    }
+    keys -= {"train"}  # the key of those in training
+    assert {"kl", "num_tokens", "step_time", "rewards/x/mean", "policy_loss", "skipped_steps", "groups/x"} <= keys
+    logs = ("loss", "grad_norm", "learning_rate", "epoch", "runtime", "samples_per_second", "steps_per_second")
+    keys |= {*logs, "seconds", "tokens_per_second", "eval/accuracy_lenient", "time/evaluation", "train_loss"}
+    assert not [key for key in keys for prefix in ("", "eval_") if is_a_rewards_own(prefix + key)]

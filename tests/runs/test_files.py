@@ -1,0 +1,92 @@
+"""A run's files are read as far as they are valid for its present step, whatever has become of the run."""
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+from helpers_report import add_metrics, change, write_run
+
+from grpo.__main__ import main as tool
+from grpo.core.errors import UserError
+from grpo.runs import directory
+from grpo.runs.files import read_lines, read_record, read_run, resume_command
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "run")
+
+
+# --- What counts
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted by SIGTERM", "ended early at step 24 of 40"])
+def test_only_a_finished_run_has_results_without_a_step(run, status):
+    """As an earlier version wrote them."""
+    assert "after" in read_run(run).evaluations and read_run(run).comparison
+    change(run, status=status)
+    files = read_run(run)
+    assert list(files.evaluations) == ["before"] and not files.comparison
+    assert files.completions("before") and not files.completions("after")
+
+
+def test_a_comparison_of_another_step_than_the_evaluation_is_left_out(run):
+    change(run, "eval_after.json", step=24)
+    change(run, "comparison.json", step=12)
+    files = read_run(run)
+    assert "after" in files.evaluations and not files.comparison
+
+
+def test_steps_are_those_of_the_record_or_of_the_logs(run):
+    add_metrics(run, {"step": 26, "eval/n": 8}, {"step": 25, "loss": 0.5})
+    assert read_run(run).step == 25
+    add_metrics(run, {"step": 29, "train_runtime": 9.0})  # logging_steps has left out the last
+    assert read_run(run).step == 29
+    change(run, step=31)
+    assert read_run(run).step == 31
+
+
+def test_a_run_that_was_killed_is_told_from_one_that_trains(run):
+    change(run, status="running", process={"id": 1, "host": platform.node()}, resume="python train_grpo.py")
+    assert read_run(run).resume is None
+    (run / "checkpoint-4").mkdir()
+    with directory.locked(run):
+        assert read_run(run).status == "running"
+    assert (read_run(run).status, read_run(run).resume) == ("killed", "python train_grpo.py")
+    change(run, process={"id": 1, "host": "another machine"})  # whose locks are not seen here
+    assert read_run(run).status == "running"
+
+
+def test_a_moved_run_is_resumed_where_it_is():
+    command = "python train_grpo.py --output_dir r --seed 3 --resume_from_checkpoint auto"
+    Path("r").mkdir()
+    Path("r/run.json").write_text(json.dumps({"resume": command, "settings": {"output_dir": "r"}}))
+    assert resume_command(Path("r")) == command
+    Path("r").rename("my moved-run")
+    assert resume_command(Path("my moved-run")) == command.replace(" r ", " 'my moved-run' ")
+    assert resume_command(Path("none")) is None
+
+
+# --- Broken files
+
+
+@pytest.mark.parametrize("tail", [b'{"step": 26, "rew', b'{"step": 26, "t": "\xe2\x80'])
+def test_a_half_written_last_line_is_ignored(run, tail):
+    before = read_lines(run / "metrics.jsonl")
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(tail)
+    assert read_lines(run / "metrics.jsonl") == before and read_run(run).step == 24
+
+
+@pytest.mark.parametrize("text", ['{"step": 3, "rew{"step": 3}', "[]", "[" * 100_000])
+def test_a_broken_file_is_one_line_with_its_place(run, text, capsys):
+    (run / "metrics.jsonl").write_text(f"{{}}\n{text}\n{{}}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
+        read_lines(run / "metrics.jsonl")
+    (run / "run.json").write_text(text)
+    assert read_record(run, "status") is None
+    for path, named in ((run, "run.json"), ("none", "'none'")):
+        assert tool(["report", str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith("error: ") and err.count("\n") == 1 and named in err and not out

@@ -1,0 +1,82 @@
+"""A run directory holds the code that ran: script, rewards, the user's own files, recipe; and earlier code apart."""
+
+import functools
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from helpers_runs import ROOT
+from trl.rewards import think_format_reward
+
+import rewards
+import train_grpo
+from grpo.runs import source
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """A user's module whose reward uses another file of the user's."""
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    Path("my_helpers.py").write_text("def worth(text):\n    return 1.0\n")
+    Path("my_dates.py").write_text(
+        "import json\nfrom my_helpers import worth\n\n\n"
+        "def date(completions, *, scale=1.0, **kwargs):\n    # why\n"
+        "    return [scale * worth(text) for text in completions]\n\n\n"
+        "class Longer:\n    def __call__(self, completions, **kwargs):\n        return [0.0]\n"
+    )
+    yield importlib.import_module("my_dates")
+    for name in ("my_dates", "my_helpers"):
+        sys.modules.pop(name)
+
+
+def test_the_code_is_that_of_the_users_functions(own):
+    functions = {"date": functools.partial(own.date, scale=2.0), "longer": own.Longer(), "trl": think_format_reward}
+    code = source.code_of(functions | {"int": rewards.int_reward_func})
+    assert list(code) == ["date", "longer", "int"]
+    assert code["date"].startswith("def date(completions") and "# why" in code["date"]
+    assert code["longer"].startswith("class Longer:") and code["int"].startswith("def int_reward_func")
+
+
+def test_files_are_the_script_its_own_imports_and_the_recipe(own):
+    Path("mine.yaml").write_text("seed: 1\n")
+    files = source.read_files(Path(train_grpo.__file__), [own.date, think_format_reward], Path("mine.yaml"))
+    assert set(files) == {"train_grpo.py", "rewards.py", "my_dates.py", "my_helpers.py", "mine.yaml"}
+    assert files["train_grpo.py"] == (ROOT / "train_grpo.py").read_bytes() and files["mine.yaml"] == b"seed: 1\n"
+
+
+def test_files_of_the_same_name_are_both_kept(own):
+    Path("other").mkdir()
+    Path("other/my_dates.py").write_text("# a script\n")
+    files = source.read_files(Path("other/my_dates.py"), [own.date], None)
+    assert files["my_dates.py"] == b"# a script\n" and b"def date" in files[f"{Path.cwd().name}-my_dates.py"]
+
+
+def test_a_notebook_has_no_script():
+    assert set(source.read_files(Path("notebook"), [], None)) == {"rewards.py"}
+
+
+def kept(run):
+    return {path.name: {p.name: p.read_bytes() for p in path.iterdir()} for path in run.iterdir()}
+
+
+def test_a_resumed_run_keeps_the_code_of_before():
+    run, first, second, third = Path("run"), {"a.py": b"1"}, {"a.py": b"2"}, {"a.py": b"3", "b.py": b""}
+    run.mkdir()
+    source.write(run, first)
+    source.write(run, first, resumed=run, step=4)
+    assert kept(run) == {"source": first}
+    source.write(run, second, resumed=run, step=4)
+    assert kept(run) == {"source": second, "source-until-step-4": first}
+    source.write(run, third, resumed=run, step=4)  # no checkpoint was made with the second
+    assert kept(run) == {"source": third, "source-until-step-4": first}
+    source.write(run, second, resumed=run, step=8)
+    both = {"source": second, "source-until-step-4": first, "source-until-step-8": third}
+    assert kept(run) == both
+    other = Path("other")
+    other.mkdir()
+    source.write(other, second, resumed=run, step=6)  # where the third ran
+    assert kept(other) == {"source": second, "source-until-step-4": first, "source-until-step-6": third}
+    assert kept(run) == both
+    source.write(run, first)  # which begins anew
+    assert kept(run) == {"source": first}
