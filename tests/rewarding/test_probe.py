@@ -1,4 +1,4 @@
-"""Preflight and evaluations call rewards as TRL does: on a perfect completion and on others, and on a model's."""
+"""Rewards are called as TRL calls them: by preflight on completions made for it, and by an evaluation."""
 
 import asyncio
 
@@ -14,13 +14,17 @@ from rewards import REWARD_FUNCS
 TASK = Task(XML)
 FIVE = dict(list(REWARD_FUNCS.items())[:5])
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
+REASONING = "5 + 4 = <<5+4=9>>9"
 
 
-def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", encode=lambda text: list(text.encode()), **rewards):
-    return try_rewards(rewards, row, reasoning, TASK, encode)[0]
+def try_out(**rewards):
+    return try_rewards(rewards, ROW, REASONING, TASK, lambda text: list(text.encode()))[0]
 
 
-def test_each_reward_is_tried_on_all_of_them():
+# --- Preflight
+
+
+def test_each_reward_is_tried_on_all_test_completions():
     tried = try_out(**FIVE)
     totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
     assert totals == pytest.approx(
@@ -40,9 +44,8 @@ def test_rewards_get_what_trl_gives_them():
     assert set(try_out(curious=curious)["curious"].values()) == {0.0}
     count = len(seen["completions"])
     assert seen["prompts"] == [ROW["prompt"]] * count and seen["other"] == [3] * count and seen["answer"][-1] == "9"
-    assert seen["completions"][0] == [
-        {"role": "assistant", "content": perturbed("5 + 4 = <<5+4=9>>9", "9", TASK)["perfect"]}
-    ]
+    perfect = perturbed(REASONING, "9", TASK)["perfect"]
+    assert seen["completions"][0] == [{"role": "assistant", "content": perfect}]
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
 
 
@@ -75,34 +78,6 @@ def test_an_async_reward_that_never_answers_is_a_fault(monkeypatch):
         await asyncio.Event().wait()
 
     assert all("TimeoutError: no answer" in fault for fault in try_out(never=never)["never"].values())
-
-
-def test_async_rewards_are_tried_also_inside_an_event_loop():
-    class Later:
-        async def __call__(self, completions, **kwargs):
-            await asyncio.sleep(0)
-            return [float(len(completion[0]["content"])) for completion in completions]
-
-    async def broken(completions, **kwargs):
-        raise KeyError("server")
-
-    async def cancelled(completions, **kwargs):
-        raise asyncio.CancelledError
-
-    rewards = {"later": Later(), "broken": broken, "cancelled": cancelled}
-
-    async def in_a_notebook():
-        return try_out(**rewards)
-
-    for tried in (try_out(**rewards), asyncio.run(in_a_notebook())):
-        assert "CancelledError" in tried["cancelled"]["empty"] and "KeyError: 'server'" in tried["broken"]["empty"]
-        assert tried["later"]["empty"] == 0.0 and tried["later"]["perfect"] > 10
-
-
-def test_without_a_gold_answer_rewards_are_tried_on_the_format():
-    row = {**ROW, "answer": None}
-    tried = try_out(row, "", soft_format=REWARD_FUNCS["soft_format_reward_func"])
-    assert tried["soft_format"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
 
 
 # --- In an evaluation
