@@ -169,7 +169,7 @@ def test_evaluation_alone_gives_the_numbers_of_its_run(learned, tiny_run, capfd)
     measured = [key for key in after if key not in ("seconds", "step")]
     assert alone["k"] == 2 and {key: alone[key] for key in measured} == {key: after[key] for key in measured}
     names = {path.name for path in Path("outputs/run-eval").iterdir()}
-    assert names - {"run.lock"} == {"run.json", "eval_only.json", "completions_only.jsonl", "report.html"}
+    assert names - {"run.lock", "source"} == {"run.json", "eval_only.json", "completions_only.jsonl", "report.html"}
     assert "maj@2" in shown(capfd.readouterr().out)
     assert train_grpo.main(tiny_run(**flags)) == 0 and Path("outputs/run-eval-2/eval_only.json").exists()
 
