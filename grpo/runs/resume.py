@@ -46,8 +46,8 @@ IN_PROMPTS = ("system prompt", "question template", "exemplars")
 SPLIT = 2
 
 
-def facts(config: Config, rows: Dataset) -> dict[str, Any]:
-    """Settings, data and versions, for the seals of this run's checkpoints.
+def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
+    """Settings, sources, data and versions, for the seals of this run's checkpoints.
 
     Raises:
         UserError: the checkpoint to resume from was trained on other rows.
