@@ -1,0 +1,160 @@
+"""Preflight names rewards and judges that fail or cannot teach, with a remedy, and shows what each reward gives."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from test_probe import FIVE, ROW, TASK, constant, try_out
+from trl.rewards import get_repetition_penalty_reward
+
+from grpo.core.checklist import Trial
+from grpo.rewarding import checks
+from grpo.rewarding.probe import perturbed
+from grpo.task import Task
+from grpo.task.prompts import XML
+from rewards import REWARD_FUNCS
+
+
+def trial(tried, **weights):
+    return Trial(texts=next(iter(tried.values())), values=tried, weights={name: 1.0 for name in tried} | weights)
+
+
+def found(tried, **weights):
+    """The checks of rewards that were tried, by name."""
+    data = SimpleNamespace(train=SimpleNamespace(column_names=list(ROW)))
+    plan = SimpleNamespace(trial=trial(tried, **weights), task=TASK, data=data)
+    return {check.name: check for about in (checks.about_rewards, checks.about_all_rewards) for check in about(plan)}
+
+
+def test_rewards_that_teach_are_ok():
+    assert {name: check.status for name, check in found(try_out(**FIVE)).items()} == {"all rewards": "ok"}
+    without_gold = try_out({**ROW, "answer": None}, "", soft=REWARD_FUNCS["soft_format_reward_func"])
+    assert found(without_gold)["all rewards"].status == "ok"
+
+
+def test_the_matrix_has_every_reward_and_their_sum(capsys):
+    def sometimes(completions, **kwargs):
+        return [float(len(completion[0]["content"].split("<answer>")[1])) for completion in completions]
+
+    tried = try_out(**FIVE, sometimes=sometimes)
+    Console(width=80).print(checks.matrix(trial(tried, int_reward_func=0.5)))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["correctness", "2", "0", "0", "2", "0"] in rows
+    assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
+    assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
+    assert rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]  # of those that do not fail
+    check, line = found(tried)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
+    assert f"IndexError: list index out of range (test_checks.py:{line}) on 'no tags' and 'empty'" in check.finding
+
+
+def of_json(completions, **kwargs):
+    return [json.loads("{") for _ in completions]
+
+
+def of_eight(completions, **kwargs):
+    return [float("nan") if "8" in completion[0]["content"] else 1.0 for completion in completions]
+
+
+def of_solution(completions, solution, **kwargs):
+    return [1.0] * len(completions)
+
+
+def of_another(completions, **kwargs):
+    return of_solution(completions)
+
+
+class OfLevel:
+    def __call__(self, completions, *, level, **kwargs):
+        return [1.0] * len(completions)
+
+
+async def of_a_server(completions, **kwargs):
+    raise KeyError("server")
+
+
+COLUMNS = "it gets prompts, completions, completion_ids, answer, other: use these names"
+FAILING = [  # a reward, what is said of it, and the remedy
+    (of_json, f"(test_checks.py:{of_json.__code__.co_firstlineno + 1})", "fix it"),  # the user's line, no library's
+    (of_eight, "nan on 'wrong answer'", "fix it"),
+    (of_a_server, "KeyError: 'server'", "fix it"),
+    (lambda completions, **kwargs: "words", "'words'", "fix it"),
+    (lambda completions, **kwargs: None, "None", "fix it"),
+    (lambda completions: [1.0] * len(completions), "unexpected keyword", "add **kwargs to its parameters"),
+    (of_solution, "'solution'", COLUMNS),
+    (OfLevel(), "'level'", COLUMNS),
+    (of_another, "'solution'", "fix it"),  # its own call, which no column helps
+]
+
+
+@pytest.mark.parametrize(("reward", "finding", "remedy"), FAILING)
+def test_a_reward_that_fails_is_an_error_that_says_what(reward, finding, remedy):
+    name = getattr(reward, "__name__", "OfLevel")
+    by_name = found(try_out(**{name: reward}, **FIVE))
+    check = by_name[f"reward {name}"]
+    assert check.status == "error" and finding in check.finding and check.remedy == remedy
+    assert by_name["all rewards"].status == "ok"
+    assert "all rewards" not in found(try_out(**{name: reward}))
+
+
+def test_a_reward_that_tells_nothing_apart_is_named():
+    debug = REWARD_FUNCS["debug_reward_func"]
+    by_name = found(try_out(constant=constant, debug_reward_func=debug, **FIVE))
+    assert {name for name, check in by_name.items() if check.status == "warning"} == {
+        "reward constant",
+        "reward debug",
+    }
+    for row in (ROW, {**ROW, "answer": None}):
+        assert found(try_out(row, "", constant=constant))["all rewards"].status == "warning"
+
+
+def words(completions, **kwargs):
+    return [-len(completion[0]["content"].split()) for completion in completions]
+
+
+def wrong_is_better(completions, answer, **kwargs):
+    return [2.0 - value for value in REWARD_FUNCS["correctness_reward_func"](completions, answer)]
+
+
+def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
+    check = found(try_out(wrong_is_better=wrong_is_better, **FIVE))["reward wrong_is_better"]
+    assert check.status == "warning" and "wrong answer earns 2, perfect 0" in check.finding
+    assert "reward wrong_is_better" not in found(try_out(wrong_is_better=wrong_is_better), wrong_is_better=-1.0)
+
+
+@pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
+def test_a_reward_for_the_form_prefers_nothing(gold):
+    rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(3, -1.0), words)}
+    rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
+    for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
+        by_name = found(try_out({**ROW, "answer": gold}, reasoning, str.split, **rewards))
+        assert not any("wrong answer earns" in by_name[name].finding for name in by_name if name != "all rewards")
+
+
+def test_the_test_completions_are_shown_within_80_columns(capsys):
+    texts = perturbed("It takes [bold] steps. " * 9, "2007-04-13", TASK)
+    Console(width=80).print(checks.listing(texts))
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 and "(no text)" in shown
+    first, _, others = "".join(shown.split()).partition("wronganswer")
+    assert first.replace("↵", "") == "".join(f"perfect{texts['perfect']}".split())
+    assert "<answer>↵not2007-04-13↵</answer>" in others
+
+
+GOLD = {"question": "2 + 2?", "answer": "4", "prompt": "2 + 2?"}
+JUDGES = [  # a judge, the row's gold answer, and what is said of it
+    (lambda text, row: "<answer>\n4\n" in text, "4", "ok", "perfect, extra text"),  # those that it finds right
+    (lambda text, row: True, "4", "warning", "perfect, wrong answer"),
+    (lambda text, row: False, "4", "warning", "none of them"),
+    (lambda text, row: False, None, "ok", "none of them"),
+    (lambda text, row: 0.5, "4", "error", "0.5"),  # neither right nor wrong
+    (lambda text, row: row["x"], "4", "error", "KeyError: 'x' (test_checks.py:"),
+]
+
+
+@pytest.mark.parametrize(("judge", "gold", "status", "finding"), JUDGES)
+def test_a_judge_of_ones_own_is_tried(judge, gold, status, finding):
+    plan = SimpleNamespace(task=Task(XML, judge=judge, judge_name="mine"), first_row={**GOLD, "answer": gold})
+    (check,) = checks.about_judge(plan)
+    assert check.status == status and finding in check.finding
+    assert not list(checks.about_judge(SimpleNamespace(task=TASK, first_row=GOLD)))
