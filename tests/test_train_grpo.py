@@ -67,15 +67,6 @@ def test_a_run_compares_before_and_after_and_reports_it(learned):
     assert all("too small to tell" in text for text in (learned.shown, page, card))
 
 
-@pytest.mark.slow
-def test_the_seed_decides_the_weights(tiny_run):
-    weights = []
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert train_grpo.main(tiny_run(**LEARNS, output_dir=name, seed=seed, eval_samples="2")) == 0
-        weights.append(load_file(Path(name) / "model.safetensors")["model.embed_tokens.weight"])
-    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-
-
 def test_lora_trains_the_adapter_alone_and_loads_again(learned_adapter):
     run = learned_adapter.path
     adapter = load_file(run / "adapter_model.safetensors")
@@ -93,27 +84,6 @@ def test_rows_in_memory_train(tiny_run):
     assert record["settings"]["dataset_name"] == "rows in memory" and record["data"]["train"] == 23
     assert record["settings"]["run_name"].endswith("-rows-in-memory")
     assert "datasets:" not in Path("run/README.md").read_text()
-
-
-def test_a_reward_written_in_the_script_is_one_of_the_list(tiny_run, monkeypatch):
-    """HYPERPARAMETERS takes functions; one that has a name of rewards.py replaces it."""
-
-    def shorter_than(completions, answer, *, target=100, **kwargs):
-        return [float(len(completion[0]["content"]) < target) for completion in completions]
-
-    def int_reward_func(completions, **kwargs):
-        return [0.75] * len(completions)
-
-    functions = [rewards.correctness_reward_func, shorter_than, int_reward_func]
-    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "reward_funcs", functions)
-    Path("own.yaml").write_text("reward_args: {shorter_than: {target: 3}}")
-    assert train_grpo.main(tiny_run(**LEARNS, config="own.yaml")) == 0
-    line = json_lines("run/metrics.jsonl")[0]
-    means = {key: value for key, value in line.items() if key.startswith("rewards/") and key.endswith("/mean")}
-    assert list(means) == [f"rewards/{function.__name__}/mean" for function in functions]
-    assert means["rewards/shorter_than/mean"] < 0.5 and means["rewards/int_reward_func/mean"] == 0.75
-    record = json.loads(Path("run/run.json").read_text())
-    assert record["settings"]["reward_funcs"] == [function.__name__ for function in functions]
 
 
 def test_the_recipes_settings_come_first_with_its_values():
@@ -185,22 +155,6 @@ def test_training_goes_on_from_a_saved_adapter(learned_adapter, tiny_run):
     for key in ("accuracy_strict", "format_soft", "mean_length"):
         assert ended[key] == began[key]
     assert not Path("more/alarms.jsonl").exists()
-
-
-def test_an_evaluation_alone_needs_its_questions_only(tiny_run, write_jsonl):
-    held_out = write_jsonl(
-        [{"question": f"What is {n} + 1? {'Think. ' * 90}", "answer": f"#### {n + 1}"} for n in range(5)], "test.jsonl"
-    )
-    flags = {
-        "eval_dataset_name": held_out,
-        "dataset_name": "not/there",
-        "eval_only": "true",
-        "max_prompt_length": "99",
-    }
-    assert train_grpo.main(tiny_run(**flags)) == 0
-    assert json.loads(Path("run/eval_only.json").read_text())["n"] == 5  # none is dropped for its length
-    flags = {"eval_dataset_name": held_out, "dataset_name": held_out, "eval_only": "true", "output_dir": "other"}
-    assert train_grpo.main(tiny_run(**flags)) == 0
 
 
 # --- Several processes, as commands
