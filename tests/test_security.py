@@ -67,16 +67,17 @@ EVALUATE = {"eval_only": "true", "eval_samples": "2"}
 PICKLES = ("pytorch_model.bin", "training_args.bin", "adapter_model.bin", "optimizer.pt", "rng_state.pth")
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_weights_that_hold_code_are_refused_and_other_pickles_not_opened(raw, copy_model, tiny_run, capfd):
+def test_weights_that_hold_code_are_refused_and_other_pickles_not_opened(copy_model, tiny_run, capfd):
     model = copy_model()
     for name in PICKLES:
-        plant(model / name, raw)
+        plant(model / name, raw=True)
     assert train_grpo.main(tiny_run(model_name_or_path=str(model), **EVALUATE)) == 0
     (model / "model.safetensors").unlink()
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model), output_dir="other")) == 2
-    line = one_error(capfd)
-    assert not RAN.exists() and str(model) in line and "weights_only" not in line
+    for raw in (True, False):
+        plant(model / "pytorch_model.bin", raw)
+        assert train_grpo.main(tiny_run(model_name_or_path=str(model), output_dir="other")) == 2
+        line = one_error(capfd)
+        assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
 
 @pytest.mark.slow
@@ -188,7 +189,9 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory):
     """The report of a run whose every text is harmless."""
-    return Page(report.write(write_run(tmp_path_factory.mktemp("harmless") / "run")))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(charts, "draw_curves", lambda *_: None)
+        return Page(report.write(write_run(tmp_path_factory.mktemp("harmless") / "run")))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
