@@ -16,35 +16,38 @@ from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
 
 
-def trial(tried, **weights):
-    return Trial(texts=next(iter(tried.values())), values=tried, weights={name: 1.0 for name in tried} | weights)
+def planned(rewards, row=ROW, reasoning="5 + 4 = <<5+4=9>>9", **weights):
+    """The part of preflight's plan that the checks of rewards read."""
+    tried = try_out(row, reasoning, **rewards)
+    trial = Trial(texts=next(iter(tried.values())), values=tried, weights=dict.fromkeys(rewards, 1.0) | weights)
+    data = SimpleNamespace(train=SimpleNamespace(column_names=list(row)))
+    return SimpleNamespace(trial=trial, task=TASK, data=data, rewards=rewards)
 
 
-def found(tried, **weights):
-    """The checks of rewards that were tried, by name."""
-    data = SimpleNamespace(train=SimpleNamespace(column_names=list(ROW)))
-    plan = SimpleNamespace(trial=trial(tried, **weights), task=TASK, data=data)
+def found(rewards, **options):
+    """The checks of rewards, by name."""
+    plan = planned(rewards, **options)
     return {check.name: check for about in (checks.about_rewards, checks.about_all_rewards) for check in about(plan)}
 
 
 def test_rewards_that_teach_are_ok():
-    assert {name: check.status for name, check in found(try_out(**FIVE)).items()} == {"all rewards": "ok"}
-    without_gold = try_out({**ROW, "answer": None}, "", soft=REWARD_FUNCS["soft_format_reward_func"])
-    assert found(without_gold)["all rewards"].status == "ok"
+    assert {name: check.status for name, check in found(FIVE).items()} == {"all rewards": "ok"}
+    shaped = {"soft": REWARD_FUNCS["soft_format_reward_func"]}
+    assert found(shaped, row={**ROW, "answer": None}, reasoning="")["all rewards"].status == "ok"
 
 
 def test_the_matrix_has_every_reward_and_their_sum(capsys):
     def sometimes(completions, **kwargs):
         return [float(len(completion[0]["content"].split("<answer>")[1])) for completion in completions]
 
-    tried = try_out(**FIVE, sometimes=sometimes)
-    Console(width=80).print(checks.matrix(trial(tried, int_reward_func=0.5)))
+    rewards = {**FIVE, "sometimes": sometimes}
+    Console(width=80).print(checks.matrix(planned(rewards, int_reward_func=0.5).trial))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["correctness", "2", "0", "0", "2", "0"] in rows
     assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
     assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
     assert rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]  # of those that do not fail
-    check, line = found(tried)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
+    check, line = found(rewards)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
     assert f"IndexError: list index out of range (test_checks.py:{line}) on 'no tags' and 'empty'" in check.finding
 
 
@@ -90,22 +93,22 @@ FAILING = [  # a reward, what is said of it, and the remedy
 @pytest.mark.parametrize(("reward", "finding", "remedy"), FAILING)
 def test_a_reward_that_fails_is_an_error_that_says_what(reward, finding, remedy):
     name = getattr(reward, "__name__", "OfLevel")
-    by_name = found(try_out(**{name: reward}, **FIVE))
+    by_name = found({name: reward, **FIVE})
     check = by_name[f"reward {name}"]
     assert check.status == "error" and finding in check.finding and check.remedy == remedy
     assert by_name["all rewards"].status == "ok"
-    assert "all rewards" not in found(try_out(**{name: reward}))
+    assert "all rewards" not in found({name: reward})
 
 
 def test_a_reward_that_tells_nothing_apart_is_named():
-    debug = REWARD_FUNCS["debug_reward_func"]
-    by_name = found(try_out(constant=constant, debug_reward_func=debug, **FIVE))
+    debug = {"debug_reward_func": REWARD_FUNCS["debug_reward_func"]}
+    by_name = found({"constant": constant, **debug, **FIVE})
     assert {name for name, check in by_name.items() if check.status == "warning"} == {
         "reward constant",
         "reward debug",
     }
     for row in (ROW, {**ROW, "answer": None}):
-        assert found(try_out(row, "", constant=constant))["all rewards"].status == "warning"
+        assert found({"constant": constant}, row=row)["all rewards"].status == "warning"
 
 
 def words(completions, **kwargs):
@@ -117,17 +120,24 @@ def wrong_is_better(completions, answer, **kwargs):
 
 
 def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
-    check = found(try_out(wrong_is_better=wrong_is_better, **FIVE))["reward wrong_is_better"]
+    check = found({"wrong_is_better": wrong_is_better, **FIVE})["reward wrong_is_better"]
     assert check.status == "warning" and "wrong answer earns 2, perfect 0" in check.finding
-    assert "reward wrong_is_better" not in found(try_out(wrong_is_better=wrong_is_better), wrong_is_better=-1.0)
+    assert "reward wrong_is_better" not in found({"wrong_is_better": wrong_is_better}, wrong_is_better=-1.0)
+
+
+def test_a_reward_that_changes_its_input_is_a_warning():
+    plan = SimpleNamespace(trial=Trial(changed={"clears_reward_func": ["answer", "prompts"]}), rewards={})
+    (check,) = checks.about_rewards(plan)
+    assert (check.status, check.name) == ("warning", "reward clears")
+    assert check.finding == "changes its input: answer and prompts" and "copy" in check.remedy
 
 
 @pytest.mark.parametrize("gold", ["9", "99", "-1", "Paris", "9 days", "0.5"])
 def test_a_reward_for_the_form_prefers_nothing(gold):
-    rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(3, -1.0), words)}
+    rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}
     rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
     for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
-        by_name = found(try_out({**ROW, "answer": gold}, reasoning, str.split, **rewards))
+        by_name = found(rewards, row={**ROW, "answer": gold}, reasoning=reasoning)
         assert not any("wrong answer earns" in by_name[name].finding for name in by_name if name != "all rewards")
 
 

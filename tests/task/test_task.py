@@ -1,4 +1,4 @@
-"""A task finds completions right by the lenient rule or a judge of the user's: in rewards, groups and preflight."""
+"""A task finds completions right by the lenient rule or a judge of the user's: in rewards, groups and runs."""
 
 import dataclasses
 import json
