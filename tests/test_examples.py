@@ -73,7 +73,7 @@ def test_example_has_the_trainers_gradients(rollout, tmp_path):
         completions.setdefault(tuple(prompt_ids), []).append(completion)
 
     def same_completions(prompt_ids, *args, **kwargs):
-        left = {prompt: iter(found) for prompt, found in completions.items()}
+        left = {prompt: iter(texts) for prompt, texts in completions.items()}
         return [next(left[tuple(prompt)]) for prompt in prompt_ids], None
 
     system = {"role": "system", "content": train_grpo.SYSTEM_PROMPT}

@@ -250,9 +250,9 @@ def templates_and_texts(draw):
     head, middle, tail = draw(st.one_of(st.just(xml), st.tuples(JOINED, JOINED.filter(str.strip), JOINED)))
     pieces = [head, draw(JOINED), middle, draw(JOINED), tail, draw(st.sampled_from(["", "\n", "\n\n", "x"]))]
     for _ in range(draw(st.integers(0, 2))):
-        place = draw(st.integers(0, len(pieces) - 1))
-        piece = pieces[place]
-        pieces[place] = draw(st.sampled_from([piece.strip(), "", piece.replace("\n", " "), piece * 2]))
+        index = draw(st.integers(0, len(pieces) - 1))
+        piece = pieces[index]
+        pieces[index] = draw(st.sampled_from([piece.strip(), "", piece.replace("\n", " "), piece * 2]))
     return f"{head}{{reasoning}}{middle}{{answer}}{tail}", "".join(pieces)
 
 
@@ -319,13 +319,13 @@ def test_every_reward_judges_each_completion_by_itself(rollout, random):
     before = copy.deepcopy((texts, columns))
     order = list(range(len(texts)))
     random.shuffle(order)
-    shuffled = {key: [column[place] for place in order] for key, column in columns.items()}
+    shuffled = {key: [column[index] for index in order] for key, column in columns.items()}
     for name, reward in NAMED.items():
         values = reward(texts, **columns)
         low, high, *steps = RANGES[name.removesuffix("_reward_func")]
         assert len(values) == len(texts) and all(type(value) is float and math.isfinite(value) for value in values)
         assert all(low <= value <= high and value in (steps or [values])[0] for value in values), (name, values)
-        assert reward([texts[place] for place in order], **shuffled) == [values[place] for place in order], name
+        assert reward([texts[index] for index in order], **shuffled) == [values[index] for index in order], name
         assert reward(list(map(chat, texts)), **columns) == values, name
         assert pickle.loads(pickle.dumps(reward))(texts, **columns) == values, name
         first = reward(texts[:1], **{key: column[:1] for key, column in columns.items()})

@@ -33,7 +33,7 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
 
     class Characters:
         def __call__(self, text):
-            return {"input_ids": [list(each) for each in text]}
+            return {"input_ids": [list(prompt) for prompt in text]}
 
         def apply_chat_template(self, chats, **kwargs):
             return {"input_ids": [json.dumps(chat) for chat in chats]}
@@ -156,9 +156,9 @@ def test_held_out_questions_depend_on_the_questions_alone(write_jsonl):
     """Not on the seed, the prompt, the order of rows or other columns; a test split's sample is drawn alike."""
     shuffled = random.Random(0).sample(sums(60), 60)
     for change in ({}, {"task": Task(XML, EXEMPLARS[:2])}, {"rows": sums(60, level=3)}, {"rows": shuffled}):
-        found = load(**{"rows": sums(60), "eval_samples": 10, **change})
-        assert set(found.held_out["question"]) == set(load(sums(60), eval_samples=10).held_out["question"])
-        assert len(found.train) == 50
+        data = load(**{"rows": sums(60), "eval_samples": 10, **change})
+        assert set(data.held_out["question"]) == set(load(sums(60), eval_samples=10).held_out["question"])
+        assert len(data.train) == 50
     files = {"dataset_name": write_jsonl(sums(5), "a.jsonl"), "eval_dataset_name": write_jsonl(sums(60), "b.jsonl")}
     sampled, more = (load(**files, eval_samples=count, max_samples=3) for count in (10, 20))
     assert len(sampled.held_out) == 10 and set(sampled.held_out["question"]) < set(more.held_out["question"])

@@ -168,11 +168,11 @@ BROKEN = {  # the file, and where or why it cannot be read
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_file_is_named_with_the_place(name):
-    content, place = BROKEN[name]
+    content, where = BROKEN[name]
     Path(name).write_bytes(content)
     with pytest.raises(UserError) as caught:
         sources.load_source(name)
-    assert repr(name) in str(caught.value) and place in str(caught.value)
+    assert repr(name) in str(caught.value) and where in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl.gz", "./missing", "a/b/c"])

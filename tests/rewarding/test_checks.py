@@ -24,16 +24,16 @@ def planned(rewards, row=ROW, reasoning="5 + 4 = <<5+4=9>>9", **weights):
     return SimpleNamespace(trial=trial, task=TASK, data=data, rewards=rewards)
 
 
-def found(rewards, **options):
+def checked(rewards, **options):
     """The checks of rewards, by name."""
     plan = planned(rewards, **options)
     return {check.name: check for about in (checks.about_rewards, checks.about_all_rewards) for check in about(plan)}
 
 
 def test_rewards_that_teach_are_ok():
-    assert {name: check.status for name, check in found(FIVE).items()} == {"all rewards": "ok"}
+    assert {name: check.status for name, check in checked(FIVE).items()} == {"all rewards": "ok"}
     shaped = {"soft": REWARD_FUNCS["soft_format_reward_func"]}
-    assert found(shaped, row={**ROW, "answer": None}, reasoning="")["all rewards"].status == "ok"
+    assert checked(shaped, row={**ROW, "answer": None}, reasoning="")["all rewards"].status == "ok"
 
 
 def test_the_matrix_has_every_reward_and_their_sum(capsys):
@@ -47,7 +47,7 @@ def test_the_matrix_has_every_reward_and_their_sum(capsys):
     assert ["int", "×", "0.5", "0.5", "0.5", "0", "0.5", "0"] in rows
     assert ["sometimes", "13", "13", "raises", "38", "raises"] in rows
     assert rows[-1] == ["weighted", "sum", "3.75", "1.75", "0", "3.2", "0"]  # of those that do not fail
-    check, line = found(rewards)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
+    check, line = checked(rewards)["reward sometimes"], sometimes.__code__.co_firstlineno + 1
     assert f"IndexError: list index out of range (test_checks.py:{line}) on 'no tags' and 'empty'" in check.finding
 
 
@@ -93,22 +93,22 @@ FAILING = [  # a reward, what is said of it, and the remedy
 @pytest.mark.parametrize(("reward", "finding", "remedy"), FAILING)
 def test_a_reward_that_fails_is_an_error_that_says_what(reward, finding, remedy):
     name = getattr(reward, "__name__", "OfLevel")
-    by_name = found({name: reward, **FIVE})
+    by_name = checked({name: reward, **FIVE})
     check = by_name[f"reward {name}"]
     assert check.status == "error" and finding in check.finding and check.remedy == remedy
     assert by_name["all rewards"].status == "ok"
-    assert "all rewards" not in found({name: reward})
+    assert "all rewards" not in checked({name: reward})
 
 
 def test_a_reward_that_tells_nothing_apart_is_named():
     debug = {"debug_reward_func": REWARD_FUNCS["debug_reward_func"]}
-    by_name = found({"constant": constant, **debug, **FIVE})
+    by_name = checked({"constant": constant, **debug, **FIVE})
     assert {name for name, check in by_name.items() if check.status == "warning"} == {
         "reward constant",
         "reward debug",
     }
     for row in (ROW, {**ROW, "answer": None}):
-        assert found({"constant": constant}, row=row)["all rewards"].status == "warning"
+        assert checked({"constant": constant}, row=row)["all rewards"].status == "warning"
 
 
 def words(completions, **kwargs):
@@ -120,9 +120,9 @@ def wrong_is_better(completions, answer, **kwargs):
 
 
 def test_a_reward_that_prefers_a_wrong_answer_is_a_warning():
-    check = found({"wrong_is_better": wrong_is_better, **FIVE})["reward wrong_is_better"]
+    check = checked({"wrong_is_better": wrong_is_better, **FIVE})["reward wrong_is_better"]
     assert check.status == "warning" and "wrong answer earns 2, perfect 0" in check.finding
-    assert "reward wrong_is_better" not in found({"wrong_is_better": wrong_is_better}, wrong_is_better=-1.0)
+    assert "reward wrong_is_better" not in checked({"wrong_is_better": wrong_is_better}, wrong_is_better=-1.0)
 
 
 def test_a_reward_that_changes_its_input_is_a_warning():
@@ -137,7 +137,7 @@ def test_a_reward_for_the_form_prefers_nothing(gold):
     rewards = {reward.__name__: reward for reward in (get_repetition_penalty_reward(2, -1.0), words)}
     rewards["length_reward_func"] = REWARD_FUNCS["length_reward_func"]
     for reasoning in ("", f"it is {gold}", "word " * 30, "word " * 450):
-        by_name = found(rewards, row={**ROW, "answer": gold}, reasoning=reasoning)
+        by_name = checked(rewards, row={**ROW, "answer": gold}, reasoning=reasoning)
         assert not any("wrong answer earns" in by_name[name].finding for name in by_name if name != "all rewards")
 
 

@@ -158,10 +158,10 @@ def test_what_needs_gold_answers_is_found_by_signature():
     config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", follow={"task": Task(XML)})
     needed = ["correctness_reward_func", "with_gold", "judge_reward_func", "eval_num_samples"]
     assert needing_gold(config, rewards, Task(XML)) == needed
-    own = Task(XML, judge=lambda text, row: True)
-    assert needing_gold(config, rewards, own) == needed[:2]
+    judged = Task(XML, judge=lambda text, row: True)
+    assert needing_gold(config, rewards, judged) == needed[:2]
     script.eval_only = True  # where a judge of one's own is all that is asked
-    assert needing_gold(config, rewards, own) == [] and needing_gold(config, rewards, Task(XML)) == needed
+    assert needing_gold(config, rewards, judged) == [] and needing_gold(config, rewards, Task(XML)) == needed
 
 
 def mine(completions, **kwargs):
