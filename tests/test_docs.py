@@ -49,16 +49,16 @@ ALL = "\n".join(TEXTS.values())
 def blocks(language):
     """Each fenced block of this language, and the place where it is."""
     for page, text in TEXTS.items():
-        for found in re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
-            place = f"{page.stem}-{text.count(chr(10), 0, found.start()) + 1}"
-            yield pytest.param(textwrap.dedent(found[2]), id=place)
+        for block in re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
+            name = f"{page.stem}-{text.count(chr(10), 0, block.start()) + 1}"
+            yield pytest.param(textwrap.dedent(block[2]), id=name)
 
 
 def tables(heading):
     """The cells of all table rows whose table begins with this heading, on any page."""
-    found = re.findall(rf"^\| {re.escape(heading)} \|.*\n\|[-| :]+\|\n((?:\|.*\n)+)", ALL, re.MULTILINE)
+    bodies = re.findall(rf"^\| {re.escape(heading)} \|.*\n\|[-| :]+\|\n((?:\|.*\n)+)", ALL, re.MULTILINE)
     return [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for rows in found for row in rows.splitlines()
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for rows in bodies for row in rows.splitlines()
     ]
 
 
@@ -232,8 +232,8 @@ def train(argv, capfd, processes=1, script=train_grpo):
     of_vllm = [word[2:] for word in argv if word.startswith("--vllm_")]  # which have no effect without it
     for key in (*NEED_CUDA, *of_vllm):
         if f"--{key}" in argv:
-            place = argv.index(f"--{key}")
-            argv = argv[:place] + argv[place + 2 :]
+            index = argv.index(f"--{key}")
+            argv = argv[:index] + argv[index + 2 :]
         elif settings.get(key) in (True, "true") and key.startswith("use_"):
             replaced += [f"--{key}", "false"]
     refused = "push_to_hub: the Hub refuses the model" if "--push_to_hub" in argv else ""  # there is no Hub
@@ -258,13 +258,13 @@ def test_tables_have_every_recipe_alarm_and_reward():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_flag_in_backticks_exists(page):
-    flags = {found[1] for span in code(TEXTS[page]) if (found := re.match(r"--([a-z][a-z0-9_-]*[a-z0-9])", span))}
+    flags = {flag[1] for span in code(TEXTS[page]) if (flag := re.match(r"--([a-z][a-z0-9_-]*[a-z0-9])", span))}
     parsers = (launch_command_parser(), torchrun.get_args_parser())
     launchers = {option.strip("-") for parser in parsers for option in parser._option_string_actions}
     sources = [
         path.read_text(encoding="utf-8") for name in ("grpo", "benchmarks") for path in (ROOT / name).rglob("*.py")
     ]
-    others = {found for text in sources for found in re.findall(r"\"--([a-z][a-z0-9_-]*)\"", text)}
+    others = {flag for text in sources for flag in re.findall(r"\"--([a-z][a-z0-9_-]*)\"", text)}
     assert not flags - set(Parser().settings) - others - launchers - FOREIGN
 
 

@@ -167,11 +167,11 @@ def result_of(run, step):
     return {name: (run / name).read_bytes() for name in RESULT}
 
 
-def in_order(found):
+def in_order(state):
     """The state of a run, whose evaluation at a step may be logged before or after the step itself."""
-    for lines in (found["metrics"], found["state"]["log_history"]):
+    for lines in (state["metrics"], state["state"]["log_history"]):
         lines.sort(key=lambda line: (line["step"], "eval/n" in line, "train_loss" in line))
-    return found
+    return state
 
 
 def sessions_of(run):

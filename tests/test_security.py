@@ -48,15 +48,8 @@ def plant(path, raw=False):
 
 @pytest.fixture
 def copy_model(tmp_path):
-    """A copy of the demo's model in this test's directory, with a pickle instead of its weights if asked."""
-
-    def copy(name="model", weights=True):
-        model = Path(shutil.copytree(DEMO / "model", tmp_path / name))
-        if not weights:
-            (model / "model.safetensors").unlink()
-        return model
-
-    return copy
+    """Make a copy of the demo's model in this test's directory."""
+    return lambda name="model": Path(shutil.copytree(DEMO / "model", tmp_path / name))
 
 
 def test_the_payload_would_run():
@@ -71,26 +64,20 @@ def one_error(capfd):
 
 
 EVALUATE = {"eval_only": "true", "eval_samples": "2"}
-
-
-@pytest.mark.parametrize("raw", [False, True])
-def test_weights_that_hold_code_are_refused(raw, copy_model, tiny_run, capfd):
-    model = copy_model(weights=False)
-    plant(model / "pytorch_model.bin", raw)
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model))) == 2
-    line = one_error(capfd)
-    assert not RAN.exists() and str(model) in line and "weights_only" not in line
-
-
 PICKLES = ("pytorch_model.bin", "training_args.bin", "adapter_model.bin", "optimizer.pt", "rng_state.pth")
 
 
-def test_pickles_beside_a_model_are_not_opened(copy_model, tiny_run):
+def test_weights_that_hold_code_are_refused_and_other_pickles_not_opened(copy_model, tiny_run, capfd):
     model = copy_model()
     for name in PICKLES:
         plant(model / name, raw=True)
     assert train_grpo.main(tiny_run(model_name_or_path=str(model), **EVALUATE)) == 0
-    assert not RAN.exists()
+    (model / "model.safetensors").unlink()
+    for raw in (True, False):
+        plant(model / "pytorch_model.bin", raw)
+        assert train_grpo.main(tiny_run(model_name_or_path=str(model), output_dir="other")) == 2
+        line = one_error(capfd)
+        assert not RAN.exists() and str(model) in line and "weights_only" not in line
 
 
 @pytest.mark.slow
@@ -145,15 +132,12 @@ def model_with_code(copy_model):
     return model
 
 
-def test_a_models_own_code_is_refused(model_with_code, tiny_run, capfd):
-    assert train_grpo.main(tiny_run(model_name_or_path=str(model_with_code))) == 2
-    assert "contains custom code" in one_error(capfd) and not RAN.exists()
-
-
-def test_a_models_own_code_runs_if_asked_for(model_with_code, tiny_run, monkeypatch):
+def test_a_models_own_code_runs_only_if_asked_for(model_with_code, tiny_run, monkeypatch, capfd):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(Path("modules").absolute()))
-    model = str(model_with_code)
-    assert train_grpo.main(tiny_run(model_name_or_path=model, **EVALUATE, trust_remote_code="true")) == 0
+    argv = tiny_run(model_name_or_path=str(model_with_code), **EVALUATE)
+    assert train_grpo.main(argv) == 2
+    assert "contains custom code" in one_error(capfd) and not RAN.exists()
+    assert train_grpo.main([*argv, "--trust_remote_code", "true"]) == 0
     assert RAN.exists()
 
 
@@ -205,7 +189,9 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory):
     """The report of a run whose every text is harmless."""
-    return Page(report.write(write_run(tmp_path_factory.mktemp("harmless") / "run")))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(charts, "draw_curves", lambda *_: None)
+        return Page(report.write(write_run(tmp_path_factory.mktemp("harmless") / "run")))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -233,13 +219,7 @@ def shown_raw(text):
 def test_the_console_obeys_nobody_but_us(kind, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     text = HOSTILE[kind]
-    record = {
-        "question": text,
-        "completion": f"{text}<answer>{text}",
-        "read": text,
-        "answer": text,
-        "lenient": True,
-    }
+    record = {"question": text, "completion": f"{text}<answer>{text}", "read": text, "answer": text, "lenient": True}
     evaluate.print_answers("before", [record])
     preflight.print_checks([Check("ok", text, text, text)])
     preflight.print_example(text, text)

@@ -15,12 +15,17 @@ from transformers import pipeline
 
 import rewards
 import train_grpo
+from grpo.config.configure import configure
 from grpo.runs import directory
 
 
 def shown(text):
     """The printed text, whatever the width of its tables."""
     return " ".join(text.split())
+
+
+def read(path):
+    return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def json_lines(path):
@@ -44,9 +49,9 @@ def test_a_run_trains_saves_and_records(learned):
     assert [line["step"] for line in metrics[:2]] == [1, 2]
     for name in ("loss", "grad_norm", "reward", "entropy", "rewards/correctness_reward_func/mean"):
         assert all(math.isfinite(line[name]) for line in metrics[:2])
-    evaluation = json.loads((run / "eval_after.json").read_text())
+    evaluation = read(run / "eval_after.json")
     assert evaluation["n"] == 10 and 0 <= evaluation["accuracy_strict"] <= 1 and evaluation["mean_length"] > 4
-    record = json.loads((run / "run.json").read_text())
+    record = read(run / "run.json")
     assert record["status"] == "finished" and record["seconds"] > 0
     assert record["settings"]["model_name_or_path"] == str(DEMO / "model")
     assert (record["origin"]["learning_rate"], record["settings"]["learning_rate"]) == ("flag", 1e-3)
@@ -58,7 +63,7 @@ def test_a_run_trains_saves_and_records(learned):
 
 
 def test_a_run_compares_before_and_after_and_reports_it(learned):
-    compared = json.loads((learned.path / "comparison.json").read_text())
+    compared = read(learned.path / "comparison.json")
     assert compared["n"] == 10 and "too small to tell" in compared["sentence"]
     assert sum(compared["lenient"][key] for key in ("both", "fixed", "broken", "neither")) == 10
     assert compared["diagnosis"] and all(f"Likely cause: {cause}." in learned.shown for cause in compared["diagnosis"])
@@ -67,20 +72,11 @@ def test_a_run_compares_before_and_after_and_reports_it(learned):
     assert all("too small to tell" in text for text in (learned.shown, page, card))
 
 
-@pytest.mark.slow
-def test_the_seed_decides_the_weights(tiny_run):
-    weights = []
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert train_grpo.main(tiny_run(**LEARNS, output_dir=name, seed=seed, eval_samples="2")) == 0
-        weights.append(load_file(Path(name) / "model.safetensors")["model.embed_tokens.weight"])
-    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-
-
 def test_lora_trains_the_adapter_alone_and_loads_again(learned_adapter):
     run = learned_adapter.path
     adapter = load_file(run / "adapter_model.safetensors")
     assert len(adapter) == 4 * 7 * 2 and all(tensor.abs().sum() > 0 for tensor in adapter.values())
-    saved = json.loads((run / "adapter_config.json").read_text())
+    saved = read(run / "adapter_config.json")
     assert (saved["r"], saved["lora_alpha"], saved["lora_dropout"]) == (4, 64, 0.05)
     reply = pipeline("text-generation", model=str(run))("What is 2 + 2?", max_new_tokens=2)
     assert reply[0]["generated_text"].startswith("What is 2 + 2?")
@@ -89,31 +85,10 @@ def test_lora_trains_the_adapter_alone_and_loads_again(learned_adapter):
 def test_rows_in_memory_train(tiny_run):
     frame = pd.DataFrame({"question": [f"What is {n} + 1?" for n in range(30)], "answer": range(1, 31)})
     assert train_grpo.main(tiny_run(dataset_name=None, max_steps="1"), dataset=frame) == 0
-    record = json.loads(Path("run/run.json").read_text())
+    record = read("run/run.json")
     assert record["settings"]["dataset_name"] == "rows in memory" and record["data"]["train"] == 23
     assert record["settings"]["run_name"].endswith("-rows-in-memory")
     assert "datasets:" not in Path("run/README.md").read_text()
-
-
-def test_a_reward_written_in_the_script_is_one_of_the_list(tiny_run, monkeypatch):
-    """HYPERPARAMETERS takes functions; one that has a name of rewards.py replaces it."""
-
-    def shorter_than(completions, answer, *, target=100, **kwargs):
-        return [float(len(completion[0]["content"]) < target) for completion in completions]
-
-    def int_reward_func(completions, **kwargs):
-        return [0.75] * len(completions)
-
-    functions = [rewards.correctness_reward_func, shorter_than, int_reward_func]
-    monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "reward_funcs", functions)
-    Path("own.yaml").write_text("reward_args: {shorter_than: {target: 3}}")
-    assert train_grpo.main(tiny_run(**LEARNS, config="own.yaml")) == 0
-    line = json_lines("run/metrics.jsonl")[0]
-    means = {key: value for key, value in line.items() if key.startswith("rewards/") and key.endswith("/mean")}
-    assert list(means) == [f"rewards/{function.__name__}/mean" for function in functions]
-    assert means["rewards/shorter_than/mean"] < 0.5 and means["rewards/int_reward_func/mean"] == 0.75
-    record = json.loads(Path("run/run.json").read_text())
-    assert record["settings"]["reward_funcs"] == [function.__name__ for function in functions]
 
 
 def test_the_recipes_settings_come_first_with_its_values():
@@ -147,15 +122,14 @@ def test_a_dry_run_checks_and_neither_loads_nor_writes(tiny_run, capfd, monkeypa
 
 
 def test_without_an_evaluation_a_run_only_trains(tiny_run, capfd):
-    assert train_grpo.main(tiny_run(**LEARNS, eval_samples="0")) == 0
+    assert train_grpo.main(tiny_run(eval_samples="0")) == 0
     names = {path.name for path in Path("run").iterdir()}
     assert {"model.safetensors", "report.html", "metrics.jsonl"} <= names and "eval_before.json" not in names
-    assert json.loads(Path("run/run.json").read_text())["data"]["train"] == 40  # none is held out
-    assert train_grpo.main(["--config", "demo", "--eval_samples", "0", "--dry_run", "true"]) == 0  # it has eval_every
-    capfd.readouterr()
+    assert read("run/run.json")["data"]["train"] == 40  # none is held out
+    demo = ["--config", "demo", "--use_cpu", "true", "--eval_samples", "0"]
+    configure(train_grpo.HYPERPARAMETERS, demo)  # which has eval_every
     for flag, given in (("eval_only", "true"), ("eval_every", "1")):
-        argv = tiny_run(**LEARNS, eval_samples="0", output_dir="other")
-        assert train_grpo.main([*argv, f"--{flag}", given]) == 2
+        assert train_grpo.main([*demo, f"--{flag}", given]) == 2
         assert f"eval_samples: 0 leaves {flag} no questions" in capfd.readouterr().err
 
 
@@ -163,9 +137,7 @@ def test_evaluation_alone_gives_the_numbers_of_its_run(learned, tiny_run, capfd)
     learned.copy()
     flags = {**LEARNS, "model_name_or_path": "run", "output_dir": None, "eval_only": "true", "eval_num_samples": "2"}
     assert train_grpo.main(tiny_run(**flags)) == 0
-    alone, after = (
-        json.loads(Path(name).read_text()) for name in ("outputs/run-eval/eval_only.json", "run/eval_after.json")
-    )
+    alone, after = (read(name) for name in ("outputs/run-eval/eval_only.json", "run/eval_after.json"))
     measured = [key for key in after if key not in ("seconds", "step")]
     assert alone["k"] == 2 and {key: alone[key] for key in measured} == {key: after[key] for key in measured}
     names = {path.name for path in Path("outputs/run-eval").iterdir()}
@@ -181,26 +153,10 @@ def test_training_goes_on_from_a_saved_adapter(learned_adapter, tiny_run):
     assert train_grpo.main(tiny_run(**flags)) == 0
     start, end = (load_file(f"{name}/adapter_model.safetensors") for name in ("run", "more"))
     assert start.keys() == end.keys() and all(not torch.equal(start[key], end[key]) for key in start)
-    ended, began = (json.loads(Path(f"{name}.json").read_text()) for name in ("run/eval_after", "more/eval_before"))
+    ended, began = (read(f"{name}.json") for name in ("run/eval_after", "more/eval_before"))
     for key in ("accuracy_strict", "format_soft", "mean_length"):
         assert ended[key] == began[key]
     assert not Path("more/alarms.jsonl").exists()
-
-
-def test_an_evaluation_alone_needs_its_questions_only(tiny_run, write_jsonl):
-    held_out = write_jsonl(
-        [{"question": f"What is {n} + 1? {'Think. ' * 90}", "answer": f"#### {n + 1}"} for n in range(5)], "test.jsonl"
-    )
-    flags = {
-        "eval_dataset_name": held_out,
-        "dataset_name": "not/there",
-        "eval_only": "true",
-        "max_prompt_length": "99",
-    }
-    assert train_grpo.main(tiny_run(**flags)) == 0
-    assert json.loads(Path("run/eval_only.json").read_text())["n"] == 5  # none is dropped for its length
-    flags = {"eval_dataset_name": held_out, "dataset_name": held_out, "eval_only": "true", "output_dir": "other"}
-    assert train_grpo.main(tiny_run(**flags)) == 0
 
 
 # --- Several processes, as commands
@@ -211,15 +167,13 @@ def test_two_processes_end_with_the_same_adapter_and_it_moved(tiny_run):
     flags = tiny_run(**LEARNS, use_peft="true", save_strategy="no")
     done = command(ROOT / "tests/programs/ranks.py", flags, processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "4 prompts × 8 generations = 32 completions per optimizer step (16 on each of 2 devices" in shown(
-        done.stdout
-    )
-    ranks = [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert "32 completions per optimizer step (16 on each of 2 devices" in shown(done.stdout)
+    ranks = [read(f"rank{rank}.json") for rank in (0, 1)]
     assert ranks[0] == ranks[1] and len(ranks[0]) > 20
     adapter = load_file("run/adapter_model.safetensors")
     assert all(tensor.abs().sum() > 0 for tensor in adapter.values())  # B starts at zero
     asked = [row["question"] for row in json_lines("run/completions_after.jsonl")]
-    assert len(set(asked)) == len(asked) == json.loads(Path("run/eval_after.json").read_text())["n"] == 10
+    assert len(set(asked)) == len(asked) == read("run/eval_after.json")["n"] == 10
     assert done.stdout.count("a training prompt, as the model gets it") == 1 and Path("run/report.html").exists()
 
 
@@ -235,11 +189,11 @@ def test_two_processes_evaluate_as_one_does(tiny_run):
 def test_a_run_that_another_one_overtakes_takes_the_next_name(tiny_run, monkeypatch):
     """Its tracker shows it under that name, too."""
     monkeypatch.setattr(directory, "is_locked", lambda _: False)  # when the directory was chosen, nobody had it
-    Path("outputs/demo-GRPO-train").mkdir(parents=True)
-    with FileLock("outputs/demo-GRPO-train/run.lock"):
-        flags = {**LEARNS, "output_dir": None, "max_steps": "1", "eval_samples": "0", "save_steps": "1"}
-        assert train_grpo.main(tiny_run(**flags)) == 0
-    assert [path.name for path in Path("outputs/demo-GRPO-train").iterdir()] == ["run.lock"]
-    settings = json.loads(Path("outputs/demo-GRPO-train-2/run.json").read_text())["settings"]
-    assert settings["output_dir"] == "outputs/demo-GRPO-train-2" and settings["run_name"] == "demo-GRPO-train-2"
-    assert Path("outputs/demo-GRPO-train-2/checkpoint-1/complete.json").exists()
+    first, second = Path("outputs/Tiny-60K-GRPO-rows"), Path("outputs/Tiny-60K-GRPO-rows-2")
+    first.mkdir(parents=True)
+    with FileLock(first / "run.lock"):
+        assert train_grpo.main(tiny_run(output_dir=None, max_steps="1", eval_samples="0", save_steps="1")) == 0
+    assert [path.name for path in first.iterdir()] == ["run.lock"]
+    settings = read(second / "run.json")["settings"]
+    assert settings["output_dir"] == str(second) and settings["run_name"] == second.name
+    assert (second / "checkpoint-1/complete.json").exists()

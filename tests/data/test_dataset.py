@@ -33,7 +33,7 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
 
     class Characters:
         def __call__(self, text):
-            return {"input_ids": [list(each) for each in text]}
+            return {"input_ids": [list(prompt) for prompt in text]}
 
         def apply_chat_template(self, chats, **kwargs):
             return {"input_ids": [json.dumps(chat) for chat in chats]}
@@ -73,20 +73,13 @@ def test_rows_may_lack_gold_answers_where_nothing_needs_them():
 
 
 def test_other_columns_stay_and_trls_names_are_dropped_and_noted():
-    rows = [{"q": f"{n}?", "gold": n, "answer": "old", "prompt": "old", "images": "x", "level": n} for n in range(20)]
+    reserved = {"prompt": "old", "images": "x", "completion": "x", "completion_ids": [1]}
+    rows = [{"q": f"{n}?", "gold": n, "answer": "old", "level": n, **reserved} for n in range(20)]
     data = load(rows, question_column="q", answer_column="gold")
     assert set(data.train.column_names) == {"q", "gold", "level", "question", "prompt", "answer"}
-    assert data.train["answer"][:] == [str(n) for n in data.train["gold"]] and data.reserved == ["images"]
+    assert data.train["answer"][:] == [str(n) for n in data.train["gold"]]
+    assert set(data.reserved) == {"images", "completion", "completion_ids"}
     assert data.train[0]["prompt"] == PLAIN.ask(data.train[0]["q"])
-
-
-def test_columns_that_no_reward_would_get_are_noted():
-    """TRL passes neither `completion` nor a column `completion_ids` on; preflight would."""
-    rows = [{"prompt": f"{n}?", "completion": f"{n}", "completion_ids": [n]} for n in range(20)]
-    data = load(rows, answer_column="completion")
-    assert set(data.train.column_names) == {"question", "prompt", "answer"} and data.train["answer"][0].isdigit()
-    assert data.reserved == ["completion_ids"]
-    assert load(rows, needs_gold=()).reserved == ["completion_ids", "completion"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +116,7 @@ GIVEN = st.fixed_dictionaries(
 )
 
 
-@examples(40)
+@examples(20)
 @given(st.lists(GIVEN, min_size=1, max_size=20), st.sampled_from([None, 36]), st.sampled_from([None, 1, 3]))
 def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
     """And whole: no prompt is cut, none contains its gold answer, and the same rows are drawn again."""
@@ -147,6 +140,8 @@ def test_every_row_is_trained_on_held_out_or_counted(rows, limit, samples):
 
 # --- Held-out questions
 
+USER, REPLY = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "Well."}
+
 
 def test_a_held_out_slice_is_small_and_not_trained_on():
     rows = Dataset.from_list(ROWS)
@@ -161,9 +156,9 @@ def test_held_out_questions_depend_on_the_questions_alone(write_jsonl):
     """Not on the seed, the prompt, the order of rows or other columns; a test split's sample is drawn alike."""
     shuffled = random.Random(0).sample(sums(60), 60)
     for change in ({}, {"task": Task(XML, EXEMPLARS[:2])}, {"rows": sums(60, level=3)}, {"rows": shuffled}):
-        found = load(**{"rows": sums(60), "eval_samples": 10, **change})
-        assert set(found.held_out["question"]) == set(load(sums(60), eval_samples=10).held_out["question"])
-        assert len(found.train) == 50
+        data = load(**{"rows": sums(60), "eval_samples": 10, **change})
+        assert set(data.held_out["question"]) == set(load(sums(60), eval_samples=10).held_out["question"])
+        assert len(data.train) == 50
     files = {"dataset_name": write_jsonl(sums(5), "a.jsonl"), "eval_dataset_name": write_jsonl(sums(60), "b.jsonl")}
     sampled, more = (load(**files, eval_samples=count, max_samples=3) for count in (10, 20))
     assert len(sampled.held_out) == 10 and set(sampled.held_out["question"]) < set(more.held_out["question"])
@@ -186,12 +181,8 @@ def test_training_never_sees_a_held_out_question(write_jsonl):
 
 
 def test_conversations_are_the_same_as_a_whole_not_by_their_last_message():
-    def talk(topic, system):
-        first = [{"role": "system", "content": system}, {"role": "user", "content": topic}]
-        return {"prompt": [*first, {"role": "assistant", "content": "Well."}, {"role": "user", "content": "Go on."}]}
-
-    rows = [{**talk(f"topic {number}", "Be brief."), "answer": "7"} for number in range(12)]
-    data = load(rows)
+    talks = [[{"role": "user", "content": f"topic {number}"}, REPLY, USER] for number in range(12)]
+    data = load([{"prompt": talk, "answer": "7"} for talk in talks])
     assert data.overlap == 0 and len(data.train) == 9
 
 
@@ -210,17 +201,17 @@ def test_an_evaluation_alone_has_the_held_out_questions_of_a_run(write_jsonl):
     rows, held_out = write_jsonl(sums(40)), write_jsonl(sums(3), "test.jsonl")
     alone, run = (load(dataset_name=rows, eval_only=only, max_prompt_length=500) for only in (True, False))
     assert alone.held_out.to_list() == run.held_out.to_list() == alone.train.to_list()
-    assert len(load(dataset_name="not/there", eval_dataset_name=held_out, eval_only=True).held_out) == 3
+    flags = {"eval_dataset_name": held_out, "eval_only": True, "max_prompt_length": 1}  # it drops none for its length
+    assert all(len(load(dataset_name=name, **flags).held_out) == 3 for name in ("not/there", held_out))
 
 
 # --- Lists of messages
 
-USER = {"role": "user", "content": "2 + 2?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 def test_messages_are_prompts_and_the_last_one_the_question():
-    talk = [SYSTEM, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, USER]
+    talk = [SYSTEM, {"role": "user", "content": "hi"}, REPLY, USER]
     made, reading = make(talk, [USER], [], None, [{"role": "user", "content": " "}])
     ours = {"role": "system", "content": XML.system}
     assert made["prompt"][:] == [talk, [ours, USER]] and made["question"][:] == ["2 + 2?"] * 2 and reading.dropped == 3
@@ -228,7 +219,7 @@ def test_messages_are_prompts_and_the_last_one_the_question():
     assert data.train[0]["prompt"] == f"{data.train[0]['question']}\n"  # without a chat template
 
 
-@pytest.mark.parametrize("cell", [[USER, {"role": "assistant", "content": "4"}], [{"role": "user"}], ["2 + 2?"]])
+@pytest.mark.parametrize("cell", [[USER, REPLY], [{"role": "user"}], ["2 + 2?"]])
 def test_a_list_that_is_no_conversation_is_one_line_with_its_place(cell):
     with pytest.raises(UserError, match=r"question_column: row 1 of training data 'm.jsonl' .*(message|the user's)"):
         make(cell)

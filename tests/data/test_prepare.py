@@ -2,11 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from datasets import Dataset
-from helpers_runs import LEARNS, ROOT, TINY, flags
+from helpers_runs import LEARNS, ROOT
 
 import train_grpo
 from grpo.core.errors import UserError
@@ -112,22 +113,17 @@ def test_a_mistake_in_it_names_the_row_and_the_users_line(prepare, words):
         prepared(Dataset.from_list([{"question": "2 + 2?", "answer": 4}]), prepare, "data")
 
 
-def test_it_is_a_function_in_the_script_or_of_a_file(tmp_path, monkeypatch, capfd):
+def test_it_is_a_function_in_the_script_or_of_a_file(tiny_run, write_jsonl, monkeypatch, capfd):
     rows = [{"problem": {"text": f"What is {a} + {b}?"}, "sum": a + b} for a in range(6) for b in range(6)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "my_rows.py").write_text(
+    Path("my_rows.py").write_text(
         "def nested(row):\n    return {'question': row['problem']['text'], 'answer': row['sum']}\n"
     )
-    argv = flags(**TINY | LEARNS | {"dataset_name": "rows.jsonl", "eval_samples": "4"})
-    argv += ["--dry_run", "true"]
+    argv = tiny_run(**LEARNS | {"dataset_name": write_jsonl(rows), "eval_samples": "4"}, dry_run="true")
     by_flag = [*argv, "--prepare", "my_rows.nested"]
     assert train_grpo.main([*by_flag, "--allow_custom_rewards", "true"]) == 0
-    said = capfd.readouterr().out
-    assert "What is" in said and "32 training rows" in said
+    assert "32 training rows" in capfd.readouterr().out
     assert train_grpo.main(by_flag) == 2
     assert "prepare: 'my_rows.nested' runs the code of my_rows.py; if you trust it" in capfd.readouterr().err
-    assert train_grpo.main([*by_flag, "--allow_custom_rewards", "true", "--question_column", "problem"]) == 2
-    assert "question_column: `prepare` calls them question and answer" in capfd.readouterr().err
 
     def nested(row):
         return {"question": row["problem"]["text"], "answer": row["sum"]}
@@ -135,3 +131,5 @@ def test_it_is_a_function_in_the_script_or_of_a_file(tmp_path, monkeypatch, capf
     monkeypatch.setitem(train_grpo.HYPERPARAMETERS, "prepare", nested)
     assert train_grpo.main(argv) == 0
     assert "32 training rows" in capfd.readouterr().out
+    assert train_grpo.main([*argv, "--question_column", "problem"]) == 2
+    assert "question_column: `prepare` calls them question and answer" in capfd.readouterr().err

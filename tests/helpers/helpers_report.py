@@ -104,7 +104,7 @@ def write_learner(run, gain, right=2, **settings):
     """A finished run whose first `right` of eight answers are right before training, and `gain` more after it."""
     write_run(run)
     answered = {
-        when: [{"question": str(place), **dict.fromkeys(comparison.MEASURES, place < count)} for place in range(8)]
+        when: [{"question": str(number), **dict.fromkeys(comparison.MEASURES, number < count)} for number in range(8)]
         for when, count in (("before", right), ("after", right + gain))
     }
     for when, rows in answered.items():

@@ -36,39 +36,38 @@ def state_of(run):
     """All that a finished run has come to: its last checkpoint, its logs and its samples."""
     last, skipped = checkpoints.newest(run)
     assert not skipped
-    found = {"model": (run / "model.safetensors").read_bytes()} if (run / "model.safetensors").exists() else {}
+    result = {"model": (run / "model.safetensors").read_bytes()} if (run / "model.safetensors").exists() else {}
     for path in sorted(last.glob("*.safetensors")):
-        found[path.name] = path.read_bytes()
+        result[path.name] = path.read_bytes()
     for path in sorted([*last.rglob("*.pt"), *last.glob("*.pth"), *last.glob("*[!s].bin")]):  # no training_args.bin
-        found[path.relative_to(last).as_posix()] = torch.load(path, weights_only=False)
-    state = json.loads((last / "trainer_state.json").read_text())
-    found["state"] = without_clock(state)
+        result[path.relative_to(last).as_posix()] = torch.load(path, weights_only=False)
+    result["state"] = without_clock(json.loads((last / "trainer_state.json").read_text()))
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    found["metrics"] = [without_clock(json.loads(line)) for line in lines]
+    result["metrics"] = [without_clock(json.loads(line)) for line in lines]
     alarms = run / "alarms.jsonl"
-    found["alarms"] = alarms.read_text() if alarms.exists() else ""
-    found["samples"] = {p.name: pd.read_parquet(p).to_json() for p in sorted(run.glob("completions/*.parquet"))}
-    return found
+    result["alarms"] = alarms.read_text() if alarms.exists() else ""
+    result["samples"] = {p.name: pd.read_parquet(p).to_json() for p in sorted(run.glob("completions/*.parquet"))}
+    return result
 
 
-def assert_same(found, wanted, at=""):
+def assert_same(actual, expected, at=""):
     """Equal at every depth; tensors and arrays bit by bit."""
-    if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys(), at
-        for key in wanted:
-            assert_same(found[key], wanted[key], f"{at}/{key}")
-    elif isinstance(wanted, list | tuple):
-        assert len(found) == len(wanted), at
-        for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
+    if isinstance(expected, dict):
+        assert actual.keys() == expected.keys(), at
+        for key in expected:
+            assert_same(actual[key], expected[key], f"{at}/{key}")
+    elif isinstance(expected, list | tuple):
+        assert len(actual) == len(expected), at
+        for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
             assert_same(one, other, f"{at}/{index}")
-    elif isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted), at
-    elif hasattr(wanted, "tobytes"):
-        assert found.tobytes() == wanted.tobytes(), at
-    elif type(wanted).__module__.startswith("deepspeed."):  # such objects know no equality
-        assert_same(vars(found), vars(wanted), at)
+    elif isinstance(expected, torch.Tensor):
+        assert torch.equal(actual, expected), at
+    elif hasattr(expected, "tobytes"):
+        assert actual.tobytes() == expected.tobytes(), at
+    elif type(expected).__module__.startswith("deepspeed."):  # such objects know no equality
+        assert_same(vars(actual), vars(expected), at)
     else:
-        assert found == wanted, at
+        assert actual == expected, at
 
 
 def interrupted(whole, step, name="again"):

@@ -52,16 +52,16 @@ def completions(lengths=None, log_probs=False):
     asked = Counter()
 
     def sample(prompt_ids, *args, **kwargs):
-        found = []
+        sampled = []
         for prompt in map(tuple, prompt_ids):
             asked[prompt] += 1
             chance = random.Random(f"{prompt} {asked[prompt]}")
             length = lengths or min(LENGTH, max(1, int(chance.lognormvariate(1.8, 0.9))))
-            found.append([chance.randrange(5, 500) for _ in range(length)])
+            sampled.append([chance.randrange(5, 500) for _ in range(length)])
             if 1 < length < LENGTH:
-                found[-1][-1] = 2
+                sampled[-1][-1] = 2
         chance = random.Random(0)
-        return found, [[chance.gauss(-6.2, 0.5) for _ in ids] for ids in found] if log_probs else None
+        return sampled, [[chance.gauss(-6.2, 0.5) for _ in ids] for ids in sampled] if log_probs else None
 
     return sample
 
@@ -180,10 +180,10 @@ class Gradients(TrainerCallback):
         self.steps = []
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
         self.steps.append({
             name: gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient.clone()  # FSDP's
-            for name, gradient in found.items()
+            for name, gradient in gradients.items()
         })  # fmt: skip
 
 
@@ -203,12 +203,12 @@ def largest_difference(stock, lean):
     A smaller one is made of rounding.
     """
     assert len(stock) == len(lean) > 0
-    found = []
+    differences = []
     for one, other in zip(stock, lean, strict=True):
         assert one.keys() == other.keys()
         floor = 1e-3 * torch.stack([gradient.norm() for gradient in one.values()]).norm().clamp(min=1e-20)
-        found += [((other[name] - one[name]).norm() / max(one[name].norm(), floor)).item() for name in one]
-    return max(found)
+        differences += [((other[name] - one[name]).norm() / max(one[name].norm(), floor)).item() for name in one]
+    return max(differences)
 
 
 def compare(model, output, differing=("entropy",), **options):

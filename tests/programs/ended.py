@@ -1,4 +1,8 @@
-"""A script whose last process sends itself a signal before an optimizer step: ended.py SIGNAL STEP SCRIPT FLAGS."""
+"""A script whose last process sends itself a signal at a moment of its run: ended.py SIGNAL MOMENT SCRIPT FLAGS.
+
+The moment is before an optimizer step (once so many are done), `starting`, or `saving`: a checkpoint's files are
+written, but not that it is complete.
+"""
 
 import os
 import runpy
@@ -22,8 +26,18 @@ def sending(number, step):
 
 
 if __name__ == "__main__":
-    _, number, step, *sys.argv = sys.argv
+    _, number, moment, *sys.argv = sys.argv
+    from grpo.runs import checkpoints
     from grpo.training import callbacks
+    from grpo.training.run_trainer import RunTrainer
 
-    callbacks.MetricsFile = sending(int(number), int(step))
+    def send(*args, **kwargs):
+        os.kill(os.getpid(), int(number))
+
+    if moment == "starting":
+        RunTrainer.train = send
+    elif moment == "saving":
+        checkpoints.seal = send
+    else:
+        callbacks.MetricsFile = sending(int(number), int(moment))
     runpy.run_path(sys.argv[0], run_name="__main__")

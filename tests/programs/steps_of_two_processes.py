@@ -49,18 +49,18 @@ def step(trainer_class, name, model, output, batch=8):
 
 
 def main(model, output):
-    rank, found = int(os.environ["RANK"]), {}
+    rank, result = int(os.environ["RANK"]), {}
     for name in CASES:
         for trainer_class in (GRPOTrainer, LeanGRPOTrainer):
             gradients, log, trainer = step(trainer_class, name, model, output)
-            found[name, trainer_class.__name__] = gradients, log
-    found["distributed"] = trainer.accelerator.distributed_type.value
+            result[name, trainer_class.__name__] = gradients, log
+    result["distributed"] = trainer.accelerator.distributed_type.value
     spoiled = {"max_steps": 5, "reward": rewards_by_length, "optim": "adamw_torch"}
     trainer, watch = watched(model, f"{output}/watched", **spoiled)
     spoil = Spoil(trainer, [2, 3, 4] if rank == 1 else [])
     trainer.train()
-    found["unchanged"], found["asked"] = spoil.unchanged, watch.asked
-    torch.save(found, f"{output}/{rank}.pt")
+    result["unchanged"], result["asked"] = spoil.unchanged, watch.asked
+    torch.save(result, f"{output}/{rank}.pt")
     del trainer, watch, spoil
     processes.end_process_group()
 

@@ -127,7 +127,7 @@ def test_interruptions_and_full_devices_are_no_fault(raised, guard):
 @pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf, 2 * LARGEST])
 def test_values_that_are_not_finite_leave_their_row_out(value, guard):
     values = guard.guarded("mine", lambda **kwargs: [1.0, value, None, 2.0])(**columns(4))
-    assert values == [1.0, FAILED, None, 2.0] and "it returned" in guard.faults[0]["fault"]
+    assert values == [1.0, FAILED, None, 2.0]
 
 
 @pytest.mark.parametrize("result", [[1.0, 2.0], "abc", ["1", "2", "3"], None])
@@ -148,19 +148,15 @@ def vandal(prompts, completions, completion_ids, level, trace, **kwargs):
     return scores
 
 
-async def async_vandal(**columns):
-    return vandal(**columns)
-
-
-def vandal_of_many(prompts, **columns):
-    if len(prompts) > 1:
-        vandal(prompts, **columns)
+def vandal_of_one(prompts, **columns):
+    scores = vandal(prompts, **columns)
+    if len(scores) > 1:
         raise ValueError("not all at once")
-    return vandal(prompts, **columns)
+    return scores
 
 
-async def async_vandal_of_many(**columns):
-    return vandal_of_many(**columns)
+async def async_vandal(**columns):
+    return vandal_of_one(**columns)
 
 
 def messages(count):
@@ -173,7 +169,7 @@ def messages(count):
     )
 
 
-@pytest.mark.parametrize("reward", [vandal, async_vandal, vandal_of_many, async_vandal_of_many])
+@pytest.mark.parametrize("reward", [vandal, vandal_of_one, async_vandal])
 def test_a_reward_changes_only_its_own_copy(reward, guard):
     given = messages(3)
     for _ in range(2):  # the next reward gets what this one got
@@ -227,20 +223,6 @@ def test_faults_end_a_run_in_training_and_not_in_an_evaluation(tiny_model, tmp_p
         trainer.model.train(training)
         values = trainer.guard.exclude(trainer, torch.tensor([[FAILED], [1.0]]))
         assert values.isnan().tolist() == [[True], [False]] and bool(trainer.guard.excess) is training
-
-
-def test_a_reward_that_clears_its_arguments_breaks_no_run(tiny_model, tmp_path):
-    def clears(prompts, completions, completion_ids, **kwargs):
-        scores = rewards_by_sum(completion_ids)
-        for each in (prompts, completions, *completion_ids, completion_ids, *kwargs.values()):
-            if isinstance(each, list):
-                each.clear()
-        return scores
-
-    plain, plain_log, _ = trained(RunTrainer, tiny_model, tmp_path, reward=[rewards_by_sum, rewards_by_sum])
-    rude, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=[clears, rewards_by_sum])
-    assert largest_difference(plain, rude) == 0 and log[0]["reward"] == plain_log[0]["reward"]
-    assert all(trainer._logs["completion"]) and not (tmp_path / "faults.jsonl").exists()
 
 
 def test_none_from_one_reward_keeps_its_meaning(tiny_model, tmp_path):

@@ -1,4 +1,4 @@
-"""Rewards are called as TRL calls them: by preflight on completions made for it, and by an evaluation."""
+"""Preflight and evaluations call rewards as TRL does, on a perfect completion and on flawed ones."""
 
 import asyncio
 
@@ -14,22 +14,24 @@ from rewards import REWARD_FUNCS
 TASK = Task(XML)
 FIVE = dict(list(REWARD_FUNCS.items())[:5])
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
-REASONING = "5 + 4 = <<5+4=9>>9"
 
 
-def try_out(**rewards):
-    return try_rewards(rewards, ROW, REASONING, TASK, lambda text: list(text.encode()))[0]
+def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", encode=lambda text: list(text.encode()), **rewards):
+    return try_rewards(rewards, row, reasoning, TASK, encode)[0]
 
 
-# --- Preflight
+def constant(completions, **kwargs):
+    return [1.0] * len(completions)
 
 
-def test_each_reward_is_tried_on_all_test_completions():
+def test_each_reward_is_tried_on_all_of_them():
     tried = try_out(**FIVE)
     totals = {kind: sum(values[kind] for values in tried.values()) for kind in tried["int_reward_func"]}
     assert totals == pytest.approx(
         {"perfect": 4.0, "wrong answer": 2.0, "no tags": 0.0, "extra text": 3.45, "empty": 0.0}
     )
+    without_gold = try_out({**ROW, "answer": None}, "", soft=REWARD_FUNCS["soft_format_reward_func"])
+    assert without_gold["soft"] == {"in the format": 0.5, "no tags": 0, "extra text": 0.5, "empty": 0}
 
 
 def test_rewards_get_what_trl_gives_them():
@@ -44,7 +46,7 @@ def test_rewards_get_what_trl_gives_them():
     assert set(try_out(curious=curious)["curious"].values()) == {0.0}
     count = len(seen["completions"])
     assert seen["prompts"] == [ROW["prompt"]] * count and seen["other"] == [3] * count and seen["answer"][-1] == "9"
-    perfect = perturbed(REASONING, "9", TASK)["perfect"]
+    perfect = perturbed("5 + 4 = <<5+4=9>>9", "9", TASK)["perfect"]
     assert seen["completions"][0] == [{"role": "assistant", "content": perfect}]
     assert seen["ids"][4] == [] and len(seen["ids"][0]) > 10
 
@@ -71,13 +73,45 @@ def test_rewards_that_want_every_character_of_the_gold_answer_are_known_by_what_
     assert exact == names and all(probe.REWRITTEN not in values for values in tried.values())
 
 
-def test_an_async_reward_that_never_answers_is_a_fault(monkeypatch):
+def test_a_reward_that_changes_its_input_is_known_with_the_arguments():
+    def tidies(completions, **kwargs):
+        for completion in completions:
+            completion[0]["content"] = completion[0]["content"].strip() + "."
+        return [1.0] * len(completions)
+
+    async def clears(prompts, answer, **kwargs):
+        prompts.clear()
+        answer.clear()
+        raise ValueError("and fails")
+
+    rewards = {"tidies": tidies, "clears": clears, "constant": constant}
+    _, changed, _ = try_rewards(rewards, ROW, "", TASK, lambda text: list(text.encode()))
+    assert changed == {"tidies": ["completions"], "clears": ["answer", "prompts"]}
+
+
+def test_async_rewards_are_tried_also_inside_an_event_loop(monkeypatch):
     monkeypatch.setattr(probe, "PATIENCE", 0.05)
+
+    class Later:
+        async def __call__(self, completions, **kwargs):
+            await asyncio.sleep(0)
+            return [float(len(completion[0]["content"])) for completion in completions]
+
+    async def cancelled(completions, **kwargs):
+        raise asyncio.CancelledError
 
     async def never(completions, **kwargs):
         await asyncio.Event().wait()
 
-    assert all("TimeoutError: no answer" in fault for fault in try_out(never=never)["never"].values())
+    rewards = {"later": Later(), "cancelled": cancelled, "never": never}
+
+    async def in_a_notebook():
+        return try_out(**rewards)
+
+    for tried in (try_out(**rewards), asyncio.run(in_a_notebook())):
+        assert tried["later"]["empty"] == 0.0 and tried["later"]["perfect"] > 10
+        assert all("CancelledError" in fault for fault in tried["cancelled"].values())
+        assert all("TimeoutError: no answer" in fault for fault in tried["never"].values())
 
 
 # --- In an evaluation
@@ -90,8 +124,7 @@ def test_columns_are_those_that_trl_passes(chat):
     columns = probe.columns_of(ROWS, ["a", "b"], [[1], [2, 3]], chat)
     assert columns["prompts"] == ["1 + 1?", "2?"] and columns["level"] == [1, 2] and "prompt" not in columns
     assert columns["completions"][1] == ([{"role": "assistant", "content": "b"}] if chat else "b")
-    assert columns["completion_ids"] == [[1], [2, 3]] and columns["trainer_state"].global_step == 0
-    assert columns["log_metric"]("any", 1.0) is None
+    assert columns["completion_ids"] == [[1], [2, 3]]
 
 
 def test_a_reward_that_fails_on_a_row_is_excluded_there(capsys):

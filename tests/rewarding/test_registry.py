@@ -29,8 +29,6 @@ def own(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     shutil.copy(ROOT / "tests/programs/my_rewards.py", ".")
     Path("my_helper.py").touch()
-    Path("a_package").mkdir()
-    Path("a_package/inner.py").write_text("def deep(completions, **kwargs): return [1.0] * len(completions)")
     yield
     sys.modules.pop("my_helper", None)
 
@@ -70,18 +68,18 @@ def test_a_reward_of_ones_own_takes_parameters_and_keeps_its_name(key):
     assert chosen("my_rewards.my_reward", follow={"scale": 4})["my_reward"](completions=["ab"]) == [8]
     assert chosen("my_rewards.part", args={"my_reward": {"scale": 3}})["my_reward"](completions=["ab"]) == [6]
     assert chosen("my_rewards.part")["my_reward"](completions=["ab"]) == [4.0]
-    assert chosen("a_package.inner.deep")["deep"](completions=["ab"]) == [1.0]
     assert all(name == get_callable_name(reward) for name, reward in rewards.items())
 
 
-def test_the_examples_are_found_from_any_directory():
-    (loaded,) = chosen("examples.countdown.value").values()
-    assert loaded(expression="2 * (3 + 7)") == 20
+def test_files_in_folders_and_the_examples_are_known_from_any_directory():
+    Path("a_package").mkdir()
+    Path("a_package/inner.py").write_text("def deep(completions, **kwargs): return [1.0] * len(completions)")
+    assert chosen("a_package.inner.deep")["deep"](completions=["ab"]) == [1.0]
+    assert chosen("examples.countdown.value")["value"](expression="2 * (3 + 7)") == 20
 
 
 def test_files_beside_the_users_shadow_no_library():
-    for library in ("wandb", "peft", "statistics"):
-        Path(f"{library}.py").write_text("def f(completions, **kwargs): return [3.0]\nraised = 1 / 1")
+    Path("statistics.py").write_text("def f(completions, **kwargs): return [3.0]")
     before = list(sys.path), sys.modules["statistics"]
     assert chosen("statistics.f")["f"](completions=["a"]) == [3.0]  # not the library, which is imported already
     assert sys.path[:-1] == before[0] and sys.modules["statistics"] is before[1]
@@ -131,28 +129,22 @@ def needs_level(completions, level, *, source, template="x", **kwargs):
 
 AT_WILL, NEEDS = {"at_will": at_will}, {"needs_level": needs_level}
 REPLACED = [  # the rewards, their parameters, what follows the run, the data's columns: the one that is in the way
-    (["length_reward_func"], {}, {}, ["low"], "low"),
-    (["length_reward_func"], {"length_reward_func": {"high": 9}}, {}, ["high"], "high"),
-    (["length_reward_func"], {}, {}, ["level", "lower"], ""),
-    (["soft_format_reward_func"], {}, {"template": THINK_FORMAT}, ["template"], "template"),
-    (["correctness_reward_func"], {}, {"extract": str.strip}, ["extract"], "extract"),
-    (["judge_reward_func"], {}, {"task": Task(XML)}, ["task"], "task"),
-    (["my_rewards.my_reward"], {}, {}, ["scale"], "scale"),
-    (["my_rewards.part"], {}, {}, ["scale"], "scale"),
-    (["my_rewards.longer"], {}, {}, ["than"], "than"),
-    (["my_rewards.my_reward"], {}, {}, ["kwargs", "completions"], ""),
-    (["int_reward_func"], {}, {}, ["low", "scale", "task"], ""),
-    (["at_will"], {}, {}, ["level"], "level"),
-    (["at_will"], {}, {}, ["source"], ""),
-    (["at_will"], {"at_will": {"answer": "9"}}, {}, [], "answer"),
-    (["needs_level"], {}, {}, ["level", "source"], ""),
-    (["needs_level"], {}, {"source": "run"}, ["source"], "source"),
+    ("length_reward_func", {}, {}, ["low"], "low"),
+    ("length_reward_func", {"high": 9}, {}, ["high"], "high"),
+    ("soft_format_reward_func", {}, {"template": THINK_FORMAT}, ["template"], "template"),
+    ("my_rewards.part", {}, {}, ["scale"], "scale"),
+    ("my_rewards.longer", {}, {}, ["than"], "than"),
+    ("my_rewards.my_reward", {}, {}, ["kwargs", "completions", "low"], ""),
+    ("at_will", {}, {}, ["level"], "level"),
+    ("at_will", {"answer": "9"}, {}, [], "answer"),
+    ("needs_level", {}, {}, ["level", "source"], ""),
+    ("needs_level", {}, {"source": "run"}, ["source"], "source"),
 ]
 
 
-@pytest.mark.parametrize(("names", "args", "follow", "columns", "inway"), REPLACED)
-def test_a_column_never_replaces_a_parameter(names, args, follow, columns, inway):
-    rewards = chosen(*names, args=args, follow=follow, functions=AT_WILL | NEEDS)
+@pytest.mark.parametrize(("name", "args", "follow", "columns", "inway"), REPLACED)
+def test_a_column_never_replaces_a_parameter(name, args, follow, columns, inway):
+    rewards = chosen(name, args={name: args} if args else {}, follow=follow, functions=AT_WILL | NEEDS)
     columns = {"question", "prompt", "answer", *columns}
     if not inway:
         return registry.check_columns(rewards, columns)
@@ -166,10 +158,10 @@ def test_what_needs_gold_answers_is_found_by_signature():
     config, rewards = SimpleNamespace(script=script), chosen(*names, "judge_reward_func", follow={"task": Task(XML)})
     needed = ["correctness_reward_func", "with_gold", "judge_reward_func", "eval_num_samples"]
     assert needing_gold(config, rewards, Task(XML)) == needed
-    own = Task(XML, judge=lambda text, row: True)
-    assert needing_gold(config, rewards, own) == needed[:2]
+    judged = Task(XML, judge=lambda text, row: True)
+    assert needing_gold(config, rewards, judged) == needed[:2]
     script.eval_only = True  # where a judge of one's own is all that is asked
-    assert needing_gold(config, rewards, own) == [] and needing_gold(config, rewards, Task(XML)) == needed
+    assert needing_gold(config, rewards, judged) == [] and needing_gold(config, rewards, Task(XML)) == needed
 
 
 def mine(completions, **kwargs):

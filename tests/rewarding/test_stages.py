@@ -68,11 +68,11 @@ CPU = ["--use_cpu", "true", "--report_to", "none"]
 
 
 def test_stages_follow_each_other_with_their_own_weights():
-    found = read_stages([FIRST, SECOND])
-    assert [(stage.first_step, stage.last_step) for stage in found] == [(1, 40), (41, 120)]
-    assert found[0].weights == {"xmlcount_reward_func": 1.0, "int_reward_func": 1.0}
-    assert found[1].weights == {"correctness_reward_func": 1.0, "int_reward_func": 0.5}
-    assert [settings_of(found, given)["max_steps"] for given in (-1, 4, 500)] == [120, 4, 500]
+    stages = read_stages([FIRST, SECOND])
+    assert [(stage.first_step, stage.last_step) for stage in stages] == [(1, 40), (41, 120)]
+    assert stages[0].weights == {"xmlcount_reward_func": 1.0, "int_reward_func": 1.0}
+    assert stages[1].weights == {"correctness_reward_func": 1.0, "int_reward_func": 0.5}
+    assert [settings_of(stages, given)["max_steps"] for given in (-1, 4, 500)] == [120, 4, 500]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from grpo.task import gold
 from grpo.task.gold import gold_answer, gold_mark, reasoning_before
 from rewards import extract_hash_answer
 
+GSM8K = SHARED / "gsm8k" / "train.jsonl"
 MATH = [
     r"We have $x = \frac{3}{6} = \boxed{\frac{1}{2}}$.",
     r"First $\boxed{1}$? No: the answer is $\boxed{10,\!000}$",
@@ -38,6 +39,7 @@ def gold_answers(values, pattern="xml"):
         (["18.0", "$18.00", "7.", "-$1,234", "+5", "\u22125"], "xml", ["18", "18", "7", "-1234", "5", "-5"]),
         (["1.50", "0", "-", ".", "1,00", "5 apples", ""], "xml", ["1.50", "0", "-", ".", "1,00", "5 apples", None]),
         ([72.0, 0.5, 1e16, float("nan"), None, True], "xml", ["72", "0.5", "10000000000000000", None, None, None]),
+        ([0, -0.0, "-0", float("inf")], "xml", ["0", "0", "-0", None]),
         ([r"$\frac{1}{2}$", r"\(x+1\)", "$5$", "$", "$x$ or $y$"], "xml",
          [r"\frac{1}{2}", "x+1", "5", "$", "$x$ or $y$"]),
     ],
@@ -51,20 +53,12 @@ def test_an_edit_of_extract_hash_answer_changes_the_golds(monkeypatch):
     assert gold_answers(["2 + 2 = 4\n#### 4", "#### 1,000"]) == ["4 edited", "1,000 edited"]
 
 
-@pytest.mark.parametrize("name", ["train", "test_dev"])
-def test_gsm8k_has_the_answers_of_the_recipe(name):
-    path = SHARED / "gsm8k" / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip("GSM8K is not beside this checkout")
-    values = [json.loads(line)["answer"] for line in path.read_text("utf-8").splitlines()]
+@pytest.mark.skipif(not GSM8K.exists(), reason="GSM8K is not beside this checkout")
+def test_gsm8k_has_the_answers_of_the_recipe():
+    values = [json.loads(line)["answer"] for line in GSM8K.read_text("utf-8").splitlines()]
     assert gold_answers(values) == list(map(extract_hash_answer, values))
 
 
 def test_reasoning_is_what_comes_before_the_answer():
     assert reasoning_before("2 + 2 = 4\n#### 4") == "2 + 2 = 4" == reasoning_before("2 + 2 = 4 <answer>4</answer>")
     assert reasoning_before(MATH[0]) == MATH[0] and reasoning_before(4) == "" == reasoning_before(None)
-    assert gold_answer(float("inf")) is None
-
-
-def test_no_zero_is_negative():
-    assert [gold_answer(zero) for zero in (0, -0, 0.0, -0.0, "-0")] == ["0", "0", "0", "0", "-0"]

@@ -121,17 +121,10 @@ def test_a_plain_answer_is_the_whole_completion():
     assert choose(answer_pattern="text")[0].answered("thoughts", "7") == "7"
 
 
-@pytest.mark.parametrize(
-    ("completion", "pattern"),
-    [
-        ("{reasoning} \\boxed{{answer}}", "boxed"),
-        ("{reasoning}\nFinal: {answer}\n", "final"),
-        ("<think>{reasoning}</think>\n<result>\n{answer}\n</result>", "<result> {answer}</result>"),
-    ],
-)
-def test_a_completion_without_answer_tags_needs_its_pattern(completion, pattern):
-    chosen, _ = choose({"completion": completion, "pattern": pattern})
-    assert extract_answer(chosen.answered("3 * 4 = 12", "-1/2"), pattern) == "-1/2"
+def test_a_completion_without_answer_tags_needs_its_pattern():
+    completion = "<think>{reasoning}</think>\n<result>\n{answer}\n</result>"
+    chosen, _ = choose({"completion": completion, "pattern": "<result> {answer}</result>"})
+    assert extract_answer(chosen.answered("3 * 4 = 12", "-1/2"), chosen.pattern) == "-1/2"
     with pytest.raises(UserError, match="use another answer_pattern"):
         choose({"completion": completion})
 
@@ -142,14 +135,10 @@ REFUSED = [  # what an error names, and the settings
     ("prompt_format: 'complation' .* did you mean completion", {"complation": "{answer}"}, {}),
     ("prompt_format: question", {"question": "Answer this."}, {}),
     ("prompt_format: completion", {"completion": "{answer} {reasoning}"}, {}),
-    ("prompt_format: system: 7 is not a text", {"system": 7}, {}),
     ("prompt_format: chat: 'no'", {"chat": "no"}, {}),
     ("prompt_format: the pattern xml reads '1 so 2'", {"completion": "{reasoning} so {answer}"}, {}),
     ("prompt_format: exemplars: .*write a list of texts", {"exemplars": [SHOT]}, {}),
-    ("prompt_format: exemplars", {"exemplars": ["1 + 1?"]}, {}),
-    ("prompt_format: exemplars", {"exemplars": 3}, {}),
     ("answer_pattern: 'latex': use xml", "xml", {"answer_pattern": "latex"}),
-    ("answer_pattern: 'latex': use xml", {"pattern": "latex"}, {}),
     ("num_shots: 2 is more than the exemplars; use 0 to 0", {"exemplars": []}, {"num_shots": 2}),
     ("num_shots: 9 .*use 0 to 3", "xml", {"num_shots": 9}),
 ]

@@ -4,14 +4,12 @@ import dataclasses
 import json
 import pickle
 import random
-import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers_runs import DEMO, ROOT
 from helpers_trainer import make_trainer, trained
 
 import train_grpo
@@ -93,18 +91,14 @@ def test_the_record_asks_a_question_again():
 
 def test_the_judge_reward_pays_what_the_task_finds_right():
     assert judge_reward_func(["It is 7.", "<answer>8</answer>"], answer=["7", "7"], trainer_state=None) == [2.0, 0.0]
-    task = judged_by(lambda text, row: int(text) in row["numbers"])
-    assert judge_reward_func(["3", "4"], task=task, numbers=[[1, 3], [5, 6]], question=["?", "?"]) == [2.0, 0.0]
-    asked = judged_by(lambda text, row: text in row["prompt"])
-    assert judge_reward_func(["3", "4"], task=asked, prompts=["3?", "5?"]) == [2.0, 0.0]
 
 
 def test_a_judges_row_holds_the_columns_of_the_rollout():
-    def kept(text, row):
+    def judge(text, row):
         return row == {"answer": text, "kept": text, "prompts": "q", "prompt": "q"}
 
     columns = {"answer": ["a", "b"], "trainer_state": object(), "log_extra": print, "kept": ("a", "b"), "short": [1]}
-    assert judge_reward_func(["a", "b"], task=judged_by(kept), prompts=["q", "q"], **columns) == [2.0, 2.0]
+    assert judge_reward_func(["a", "x"], task=judged_by(judge), prompts=["q", "q"], **columns) == [2.0, 0.0]
 
 
 def test_the_runs_rewards_follow_its_task():
@@ -122,14 +116,13 @@ def test_the_runs_rewards_follow_its_task():
 KINDS = ("all_right", "all_wrong", "mixed")
 
 
-@pytest.mark.parametrize("reward", ["judge_reward_func", "xmlcount_reward_func"])
-def test_groups_are_judged_whatever_the_rewards_and_once_a_completion(reward, tiny_model, tmp_path, monkeypatch):
+def test_groups_are_judged_once_a_completion(tiny_model, tmp_path, monkeypatch):
     asked = []
     task = judged_by(lambda text, row: asked.append((row["number"], text)) or len(text) % 2)
     monkeypatch.setattr(RunTrainer, "task", task)
-    chosen = list(registry.choose([reward], {}, {"task": task}).values())
+    chosen = list(registry.choose(["judge_reward_func"], {}, {"task": task}).values())
     columns = {"answer": ["1"] * 40, "number": list(range(40))}
-    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=chosen, columns=columns, max_steps=1)
+    _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, reward=chosen, columns=columns)
     assert len(asked) == len(set(asked)) > 1  # by the reward and for the groups together
     texts = [completion_text(completion) for completion in trainer._logs["completion"]]
     shares = torch.tensor([len(text) % 2 for text in texts]).float().view(-1, trainer.num_generations).mean(1)
@@ -139,17 +132,16 @@ def test_groups_are_judged_whatever_the_rewards_and_once_a_completion(reward, ti
 
 
 def test_groups_that_nobody_can_judge_are_not_logged(tiny_model, tmp_path, monkeypatch, capsys):
-    def logged(task, **columns):
+    def logged(task, answer="1"):
         monkeypatch.setattr(RunTrainer, "task", task)
-        _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, columns=columns, max_steps=1)
+        _, log, trainer = trained(RunTrainer, tiny_model, tmp_path, columns={"answer": [answer] * 40})
         return [key for key in log[0] if key.startswith("groups/")], trainer.solved.isnan().all()
 
-    assert logged(None, answer=["1"] * 40) == ([], True)
-    assert logged(Task(XML), answer=[None] * 40) == ([], True)
-    assert len(logged(Task(XML), answer=["1"] * 40)[0]) == 3
+    assert logged(Task(XML), answer=None) == ([], True)
+    assert len(logged(Task(XML))[0]) == 3
     capsys.readouterr()
     for function in (lambda text, row: row["gone"], lambda text, row: sys.exit("no key")):
-        assert logged(judged_by(function), answer=["1"] * 40) == ([], True)
+        assert logged(judged_by(function)) == ([], True)
         assert capsys.readouterr().out.count("note: the judge fails") == 1
 
 
@@ -178,46 +170,38 @@ def test_a_judge_that_draws_random_numbers_changes_no_training(tiny_model, tmp_p
 # --- A run's command
 
 
+MY_TASK = '''
+class Even:
+    """Right: an even number of words, and the question is there."""
+    def __call__(self, text, row):
+        return bool(row["question"]) and len(text.split()) % 2 == 0
+
+even = Even()
+'''
+
+
 @pytest.fixture
-def my_tasks(monkeypatch):
-    """tests/programs/my_tasks.py in the working directory."""
-    shutil.copy(ROOT / "tests/programs/my_tasks.py", ".")
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    monkeypatch.delitem(sys.modules, "my_tasks", raising=False)
+def my_task():
+    """A file of one's own in the working directory, with a judge."""
+    Path("my_task.py").write_text(MY_TASK)
+    return {"judge": "my_task.even"}
 
 
 @pytest.mark.slow
-def test_a_run_is_judged_by_it_everywhere(my_tasks, tiny_run):
-    argv = tiny_run(
-        judge="my_tasks.either", allow_custom_rewards="true", output_dir="run", eval_num_samples="2",
-        max_steps="2", max_completion_length="12",
-    )  # fmt: skip
+def test_a_run_is_judged_by_it_everywhere(my_task, tiny_run):
+    argv = tiny_run(**my_task, allow_custom_rewards="true", eval_num_samples="2", max_completion_length="12")
     assert train_grpo.main([*argv, "--reward_funcs", "judge_reward_func", "xmlcount_reward_func"]) == 0
     records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
     assert [record["lenient"] for record in records] == [len(r["completion"].split()) % 2 == 0 for r in records]
     summary = json.loads(Path("run/eval_after.json").read_text())
     even = [[len(text.split()) % 2 == 0 for text in record["samples"]] for record in records]
     assert summary["pass_k"] == sum(map(any, even)) / len(records)
-    assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_tasks.either"
+    assert json.loads(Path("run/run.json").read_text())["settings"]["judge"] == "my_task.even"
 
 
-DRY_RUN = ["--config", "demo", "--dry_run", "true", "--report_to", "none"]
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--judge", "my_tasks.even"],  # whose code may not run
-        ["--judge", "my_tasks.broken", "--allow_custom_rewards", "true"],
-    ],
-)
-def test_a_mistake_names_its_setting(flags, my_tasks, capsys):
-    assert train_grpo.main([*DRY_RUN, "--dataset_name", str(DEMO / "test.jsonl"), *flags]) == 2
-    assert f"{flags[0].removeprefix('--')}: " in capsys.readouterr().err
-
-
-def test_data_without_gold_answers_needs_a_judge_alone(my_tasks, write_jsonl):
+def test_data_without_gold_answers_needs_a_judge_alone(my_task, tiny_run, write_jsonl, capsys):
     data = write_jsonl([{"question": f"Reach {2 * n + 1} with {n} and {n + 1}."} for n in range(60)])
-    argv = [*DRY_RUN, "--dataset_name", data, "--reward_funcs", "judge_reward_func", "soft_format_reward_func"]
+    argv = tiny_run(**my_task, dataset_name=data, reward_funcs="judge_reward_func", dry_run="true")
     assert train_grpo.main(argv) == 2
-    assert train_grpo.main([*argv, "--judge", "my_tasks.yes", "--allow_custom_rewards", "true"]) == 0
+    assert "judge: " in capsys.readouterr().err  # whose code may not run
+    assert train_grpo.main([*argv, "--allow_custom_rewards", "true"]) == 0
