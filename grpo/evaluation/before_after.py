@@ -73,8 +73,8 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         step = trainer.state.global_step
         evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
+        compared = comparison.compare(before.records, after.records, error)
         history = causes.at_end(trainer.state, before.records, after.records)
-        compared = comparison.compare(before.records, after.records, error, causes.why_nothing_was_learned(history))
         needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
         compared |= {"step": step, "diagnosis": causes.explain(history) if needed else []}
         checkpoints.write_json(run.output / "comparison.json", compared)

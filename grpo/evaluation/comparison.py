@@ -80,13 +80,12 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
 
 
 def compare(
-    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = "", nothing: str = ""
+    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = ""
 ) -> dict[str, Any]:
     """Compare the records of two evaluations of the same questions, in the same order.
 
     Args:
         judge_error: why one of them has no accuracy, where a judge of one's own raised.
-        nothing: why nothing was learned, where the logs show it; then no sample is too small to tell.
 
     Returns:
         `n`, `verdict`, `sentence`, and for each of MEASURES that the records have the counts `both`, `fixed`, `broken`
@@ -112,8 +111,6 @@ def compare(
         verdict, sentence = _verdict(len(pairs), measures)
     else:
         verdict, sentence = _verdict_by_reward(reward)
-    if verdict == "too_small_to_tell" and nothing:
-        verdict, sentence = "no_change", f"{nothing[0].upper()}{nothing[1:]}: {sentence.partition(': ')[2]}"
     names = [name for name in pairs[0][0].get("rewards", {}) if name in pairs[0][1].get("rewards", {})]
     rewards = {
         name: _change_of_means([(old["rewards"][name], new["rewards"][name]) for old, new in pairs]) for name in names
