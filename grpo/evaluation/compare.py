@@ -40,6 +40,13 @@ def read(directory: Path) -> RunFiles:
     return run
 
 
+def gains(runs: Sequence[RunFiles], measure: str) -> list[float]:
+    """The paired gain of each run that was evaluated before and after, in points or rewards."""
+    unit = 1 if measure == "reward" else 100
+    differences = [(run.comparison.get(measure) or {}).get("difference") for run in runs]
+    return [unit * difference for difference in differences if difference is not None]
+
+
 def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
     """Parts that no setting names and that differ between the runs that have them: prompt, code, training rows."""
     hashes: dict[str, set[str]] = {}
@@ -90,7 +97,7 @@ def _table(runs: Sequence[RunFiles], with_mean: bool) -> Table:
         table.add_row(for_rich(f"{run.directory}{status}"), *(_cell(run, key) for key in measures.values()))
     if with_mean:
         table.add_section()
-        table.add_row("mean gain", *(_mean_gain(runs, measure) for measure in measures))
+        table.add_row("mean gain", *(_mean(gains(runs, measure), measure) for measure in measures))
     return table
 
 
@@ -138,13 +145,10 @@ def _cell(run: RunFiles, key: str) -> str:
     return "\n".join(lines + [f"{value}\n({interval})" if interval else value for value, interval in cells[2:]])
 
 
-def _mean_gain(runs: Sequence[RunFiles], measure: str) -> str:
-    """The mean of the runs' paired gains, with its interval; a dash where fewer than two runs have one."""
-    unit, places = (1, 2) if measure == "reward" else (100, 1)
-    changes = [(run.comparison.get(measure) or {}).get("difference") for run in runs]
-    gains = [unit * change for change in changes if change is not None]
+def _mean(gains: Sequence[float], measure: str) -> str:
     if len(gains) < 2:
         return "–"
+    places = 2 if measure == "reward" else 1
     mean, low, high = mean_interval(gains)
     return f"{mean:+.{places}f}\n({low:+.{places}f} to {high:+.{places}f})".replace("-", "−")
 
