@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from transformers import TrainerState
@@ -49,6 +49,7 @@ class History:
         perfect: the value of each reward, by its logged name, for a perfect completion, where preflight measured it.
         penalties: logged names of rewards that never pay more than 0.
         answers: the records of each held-out question before and after training; empty until the end.
+        comparison: the content of comparison.json; empty until the end.
     """
 
     rollouts: list[Metrics] = field(default_factory=list)
@@ -60,6 +61,7 @@ class History:
     perfect: dict[str, float] = field(default_factory=dict)
     penalties: list[str] = field(default_factory=list)
     answers: list[tuple[Record, Record]] = field(default_factory=list)
+    comparison: dict[str, Any] = field(default_factory=dict)
 
     def add(self, metrics: Metrics, collapsed: bool) -> None:
         """Note a rollout."""
@@ -71,6 +73,11 @@ class History:
     @property
     def ended(self) -> bool:
         return bool(self.answers)
+
+    def figure(self, measure: str, key: str) -> float:
+        """A figure of the comparison; NaN, which reaches no threshold, where there is none."""
+        value = self.comparison.get(measure, {}).get(key)
+        return math.nan if value is None else value
 
     def logged(self, key: str) -> list[float]:
         """All values of a metric."""
@@ -86,25 +93,21 @@ class History:
         values = self.values(key)
         return fmean(values) if values else math.nan
 
-    def change(self, key: str) -> tuple[float, float, float]:
-        """Means of a held-out record's figure before and after, and the rise in standard errors; NaN if unknown."""
-        pairs = [(old[key], new[key]) for old, new in self.answers if None not in (old.get(key), new.get(key))]
-        if len(pairs) < 2:
-            return math.nan, math.nan, math.nan
-        before, after = (fmean(side) for side in zip(*pairs, strict=True))
-        error = stdev(new - old for old, new in pairs) / len(pairs) ** 0.5
-        return before, after, (after - before) / (error or 1e-9)
 
+def explain(
+    state: TrainerState, before: Sequence[Record], after: Sequence[Record], comparison: dict[str, Any]
+) -> list[str]:
+    """Likely causes that a run did not get better, each with its remedy; at most MOST, the most important first.
 
-def at_end(state: TrainerState, before: Sequence[Record], after: Sequence[Record]) -> History:
-    """The history of a run that has ended, by the trainer's state and the records of two evaluations."""
+    Args:
+        before, after: the records of two evaluations.
+        comparison: of both (evaluation/comparison.py).
+    """
     kept: Any = state.stateful_callbacks
-    history = History(**kept["watch"]["seen"])
-    return replace(history, rollouts=state.log_history, answers=list(zip(before, after, strict=True)))
-
-
-def explain(seen: History) -> list[str]:
-    """Likely causes that a run did not get better, each with its remedy; at most MOST, the most important first."""
+    answers = list(zip(before, after, strict=True))
+    seen = replace(
+        History(**kept["watch"]["seen"]), rollouts=state.log_history, answers=answers, comparison=comparison
+    )
     sentences: dict[str, str] = {}
     for name, check, remedy, _ in CAUSES:
         if name not in sentences and (message := check(seen)):
@@ -151,7 +154,7 @@ def _without_signal(seen: History, key: str, what: str) -> str | None:
 
 
 def _all_right(seen: History) -> str | None:
-    before, _, _ = seen.change("lenient")
+    before = seen.figure("lenient", "before")
     if before >= NEARLY_ALL and not seen.mean("groups/all_right") >= MOSTLY:
         return f"{_percent(before)} of the held-out questions were right before, which leaves little to gain"
     return _without_signal(seen, "groups/all_right", "every completion was right, which leaves little to learn")
@@ -195,15 +198,13 @@ def _dead_reward(seen: History) -> str | None:
 
 
 def _led_astray(seen: History) -> str | None:
-    before, after, rise = seen.change("reward")
-    if rise >= 2 and seen.change("lenient")[2] <= -2:
-        return f"the reward of held-out answers rose from {before:.3g} to {after:.3g}, but fewer of them are right"
+    if seen.figure("reward", "difference_low") > 0 > seen.figure("lenient", "difference_high"):
+        return "the reward of held-out answers rose, but fewer of them are right"
     return None
 
 
 def _reward_fell(seen: History) -> str | None:
-    before, after, rise = seen.change("reward")
-    return f"the reward of held-out answers fell from {before:.3g} to {after:.3g}" if rise <= -2 else None
+    return "the reward of held-out answers fell" if seen.figure("reward", "difference_high") < 0 else None
 
 
 def _mode_collapse(seen: History) -> str | None:

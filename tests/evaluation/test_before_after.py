@@ -13,7 +13,7 @@ from grpo.evaluation.evaluate import Evaluation
 
 
 def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
-    rows = [{"question": "1 + 1?", "answer": "2", "row": {}}, {"question": "1 + 2?", "answer": "3", "row": {}}]
+    rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "1 + 2?", "answer": "3"}]
     lines = [json.dumps(row) + "\n" for row in rows]
     (tmp_path / "eval_before.json").write_text('{"n": 2}')
 
@@ -24,8 +24,6 @@ def test_only_a_whole_evaluation_of_the_same_questions_is_reused(tmp_path):
 
     assert saved("".join(lines)) == Evaluation({"n": 2}, rows)
     assert saved(lines[0]) is None and saved("".join(lines)[:-9]) is None  # killed while it was written
-    earlier = "".join(lines).replace(', "row": {}', "")  # of an earlier version, which recorded no rewards
-    assert saved(earlier) is None
     assert saved("".join(lines), answers=("2", "4")) is None and saved("".join(lines), samples=4) is None
 
 

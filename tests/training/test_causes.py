@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo.training.causes import CAUSES, DEAD_AFTER, History, at_end, collapse, explain
+from grpo.training.causes import CAUSES, DEAD_AFTER, History, collapse, explain
 
 
 def seen(*rollouts, **fields):
@@ -36,7 +36,6 @@ def test_the_names_that_others_rely_on():
 
 def test_nothing_seen_raises_nothing():
     assert not any(cause.check(History()) for cause in CAUSES)
-    assert explain(History(answers=[({"completion": "a"}, {"completion": "b"})])) == []
 
 
 # --- While training
@@ -173,27 +172,27 @@ HEALTHY = {
 DEAD = {"rewards/tags/mean": 0.0, "rewards/tags/std": 0.0}
 
 
-def found(logged=(), unchanged=3, right=(), reward=(1.0, 1.0), **history):
+def found(logged=(), unchanged=3, right=(), reward=(), **history):
     """The causes of a run that logged HEALTHY with these changes in each of twelve lines.
 
     Args:
         unchanged: how many of 30 held-out answers are the same before and after.
         right: how many of them are right before and after.
-        reward: the mean reward of held-out answers before and after.
+        reward: the ends of the interval of the reward's change.
     """
-    sides = []
-    for side, mean in enumerate(reward):
-        numbers = range(30)
-        texts = [f"{'a' if side == 0 or number < unchanged else 'b'}{number}" for number in numbers]
-        records = [{"completion": text, "reward": mean + 0.1 * (n % 2) * side} for n, text in enumerate(texts)]
-        for number, record in zip(numbers, records, strict=True):
-            record |= {"lenient": number < right[side]} if right else {}
-        sides.append(records)
+    before = [{"completion": f"a{number}"} for number in range(30)]
+    after = [{"completion": f"{'a' if number < unchanged else 'b'}{number}"} for number in range(30)]
+    compared = {"reward": dict(zip(("difference_low", "difference_high"), reward or (None, None), strict=True))}
+    if right:
+        for number in range(30):
+            before[number]["lenient"], after[number]["lenient"] = (number < count for count in right)
+        change = (right[1] - right[0]) / 30
+        compared["lenient"] = {"before": right[0] / 30, "difference_high": change + 0.1}
     state = SimpleNamespace(
         stateful_callbacks={"watch": {"seen": history}},
         log_history=[{"step": step, **HEALTHY, **dict(logged)} for step in range(1, 13)],
     )
-    return explain(at_end(state, *sides))
+    return explain(state, before, after, compared)
 
 
 CASES = [  # the run, and of each of its causes, in their order, a figure and the setting to change
@@ -205,18 +204,18 @@ CASES = [  # the run, and of each of its causes, in their order, a figure and th
     ({"logged": {"completions/clipped_ratio": 0.6}}, [("60 %", "max_completion_length")]),
     ({"logged": {"completions/clipped_ratio": 0.4}}, []),
     ({"logged": {"frac_reward_zero_std": 0.95}, "unchanged": 30}, [("95 %", "reward_funcs")]),
-    ({"reward": (1.5, 0.5)}, [("from 1.5", "halve learning_rate")]),
+    ({"reward": (-1.5, -0.5)}, [("fell", "halve learning_rate")]),
     ({"unchanged": 29, "right": (28, 28)}, [("93 %", "dataset_name")]),
     ({"unchanged": 27, "right": (9, 9)}, [("18 of 21", "learning_rate")]),
     ({"unchanged": 12, "right": (9, 9)}, []),  # right answers may stay as they are
-    ({"right": (20, 8), "reward": (0.5, 1.5)}, [("from 0.5", "reward_weights")]),
+    ({"right": (20, 8), "reward": (0.5, 1.5)}, [("fewer", "reward_weights")]),
     ({"right": (20, 19), "reward": (0.5, 1.5)}, []),
     ({"logged": DEAD}, [("tags has been 0", "reward_funcs")]),
     ({"logged": {**DEAD, "rewards/tags/std": 0.1}}, []),
     ({"logged": DEAD, "perfect": {"tags": -1.0}}, []),  # a penalty
     # two at most, the important ones first
     (
-        {"unchanged": 27, "logged": {"groups/all_wrong": 0.8}, "reward": (1.5, 0.5)},
+        {"unchanged": 27, "logged": {"groups/all_wrong": 0.8}, "reward": (-1.5, -0.5)},
         [("27 of 30", "learning_rate"), ("80 %", "num_generations")],
     ),
     (
