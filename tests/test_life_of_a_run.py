@@ -170,7 +170,7 @@ def result_of(run, step):
 def in_order(found):
     """The state of a run, whose evaluation at a step may be logged before or after the step itself."""
     for lines in (found["metrics"], found["state"]["log_history"]):
-        lines.sort(key=lambda line: (line["step"], "eval/n" in line, "train_loss" in line))
+        lines.sort(key=lambda line: (line["step"], "eval/n" in line, "total_flos" in line))
     return found
 
 

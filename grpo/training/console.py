@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -123,16 +124,11 @@ class Progress(TrainerCallback):
             return
         self._next_sample = step + self._every
         for index in samples_of(list(prompts), list(advantages), num_samples):
-            question, text = last_text(prompts[index]), completion_text(completions[index]).strip()
-            read = self.task.answer(text)
-            notes = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
-            if question in self.golds:
-                notes.append(f"[green]gold: {for_rich(self.golds[question][:80])}[/green]")
-            notes.append(f"[magenta]advantage {advantages[index]:+.2f}[/magenta]")
+            question, text = last_text(prompts[index]), completion_text(completions[index])
             scores = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
-            body = f"[bold]{_shortened(question)}[/bold]\n\n{_shortened(text)}\n\n"
-            body += f"{'  '.join(notes)}\n[cyan]{' · '.join(scores)}[/cyan]"
-            show(Panel(body, title=f"a sample of step {step}", title_align="left"))
+            notes = [f"advantage {advantages[index]:+.2f}", *scores]
+            gold, read = self.golds.get(question), self.task.answer(text)
+            show_answer(f"a sample of step {step}", question, text, read, gold, notes)
             self._rows = 0  # a header follows
 
 
@@ -163,8 +159,16 @@ def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
-def _shortened(text: str) -> str:
-    return for_rich(text if len(text) <= LONGEST else text[:LONGEST] + " …")
+def show_answer(title: str, question: str, text: str, read: str, gold: str | None, notes: Sequence[str]) -> None:
+    """Show a completion with its question, the answer read out of it, the gold answer and notes."""
+    text = text.strip()
+    question, text = (part if len(part) <= LONGEST else part[:LONGEST] + " …" for part in (question, text))
+    parts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
+    if gold is not None:
+        parts.append(f"[green]gold: {for_rich(gold[:80])}[/green]")
+    notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]
+    body = f"[bold]{for_rich(question)}[/bold]\n\n{for_rich(text)}\n\n{'  '.join([*parts, *notes])}"
+    show(Panel(body, title=title, title_align="left"))
 
 
 def replace_progress(trainer: GRPOTrainer, task: Task) -> None:

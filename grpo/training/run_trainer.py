@@ -18,11 +18,9 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any, cast
 
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset
 from trl.trainer.utils import RepeatSampler
 
@@ -61,7 +59,7 @@ class RunTrainer(LeanGRPOTrainer):
         self.checkpoint_facts: dict[str, Any] = {}
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
-        self._judge_failed, self._judge_fault = False, ""
+        self._judge_failed = False
 
     # What is logged
 
@@ -91,16 +89,7 @@ class RunTrainer(LeanGRPOTrainer):
             return super()._generate(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, but a run that is resumed logs what the whole would.
-
-        `train_loss` is over all steps, not over those since then, and where nothing was sampled no empty table
-        replaces the last one.
-        """
-        lines = [line for line in self.state.log_history if "loss" in line]
-        if "train_loss" in logs and lines:
-            steps = [line["step"] for line in lines]
-            weights = [now - before for now, before in zip(steps, [0, *steps], strict=False)]
-            logs["train_loss"] = fmean([line["loss"] for line in lines], weights)
+        """As TRL's, but where nothing was sampled no empty table replaces the last one."""
         shows, self.log_completions = self.log_completions, self.log_completions and bool(self._logs["prompt"])
         super().log(logs, *args, **kwargs)
         self.log_completions = shows
@@ -117,26 +106,23 @@ class RunTrainer(LeanGRPOTrainer):
         return self.guard.exclude(self, values)
 
     def _is_right(self, row: dict[str, Any], completion: Any) -> float:
-        """The judge's verdict on a completion, 0 or 1; NaN where there is none, infinity where the judge fails."""
+        """The judge's verdict on a completion, 0 or 1; NaN where there is none."""
         if self.task is None or not self.task.can_judge(row):
             return math.nan
         try:
             return float(self.task.verdict(completion_text(completion), row))
         except (Exception, SystemExit) as error:  # a user's function may raise anything, and costs no training
-            self._judge_fault = fault_of(error)
-            return math.inf
+            if not self._judge_failed:
+                say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault_of(error)})")
+            self._judge_failed = True
+            return math.nan
 
     def _note_solved(self, right: torch.Tensor) -> None:
         """Log which share of the groups is all right, all wrong and mixed.
 
         Args:
-            right: (completions of all processes,), 0 or 1, NaN where nobody knows, infinity where the judge failed.
+            right: (completions of all processes,), 0 or 1, NaN where nobody knows.
         """
-        if right.isinf().any() and not self._judge_failed:
-            (fault, *_) = [each for each in gather_object([self._judge_fault]) if each] or [""]
-            say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
-            self._judge_failed = True
-        right = right.masked_fill(right.isinf(), torch.nan)
         if self.task is not None:
             self.task.forget()
         group = (self.num_generations if self.model.training else self.num_generations_eval) or 1
