@@ -13,6 +13,7 @@ from trl.import_utils import is_vllm_available
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
+from grpo.core.settings import given_by
 from grpo.runs import directory, trackers
 from grpo.runs.files import resume_command
 from grpo.runs.record import command_line
@@ -72,17 +73,19 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
             raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
     if settings["use_liger_kernel"] and not is_liger_kernel_available():
         raise UserError("use_liger_kernel: it is not installed; pip install liger-kernel, or drop it")
-    notes = _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, origin, program)
+    notes = (
+        _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
+    )
     settings["use_vllm"] = bool(settings["use_vllm"]) and not settings["eval_only"]  # which has no rollouts
     return notes + _about_rounding(settings) + trackers.check(settings, asked=origin.get("report_to") == "flag")
 
 
-def _with_its_flags(settings: dict[str, Any], origin: Mapping[str, str]) -> str:
+def _with_its_flags(settings: dict[str, Any], flags: set[str]) -> str:
     """The run's own command to resume it, with the recipe and the flags that were forgotten here."""
     checkpoint = settings["resume_from_checkpoint"]
     if checkpoint == "auto":
-        model, data = settings["model_name_or_path"], settings["dataset_name"]
-        name, _ = directory.default_names(model, data, of_recipe=origin.get("dataset_name") != "flag")
+        model, data = settings["model_name_or_path"], settings["dataset_name"] or ""
+        name, _ = directory.default_names(model, data, of_recipe="dataset_name" not in flags)
         run = settings["output_dir"] or next(iter(directory.runs_of(name)), None) or directory.newest()
     else:
         run = Path(checkpoint).parent
@@ -91,16 +94,14 @@ def _with_its_flags(settings: dict[str, Any], origin: Mapping[str, str]) -> str:
 
 
 def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:
-    flags = {key for key, source in origin.items() if source == "flag"}
+    flags, chosen = given_by(origin, "flag"), given_by(origin, "recipe", "flag")
     for key, value in ON_CPU.items():
         if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
     if settings["use_vllm"] and not settings["eval_only"] and not importlib.util.find_spec("vllm"):
         raise UserError(NO_VLLM)
     settings.update({key: value for key, value in ON_CPU.items() if key not in flags})
-    settings["bf16"] = bool(
-        settings["bf16"] and origin.get("bf16") in ("recipe", "flag")
-    )  # HYPERPARAMETERS' is for a GPU
+    settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
         return []
     if "optim" in flags:
@@ -110,13 +111,13 @@ def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]
     return [note]
 
 
-def _use_gpu(settings: dict[str, Any], origin: Mapping[str, str], program: str) -> list[Check]:
+def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Check]:
     if not torch.cuda.is_available():
-        found = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
+        missing = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
         resumes = settings["resume_from_checkpoint"]
-        raise UserError(found + (_with_its_flags(settings, origin) if resumes else ON_A_CPU.format(program=program)))
-    used = settings["bf16"] or (settings["dtype"] == "bfloat16" and origin.get("dtype") != "flag")
-    asked = settings["bf16"] and origin.get("bf16") == "flag"
+        raise UserError(missing + (_with_its_flags(settings, flags) if resumes else ON_A_CPU.format(program=program)))
+    used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in flags)
+    asked = settings["bf16"] and "bf16" in flags
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(
             f"bf16: {torch.cuda.get_device_name()} has no bfloat16; use --bf16 false --fp16 true --dtype float32 "
@@ -127,22 +128,22 @@ def _use_gpu(settings: dict[str, Any], origin: Mapping[str, str], program: str) 
             f"dtype: {settings['dtype']} weights cannot be trained with fp16, whose loss scaling takes float32 "
             "gradients; use --dtype float32, or --bf16 true --fp16 false"
         )
-    notes = _choose_vllm(settings, origin)
-    flash = settings["attn_implementation"] == "flash_attention_2" and origin.get("attn_implementation") != "flag"
+    notes = _choose_vllm(settings, flags)
+    flash = settings["attn_implementation"] == "flash_attention_2" and "attn_implementation" not in flags
     if flash and not (settings["packed"] or is_flash_attn_2_available()):  # packs have torch's own FlashAttention 2
         settings["attn_implementation"] = "sdpa"
         notes.append(Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)"))
     return notes
 
 
-def _choose_vllm(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:
+def _choose_vllm(settings: dict[str, Any], flags: set[str]) -> list[Check]:
     """Use vLLM if `use_vllm` is unset, vLLM is installed and no setting rules it out; one line says so."""
     if settings["eval_only"]:
         return []
-    found, notes = is_vllm_available(), list[Check]()
-    if not found and (settings["use_vllm"] or any(key.startswith("vllm_") for key in origin if origin[key] == "flag")):
+    installed, notes = is_vllm_available(), list[Check]()
+    if not installed and (settings["use_vllm"] or any(key.startswith("vllm_") for key in flags)):
         raise UserError(NO_VLLM)
-    if settings["use_vllm"] is None and found and not settings["use_unsloth"]:
+    if settings["use_vllm"] is None and installed and not settings["use_unsloth"]:
         against = [key for key in WITHOUT_VLLM if settings[key]]
         against += [key for key in SHARDED if os.environ.get(key) == "true"]
         settings["use_vllm"] = not against

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.core.errors import UserError
-from grpo.core.settings import Geometry
+from grpo.core.settings import Geometry, given_by
 from grpo.core.text import counted
 
 RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
@@ -65,7 +65,7 @@ REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant"
 
 def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     """Raise UserError for the first setting that cannot work, or for a flag that would have no effect."""
-    flags = {key for key, source in origin.items() if source == "flag"}
+    flags = given_by(origin, "flag")
     for label, in_range, keys in RANGES:
         for key in keys.split():
             if settings[key] is not None and not in_range(settings[key]):

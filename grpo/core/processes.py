@@ -1,4 +1,4 @@
-"""One process among several: which one speaks, how they are started, and how they end."""
+"""Several processes of one run: the one that prints, the launcher, the end of the process group."""
 
 import gc
 import os
@@ -28,17 +28,17 @@ def say(text: str) -> None:
         print(text)
 
 
-def show(*what: Any, **how: Any) -> None:
-    """Print what rich can draw, above a progress bar that is under way; numbers get no colours of their own."""
+def show(*objects: Any, **options: Any) -> None:
+    """Print text, tables and panels above a running progress bar; numbers are not coloured."""
     from rich.console import Console  # here: the start of a command does without libraries
     from tqdm import tqdm
 
     with tqdm.external_write_mode():
-        Console(highlight=False).print(*what, **how)
+        Console(highlight=False).print(*objects, **options)
 
 
 def program(script: str) -> str:
-    """A script as a command names it: as it was started, else by its path from here, or its whole path elsewhere."""
+    """The script's name in a command: as it was started, else its path from here, or its whole path elsewhere."""
     started, path = sys.argv[0], Path(script).resolve()
     if started and Path(started).resolve() == path:
         return started
@@ -46,7 +46,7 @@ def program(script: str) -> str:
 
 
 def launch() -> str:
-    """The launcher of as many processes as there are, before a script: `torchrun --nproc_per_node=4`, or `python`."""
+    """The launcher prefix of a command, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
     if "ACCELERATE_DYNAMO_USE_FULLGRAPH" in os.environ:  # which its launcher sets, and nobody else
         return "accelerate launch [its options as before]"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun, and by vLLM's start

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from trl import GRPOConfig, ModelConfig
 
 IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
+
+
+def given_by(origin: Mapping[str, str], *sources: str) -> set[str]:
+    """The settings that these sources give: script, recipe, flag or machine."""
+    return {key for key, source in origin.items() if source in sources}
 
 
 def data_label(name: str) -> str:
@@ -226,14 +231,14 @@ class Config:
     @property
     def template_kwargs(self) -> dict[str, Any]:
         """Arguments of the chat template."""
-        found = self.training.chat_template_kwargs
-        return found if isinstance(found, dict) else {}
+        arguments = self.training.chat_template_kwargs
+        return arguments if isinstance(arguments, dict) else {}
 
     @property
     def step_options(self) -> dict[str, Any]:
         """RunTrainer's own arguments."""
-        own = {key: getattr(self.script, key) for key in ("packed", "pack_tokens", "max_faulty_rewards")}
-        return {**own, "attn_implementation": self.model.attn_implementation}
+        options = {key: getattr(self.script, key) for key in ("packed", "pack_tokens", "max_faulty_rewards")}
+        return options | {"attn_implementation": self.model.attn_implementation}
 
     def settings(self) -> dict[str, Any]:
         """Every setting by its name; TRL masks its tokens."""

@@ -10,13 +10,13 @@ PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "v
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed libraries."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            numbers[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def commit() -> str | None:

@@ -15,7 +15,7 @@ from grpo.evaluation.curve import AccuracyCurve
 from grpo.evaluation.evaluate import Evaluation
 from grpo.policy import loading
 from grpo.rewarding.registry import Rewards
-from grpo.runs import checkpoints, resume
+from grpo.runs import checkpoints
 from grpo.runs.files import read_lines, read_object
 from grpo.runs.run import Run, open_run
 from grpo.task.task import Task
@@ -33,7 +33,7 @@ def measure_before(run: Run, trainer: Any, data: Data) -> AccuracyCurve | None:
         return None
     checkpoint = config.training.resume_from_checkpoint
     saved = None
-    if checkpoint and resume.is_unchanged(Path(checkpoint), config):
+    if checkpoint and not config.resumed_with:
         saved = _saved(Path(checkpoint).parent, data, config.script.eval_num_samples)
     before: Evaluation | None = broadcast_object_list([saved])[0]  # the first process': all must do the same
     if before is None:

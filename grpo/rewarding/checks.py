@@ -10,6 +10,7 @@ from grpo.core.text import for_rich, short_name
 from grpo.data.checks import Plan
 from grpo.rewarding.guard import fault_of
 from grpo.rewarding.probe import Tried, Value, perturbed, told
+from grpo.rewarding.registry import penalties
 from rewards import template_parts
 
 LONG = 240  # characters; of a longer test completion only the end is shown, where it differs from the first one
@@ -48,6 +49,7 @@ def about_tags(plan: Plan) -> Iterator[Check]:
 
 def about_rewards(plan: Plan) -> Iterator[Check]:
     """The rewards that fail, agree, or prefer the wrong answer, and those that change their arguments in place."""
+    punishing = penalties(plan.rewards)  # which may find less to punish in a wrong answer
     for name, values in plan.trial.values.items():
         title = f"reward {short_name(name)}"
         if not works(values):
@@ -58,7 +60,7 @@ def about_rewards(plan: Plan) -> Iterator[Check]:
             remedy = "it moves no advantage unless your completions differ in other ways"
             first = next(iter(values.values()))
             yield Check("warning", title, f"gives {_number(first)} to every test completion", remedy)
-        elif prefers_wrong(earned := weighted_sum(plan.trial, [name])):
+        elif name not in punishing and prefers_wrong(earned := weighted_sum(plan.trial, [name])):
             finding = f"wrong answer earns {_number(earned['wrong answer'])}, perfect {_number(earned['perfect'])}"
             remedy = "it pays for being wrong: fix it, drop it, or change the gold answers"
             yield Check("warning", title, finding, remedy)

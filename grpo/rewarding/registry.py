@@ -234,7 +234,9 @@ def innermost(reward: RewardFunc) -> RewardFunc:
 def penalties(rewards: Rewards) -> set[str]:
     """The rewards that never pay more than 0: one that is 0 all the time had nothing to punish."""
     made = {name: innermost(reward) for name, reward in rewards.items()}
-    trls = {name for name, reward in made.items() if getattr(reward, "__qualname__", "").startswith(TRLS)}
+    trls = {
+        name for name, reward in made.items() if getattr(reward, "__module__", "") == "trl.rewards.other_rewards"
+    }  # its two
     return trls | {name for name, reward in made.items() if reward is style_reward_func}
 
 

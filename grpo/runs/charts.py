@@ -77,13 +77,13 @@ def draw(
     """Draw a curve against optimizer steps.
 
     Args:
-        stages: each is a vertical line where it begins.
-        alarms: each is a dashed vertical line.
+        stages: vertical lines where they begin.
+        alarms: dashed vertical lines.
         color: a name in COLORS.
         limit: a dotted horizontal line.
         beside: other curves, drawn thinner, with their colours.
     """
-    steps = [step for each, _ in [(curve, color), *beside] for step in (each.steps[0], each.steps[-1])]
+    steps = [step for drawn in [curve, *(other for other, _ in beside)] for step in (drawn.steps[0], drawn.steps[-1])]
     left, right = min(steps), max(*steps, min(steps) + 1)
     others = [value for other, _ in beside for value in other.values]
     _scale(axes, left, right, [limit or 0, *curve.lows, *curve.highs, *others])
@@ -108,8 +108,8 @@ def draw(
 def _scale(axes: Axes, left: int, right: int, values: Sequence[float]) -> None:
     """Scale the axes to these steps and values, from or to 0, with a tick at either end of the values."""
     bottom, top = min(0, *values), max(0, *values)
-    found = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(bottom, top if top > bottom else 1)
-    ticks = [float(tick) + 0.0 for tick in found]  # not −0
+    locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
+    ticks = [float(tick) + 0.0 for tick in locator.tick_values(bottom, top if top > bottom else 1)]  # not −0
     axes.set(xlim=(left, right), ylim=(ticks[0], ticks[-1]))
     axes.set_yticks(ticks, [number(tick) for tick in ticks])
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))

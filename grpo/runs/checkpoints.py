@@ -20,8 +20,8 @@ OPTIMIZER = r"optimizer\.(pt|bin)|optimizer_\d+|global_step\d+"  # the last two 
 
 def step_of(directory: Path) -> int:
     """N of a `checkpoint-N`, the optimizer steps before it; -1 for any other name."""
-    found = re.fullmatch(r"checkpoint-(\d+)", directory.name)
-    return int(found[1]) if found else -1
+    match = re.fullmatch(r"checkpoint-(\d+)", directory.name)
+    return int(match[1]) if match else -1
 
 
 def list_all(run: Path) -> list[Path]:
@@ -32,16 +32,16 @@ def list_all(run: Path) -> list[Path]:
 # --- Writing ------------------------------------------------------------------------------------------------------
 
 
-def seal(directory: Path, world_size: int, **facts: Any) -> None:
+def seal(directory: Path, world_size: int, **record: Any) -> None:
     """Declare a checkpoint complete, once the disk holds all of it.
 
     Args:
         world_size: processes of the run; each has a random state of its own.
-        facts: what else the seal records.
+        record: further values that the seal holds.
     """
     for path in [*directory.rglob("*"), directory]:
         _flush(path)
-    write_json(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **facts})
+    write_json(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **record})
     _flush(directory.parent)
 
 
@@ -94,10 +94,10 @@ def is_sealed(directory: Path) -> bool:
 def read_seal(directory: Path) -> dict[str, Any]:
     """A checkpoint's seal; empty where there is none that can be read."""
     try:
-        found = json.loads((directory / SEAL).read_text(encoding="utf-8"))
+        sealed = json.loads((directory / SEAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return sealed if isinstance(sealed, dict) else {}
 
 
 def problem_with(directory: Path) -> str | None:

@@ -68,9 +68,8 @@ def is_free(directory: Path) -> bool:
 
 def runs_of(default_dir: str) -> list[Path]:
     """The runs of this name, before the first that is free, the last one first."""
-    free = next(filter(is_free, numbered(default_dir)))
-    earlier = list(itertools.takewhile(lambda place: place != free, numbered(default_dir)))
-    return [place for place in reversed(earlier) if holds_run(place)]
+    taken = list(itertools.takewhile(lambda path: not is_free(path), numbered(default_dir)))
+    return [path for path in reversed(taken) if holds_run(path)]
 
 
 def newest(finished: bool = False) -> Path | None:
@@ -132,15 +131,17 @@ def claim(
 
 def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str, str]]) -> Path:
     """The last run of the default name that is this experiment, or else this experiment with another length."""
-    found = {run: differences(run) for run in runs_of(default_dir)}
-    same = [run for run, differ in found.items() if not differ]
-    same += [run for run, differ in found.items() if differ.keys() <= LENGTHS]
-    if same or not found:
-        return next(filter(_can_resume, same), same[0]) if same else Path(default_dir)
-    others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in found.items())
+    runs = {run: differences(run) for run in runs_of(default_dir)}
+    if not runs:
+        return Path(default_dir)
+    same = [run for run, differ in runs.items() if not differ]
+    same += [run for run, differ in runs.items() if differ.keys() <= LENGTHS]
+    if same:
+        return next(filter(_can_resume, same), same[0])
+    others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())
     raise UserError(
         f"resume_from_checkpoint: auto finds no run of these settings ({others}); repeat that run's own command, name "
-        f"the run with --output_dir {next(iter(found))}, or drop the flag to start a new one"
+        f"the run with --output_dir {next(iter(runs))}, or drop the flag to start a new one"
     )
 
 
@@ -180,11 +181,10 @@ def _resume_newest(run: Path) -> Claim:
     A run that was killed before it had one starts again as it had started: from the beginning, or from another run's
     checkpoint. Any other run without a complete checkpoint is left as it is.
     """
-    found, skipped = checkpoints.newest(run)
-    if found is not None:
-        return Claim(
-            str(run), str(found), tuple(Check("warning", "checkpoint", line, "it is skipped") for line in skipped)
-        )
+    newest, skipped = checkpoints.newest(run)
+    if newest is not None:
+        notes = [Check("warning", "checkpoint", line, "it is skipped") for line in skipped]
+        return Claim(str(run), str(newest), tuple(notes))
     if not holds_run(run):
         raise UserError(f"resume_from_checkpoint: {str(run)!r} holds no checkpoint; drop the flag")
     origin = read_record(run, "settings", "resume_from_checkpoint")
@@ -227,12 +227,12 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
     if not is_first_process():
         yield directory
         return
-    for place in filter(is_free, numbered(default_dir)) if default_dir else [directory]:
-        new, lock = not place.exists(), _lock(place)
+    for output in filter(is_free, numbered(default_dir)) if default_dir else [directory]:
+        new, lock = not output.exists(), _lock(output)
         if lock is None:
             continue
-        finished = checkpoint is None and read_record(place, "status") == "finished"
-        if not (finished or (default_dir and holds_run(place))):
+        finished = checkpoint is None and read_record(output, "status") == "finished"
+        if not (finished or (default_dir and holds_run(output))):
             break
         lock.release()
     else:
@@ -243,10 +243,10 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
             reason = f"is being written by another run{who}; wait until it ends, stop it, or use another name"
         raise UserError(f"output_dir: {str(directory)!r} {reason}")
     try:
-        yield place
+        yield output
     finally:
-        if new and {path.name for path in place.iterdir()} <= {LOCK, "completions"}:  # TRL's, empty
-            shutil.rmtree(place)
+        if new and {path.name for path in output.iterdir()} <= {LOCK, "completions"}:  # TRL's, empty
+            shutil.rmtree(output)
         lock.release()
 
 

@@ -115,21 +115,19 @@ def _indented(text: str) -> str:
 
 def _quick_start(run: RunFiles) -> list[str]:
     """A block of code that asks with the run's prompt, and greedily, as it was evaluated."""
-    messages = run.record.get("asked")  # or a text, with {question} last
-    if not messages:
+    prompt = run.record.get("asked")  # messages or a text, with {question} last
+    if not prompt:
         return []
-    is_chat = not isinstance(messages, str)
-    *earlier, last = messages if is_chat else [{"content": messages}]
-    head, _, tail = last["content"].rpartition("{question}")
-    prompt = " + ".join([*([_source(head)] if head else []), "question", *([_source(tail)] if tail else [])])
-    if is_chat:
-        lines = [*map(_source, earlier), f'{{"role": "user", "content": {prompt}}}']
-        prompt = "\n".join(["[", *(textwrap.indent(f"{line},", "    ") for line in lines), "]"])
-    options = f"max_new_tokens={run.settings.get('max_completion_length') or 256}, do_sample=False"
-    options += ", return_full_text=False"
+    options = {"max_new_tokens": run.settings.get("max_completion_length") or 256, "do_sample": False}
+    options["return_full_text"] = False
     if kwargs := run.settings.get("chat_template_kwargs"):
-        options += f", tokenizer_encode_kwargs={kwargs!r}"
+        options["tokenizer_encode_kwargs"] = kwargs
     model = run.settings.get("hub_model_id") or f"your-name/{run.directory.resolve().name}"
+    if isinstance(prompt, str):
+        asked = ['before, _, after = prompt.rpartition("{question}")', "prompt = before + question + after"]
+    else:
+        asked = ['before, _, after = prompt[-1]["content"].rpartition("{question}")']
+        asked.append('prompt[-1]["content"] = before + question + after')
     return [
         "## Ask it as it was trained",
         "",
@@ -137,19 +135,14 @@ def _quick_start(run: RunFiles) -> list[str]:
         "from transformers import pipeline",
         "",
         f"question = {_example(run)!r}",
-        f"prompt = {prompt}",
+        f"prompt = ({pprint.pformat(prompt, width=100, sort_dicts=False)})",
+        *asked,
         f'generator = pipeline("text-generation", model={model!r}, device_map="auto")',
-        f"output = generator(prompt, {options})[0]",
+        f"output = generator(prompt, {', '.join(f'{key}={value!r}' for key, value in options.items())})[0]",
         'print(output["generated_text"])',
         "```",
         "",
     ]
-
-
-def _source(value: Any) -> str:
-    """Python's source of a value, long texts over several lines."""
-    text = pprint.pformat(value, width=100, sort_dicts=False)
-    return f"({text})" if "\n" in text and not isinstance(value, dict) and not text.startswith("(") else text
 
 
 def _example(run: RunFiles) -> str:

@@ -57,11 +57,11 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def start_record(directory: Path, config: Config, **facts: Any) -> None:
-    """Write `run.json`: resolved settings, versions, hardware, commit, and `facts`.
+def start_record(directory: Path, config: Config, **values: Any) -> None:
+    """Write `run.json` (settings, versions, hardware, commit, and these values) and `source/`.
 
     A resumed run keeps the lines of metrics, alarms and faults up to its checkpoint, since later steps are logged
-    again, and sets aside what it had come to when it last ended. A run that starts keeps none.
+    again, and sets aside the results of its last end. A run that starts keeps none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     step, resumed = 0, None
@@ -93,7 +93,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": gpus},
         "geometry": dataclasses.asdict(config.geometry),
         "stages": [dataclasses.asdict(stage) for stage in config.stages],
-        **facts,
+        **values,
         "sources": config.sources,
         "code": config.code,
         "origin": config.origin,
@@ -104,7 +104,7 @@ def start_record(directory: Path, config: Config, **facts: Any) -> None:
 
 
 def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
-    """Move what the run's last end has measured and saved to `_ended-at-step-N`: it is not this run's result any more.
+    """Move the results of the run's last end to `_ended-at-step-N`: they are not this run's any more.
 
     The model's files are those that the checkpoint has, too. Killed in between, the run has fewer results, no false
     one.
@@ -114,23 +114,23 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
     """
     weights = [path.name for path in run.glob("*.safetensors")]
     model = [path.name for path in checkpoint.iterdir() if (run / path.name).is_file()]
-    found = [name for name in dict.fromkeys([*RESULTS, *weights, *sorted(model)]) if (run / name).exists()]
-    if not set(found) - {"README.md"}:  # a card alone is rewritten with each checkpoint
+    names = [name for name in dict.fromkeys([*RESULTS, *weights, *sorted(model)]) if (run / name).exists()]
+    if not set(names) - {"README.md"}:  # a card alone is rewritten with each checkpoint
         return
     aside = run / f"_ended-at-step-{earlier.get('step', step_of(checkpoint))}"
     aside.mkdir(exist_ok=True)
     kept = ("status", "step", "settings", "prompt", "shots")  # with which its model is asked, also elsewhere
     write_json(aside / "run.json", {key: earlier[key] for key in kept if key in earlier})
-    for name in found:
+    for name in names:
         if (aside / name).is_dir():
             shutil.rmtree(aside / name)
         (run / name).replace(aside / name)
 
 
-def _keep_until(step: int, source: Path | None, path: Path) -> None:
-    """Replace the file by the source's lines up to this step, without a session's summary."""
+def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
+    """Replace the file by the earlier one's lines up to this step, without a session's summary."""
     kept = []
-    for line in source.read_bytes().splitlines(keepends=True) if source and source.exists() else ():
+    for line in earlier.read_bytes().splitlines(keepends=True) if earlier and earlier.exists() else ():
         with contextlib.suppress(ValueError):  # a half-written line
             record = json.loads(line)
             if record.get("step", 0) <= step and "train_runtime" not in record:

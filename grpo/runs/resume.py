@@ -46,8 +46,8 @@ IN_PROMPTS = ("system prompt", "question template", "exemplars")
 SPLIT = 2
 
 
-def facts(config: Config, rows: Dataset) -> dict[str, Any]:
-    """Settings, data and versions, for the seals of this run's checkpoints.
+def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
+    """Settings, sources, data and versions, for the seals of this run's checkpoints.
 
     Raises:
         UserError: the checkpoint to resume from was trained on other rows.
@@ -95,11 +95,6 @@ def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) ->
     changed = changes(then, settings, decisive=True)
     texts = {key: f"{key} ({before}, not {now})" for key, (before, now) in changed.items()}
     return texts | {label: f"the {label}" for label in other_sources(then, sources) if label != REST}
-
-
-def is_unchanged(checkpoint: Path, config: Config) -> bool:
-    """Whether nothing but the number of steps has changed since a checkpoint."""
-    return not changed_since(checkpoint, config.settings(), config.sources)
 
 
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
@@ -156,7 +151,7 @@ def described(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> li
 
 
 def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:
-    """What makes a resumed run another experiment than the checkpoint's, in words; its length does not."""
+    """The changes that make a resumed run another experiment than the checkpoint's, in words; not its length."""
     sealed = checkpoints.read_seal(checkpoint)
     changed = {key: values for key, values in changes(sealed, settings).items() if key not in LENGTHS}
     return described(changed, other_sources(sealed, sources))

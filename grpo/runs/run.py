@@ -37,7 +37,6 @@ class Run:
 
     Attributes:
         output: its directory.
-        facts: what its record says besides settings: prompt, data, the rewards of a perfect completion.
         step, planned: the optimizer steps that are done, and those of the whole run (0 while they are unknown).
         ending: how it is to end before its last step, as its record says it; empty while nothing asks for that.
         status: the exit status that says so.
@@ -48,7 +47,6 @@ class Run:
     def __init__(self, config: Config) -> None:
         self.config, self.output = config, config.output
         checkpoint = config.training.resume_from_checkpoint
-        self.facts: dict[str, Any] = {}
         self.step, self.planned = checkpoints.step_of(Path(checkpoint)) if checkpoint else 0, 0
         self.ending, self.status = "", 0
         self.training = False
@@ -77,12 +75,11 @@ class Run:
         """The first process' exit status, for all of them: torchrun ends the others if one fails."""
         return self.status if is_first_process() else 0
 
-    def begin(self, **facts: Any) -> None:
-        """Write `run.json`."""
-        self.facts = facts
+    def begin(self, **values: Any) -> None:
+        """Begin the run's record, which also has these values: prompt, data, rewards of a perfect completion."""
         say(f"Run: {self.config.training.run_name}, in {self.output}")
         if is_first_process():
-            record.start_record(self.output, self.config, **facts)
+            record.start_record(self.output, self.config, **values)
             self._recorded = True
 
     def begin_training(self, planned: int) -> None:
@@ -202,12 +199,12 @@ class Run:
     def _explanation(self, error: Exception) -> str:
         """Empty where it is none of these: a full device, a full disk, a damaged checkpoint, a tracker."""
         # what is full hides behind what the libraries in between make of it
-        if full := next((each for each in origins(error) if is_out_of_memory(each)), None):
+        if full := next(filter(is_out_of_memory, origins(error)), None):
             return out_of_memory(full)
         if any(map(is_disk_full, origins(error))):
             free = human_bytes(shutil.disk_usage(self.output).free)
-            place = f"the disk of {str(self.output)!r} is full ({free} free)"
-            return f"output_dir: {place}; free some space, or lower save_total_limit"
+            full_disk = f"the disk of {str(self.output)!r} is full ({free} free)"
+            return f"output_dir: {full_disk}; free some space, or lower save_total_limit"
         frames = traceback.extract_tb(error.__traceback__)
         checkpoint, reason = self.config.training.resume_from_checkpoint, reason_of(error)
         if checkpoint and READS_CHECKPOINT & {frame.name for frame in frames}:

@@ -41,16 +41,18 @@ def code_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
 
 
 def read_files(script: Path, functions: Iterable[Callable[..., Any]], recipe: Path | None) -> Files:
-    """The script, rewards.py, the recipe, and the user's files that the script and the functions use, by name."""
-    modules: dict[Path, ModuleType] = {}
-    for module in list(sys.modules.values()):
-        if _file_of(module) == script.resolve():
-            _add_modules(module, modules)
-            break
-    for function in functions:
-        if (home := inspect.getmodule(innermost(function))) is not None:
-            _add_modules(home, modules)
-    paths = [script, ROOT / "rewards.py", *modules, *([recipe] if recipe else [])]
+    """The script, rewards.py, the recipe, and the user's files that the script and the functions use, by name.
+
+    Files used are those in the folders of the script and of the functions, and below: no library that is installed
+    from a folder of its own.
+    """
+    modules = [module for module in list(sys.modules.values()) if _file_of(module) == script.resolve()][:1]
+    modules += filter(None, (inspect.getmodule(innermost(function)) for function in functions))
+    folders = {path.parent for module in modules if (path := _file_of(module)) and not is_of_a_library(str(path))}
+    used: dict[Path, None] = {}
+    for module in modules:
+        _add_files(module, folders, used)
+    paths = [script, ROOT / "rewards.py", *used, *([recipe] if recipe else [])]
     files: Files = {}
     for path in dict.fromkeys(path.resolve() for path in paths if path.is_file()):
         name = path.name if path.name not in files else f"{path.parent.name}-{path.name}"
@@ -58,16 +60,17 @@ def read_files(script: Path, functions: Iterable[Callable[..., Any]], recipe: Pa
     return files
 
 
-def _add_modules(module: ModuleType, modules: dict[Path, ModuleType]) -> None:
-    """Add a user's module and the user's modules that it imports from."""
+def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, None]) -> None:
+    """Add a module's file and those of the modules that it imports from, as far as they are the user's."""
     path = _file_of(module)
-    if path is None or path in modules or is_of_a_library(str(path)):
+    if path is None or path in used or is_of_a_library(str(path)) or not any(map(path.is_relative_to, folders)):
         return
-    modules[path] = module
+    used[path] = None
     for value in list(vars(module).values()):
-        origin = value if isinstance(value, ModuleType) else sys.modules.get(str(innermost(value).__module__))
+        home = getattr(innermost(value), "__module__", None)  # methods of built-in types have none
+        origin = value if isinstance(value, ModuleType) else sys.modules.get(str(home))
         if origin is not None:
-            _add_modules(origin, modules)
+            _add_files(origin, folders, used)
 
 
 def _file_of(module: ModuleType) -> Path | None:

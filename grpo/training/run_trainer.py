@@ -49,14 +49,14 @@ class RunTrainer(LeanGRPOTrainer):
             itself asks rewards only.
         solved: the share of each group's completions that is right in the last rollout of all processes, (groups,);
             NaN where nobody knows.
-        checkpoint_facts: what each checkpoint's seal remembers besides its files.
+        seal_record: further values for the seal of each checkpoint.
     """
 
     task: Task | None = None
 
     def __init__(self, *args: Any, max_faulty_rewards: float = 0.1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.checkpoint_facts: dict[str, Any] = {}
+        self.seal_record: dict[str, Any] = {}
         self.guard = RewardGuard(Path(self.args.output_dir or ""), max_faulty_rewards)
         self.solved = torch.zeros(0)
         self._judge_failed = False
@@ -160,7 +160,7 @@ class RunTrainer(LeanGRPOTrainer):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if args.should_save:
-                checkpoints.seal(directory, self.accelerator.num_processes, **self.checkpoint_facts)
+                checkpoints.seal(directory, self.accelerator.num_processes, **self.seal_record)
         except Exception:
             checkpoints.delete(directory)  # to free the space
             raise

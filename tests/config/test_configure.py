@@ -152,6 +152,8 @@ def test_a_run_that_moves_to_the_next_number_is_named_so():
     config = configure(INLINE, CPU)
     config.move(Path("outputs/Qwen-1.5B-GRPO-3"))
     assert config.output == Path("outputs/Qwen-1.5B-GRPO-3") and config.training.run_name == "Qwen-1.5B-GRPO-gsm8k-3"
+    config.move(Path("outputs/Qwen-1.5B-GRPO-4"))
+    assert config.training.run_name == "Qwen-1.5B-GRPO-gsm8k-4"
     named = configure(INLINE, [*CPU, "--run_name", "mine"])
     named.move(Path("outputs/Qwen-1.5B-GRPO-3"))
     assert named.training.run_name == "mine"
@@ -173,6 +175,21 @@ def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, monkeypatch):
 def test_a_file_goes_before_a_shipped_recipe_of_its_name(tmp_path):
     (tmp_path / "demo").write_text("run_name: mine\n")
     assert read(INLINE, ["--config", "demo"]).settings["run_name"] == "mine"
+
+
+def test_a_bad_value_counts_only_where_it_is_used(tmp_path):
+    path = recipe(tmp_path, "learning_rate: fast\n")
+    assert configure(INLINE, ["--config", path, "--learning_rate", "1e-4", *CPU]).training.learning_rate == 1e-4
+    with pytest.raises(UserError, match=r"^learning_rate: invalid float value: 'fast'"):
+        configure(INLINE, ["--config", path, *CPU])
+
+
+def test_a_setting_without_a_default_needs_a_value():
+    for without in ({key: INLINE[key] for key in INLINE.keys() - {"num_shots"}}, INLINE | {"num_shots": None}):
+        with pytest.raises(UserError, match=r"^num_shots: it needs a value"):
+            configure(without, CPU)
+        with_flag = configure(without, ["--num_shots", "1", *CPU])
+        assert (with_flag.script.num_shots, with_flag.origin["num_shots"]) == (1, "flag")
 
 
 SLIPS = {  # words of the error

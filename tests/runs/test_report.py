@@ -65,7 +65,7 @@ def test_a_result_of_another_step_is_not_the_runs(run, undrawn):
     text = Page(report.write(run)).text
     assert "ended early at step 17 of 24 17 of 24 optimizer steps" in text
     assert "Too small to tell" not in text and "Change" not in text and "fixed" not in text
-    assert "when it ended before is in _ended-at-step-12" in text
+    assert "results of earlier ends are in _ended-at-step-12" in text
 
 
 def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):

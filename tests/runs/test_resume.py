@@ -114,12 +114,12 @@ def test_checkpoints_of_before_are_refused_or_honoured_with_a_line(capsys):
     rows = Dataset.from_list([{"prompt": "1 + 1?", "answer": "2"}])
     training = SimpleNamespace(resume_from_checkpoint=str(sealed(data=resume.fingerprint(rows))))
     config = SimpleNamespace(training=training, settings=lambda: {}, sources=PARTS)
-    assert resume.facts(config, rows)["sources"] == PARTS
+    assert resume.seal_record(config, rows)["sources"] == PARTS
     assert capsys.readouterr().out.startswith("note: an earlier version wrote run/checkpoint-4")
     for facts, told in ({}, "an earlier version wrote it"), ({"split": resume.SPLIT}, "repeat or skip some; use"):
         sealed(**facts)
         with pytest.raises(UserError, match=told):
-            resume.facts(config, rows)
+            resume.seal_record(config, rows)
 
 
 def test_data_is_identified_by_prompts_and_answers_in_order():

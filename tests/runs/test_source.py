@@ -20,7 +20,7 @@ def own(monkeypatch):
     monkeypatch.syspath_prepend(str(Path.cwd()))
     Path("my_helpers.py").write_text("def worth(text):\n    return 1.0\n")
     Path("my_dates.py").write_text(
-        "import json\nfrom my_helpers import worth\n\n\n"
+        "import json\nfrom my_helpers import worth\n\nlower = str.lower\n\n\n"
         "def date(completions, *, scale=1.0, **kwargs):\n    # why\n"
         "    return [scale * worth(text) for text in completions]\n\n\n"
         "class Longer:\n    def __call__(self, completions, **kwargs):\n        return [0.0]\n"
@@ -43,6 +43,15 @@ def test_files_are_the_script_its_own_imports_and_the_recipe(own):
     files = source.read_files(Path(train_grpo.__file__), [own.date, think_format_reward], Path("mine.yaml"))
     assert set(files) == {"train_grpo.py", "rewards.py", "my_dates.py", "my_helpers.py", "mine.yaml"}
     assert files["train_grpo.py"] == (ROOT / "train_grpo.py").read_bytes() and files["mine.yaml"] == b"seed: 1\n"
+
+
+def test_a_library_in_a_folder_of_its_own_is_not_copied(own, tmp_path_factory, monkeypatch):
+    """As `pip install --editable` leaves it."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "their_library.py").write_text("def helps(): ...\n")
+    monkeypatch.syspath_prepend(str(folder))
+    own.helps = importlib.import_module("their_library").helps
+    assert "their_library.py" not in source.read_files(Path("my_dates.py"), [own.date], None)
 
 
 def test_files_of_the_same_name_are_both_kept(own):

@@ -1,4 +1,4 @@
-"""A task finds completions right by the lenient rule or a judge of the user's: in rewards, groups and preflight."""
+"""A task finds completions right by the lenient rule or a judge of the user's: in rewards, groups and runs."""
 
 import dataclasses
 import json
@@ -15,8 +15,7 @@ from helpers_runs import DEMO, ROOT
 from helpers_trainer import trained
 
 import train_grpo
-from grpo.core.checklist import Check
-from grpo.rewarding import probe, registry
+from grpo.rewarding import registry
 from grpo.rewarding.more import judge_reward_func
 from grpo.task import Task
 from grpo.task.prompts import XML
@@ -168,25 +167,7 @@ def test_a_judge_that_draws_random_numbers_changes_no_training(tiny_model, tmp_p
     assert any(gradient.any() for gradient in plain[1].values())
 
 
-# --- Preflight, and a run's command
-
-ROW = {"question": "2 + 2?", "answer": "4", "prompt": "2 + 2?"}
-
-
-def tried(function, row=ROW) -> Check:
-    (check,) = probe.about_judge(judged_by(function), row)
-    return check
-
-
-def test_preflight_tries_a_judge_of_ones_own():
-    assert not list(probe.about_judge(Task(XML), ROW))
-    fine = tried(lambda text, row: "<answer>\n4\n" in text)
-    assert fine.status == "ok" and fine.finding.endswith("perfect, extra text")  # those that it finds right
-    for same_for_all in (True, False):
-        assert tried(lambda text, row, value=same_for_all: value).status == "warning"
-    assert tried(lambda text, row: False, {"question": "?", "answer": None}).status == "ok"
-    assert "0.5" in tried(lambda text, row: 0.5).finding  # that is neither right nor wrong
-    assert "KeyError: 'x' (test_task.py:" in tried(lambda text, row: row["x"]).finding
+# --- A run's command
 
 
 @pytest.fixture
