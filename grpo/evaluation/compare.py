@@ -110,16 +110,11 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         if not (answers and theirs):
             continue
         asked = [[(row["question"], row.get("answer")) for row in rows] for rows in (answers, theirs)]
-        if asked[0] != asked[1]:
-            lines.append(
-                f"{run.directory} was not asked {first.directory}'s questions: their gains are over different ones"
-            )
-            continue
         judges = [one.evaluations["after"].get("judge") for one in (first, run)]
-        if judges[0] != judges[1] or f"code of the judge {judges[0]}" in differing_sources([first, run]):
-            lines.append(
-                f"{first.directory} and {run.directory} are not judged alike: their accuracies cannot be compared"
-            )
+        other_judge = judges[0] != judges[1] or f"code of the judge {judges[0]}" in differing_sources([first, run])
+        if asked[0] != asked[1] or other_judge:
+            what = "judged" if other_judge else "asked"
+            lines.append(f"{run.directory} was not {what} as {first.directory} was: their gains cannot be compared")
             continue
         compared = comparison.compare(answers, theirs)
         parts = [_paired(measure, compared[measure]) for measure in ("lenient", "strict") if measure in compared]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from datasets import Dataset
 from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
@@ -60,28 +59,24 @@ class Progress(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
-        if not state.is_world_process_zero or not logs:
-            return
-        if "reward" in logs:
-            self._print(str(state.global_step), logs, self._left(state))
-        elif "eval_reward" in logs:  # of the held-out questions, where eval_strategy asks for it
-            self._print("eval", {key.removeprefix("eval_"): value for key, value in logs.items()})
+        if state.is_world_process_zero and "reward" in (logs or {}):
+            self._print(state, logs or {})
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         grpo_trainer.print_prompt_completions_sample = self._show
 
-    def _print(self, step: str, logs: dict[str, float], left: str = "") -> None:
+    def _print(self, state: TrainerState, logs: dict[str, float]) -> None:
         """Print a log's figures as a row of the table, and below it those that rewards log (TRL's `log_metric`)."""
         mixed = logs.get("groups/mixed")
         cells = {
-            "step": step,
+            "step": str(state.global_step),
             "reward": _number(logs["reward"]),
             "std": _number(logs.get("reward_std")),
             **{name: _number(logs.get(key)) for name, key in self.rewards.items()},
             "mixed": "-" if mixed is None else f"{100 * mixed:.0f}%",
             "length": f"{logs['completions/mean_length']:.0f}",
             "cut": f"{100 * logs['completions/clipped_ratio']:.0f}%",
-            "left": left,
+            "left": self._left(state),
         }
         if not self._widths:
             self._widths = {name: max(len(name), 5) for name in cells}
@@ -173,10 +168,9 @@ def show_answer(title: str, question: str, text: str, read: str, gold: str | Non
 
 def replace_progress(trainer: GRPOTrainer, task: Task) -> None:
     """Let `Progress` replace what transformers and TRL print."""
-    golds = {}
-    for rows in (trainer.train_dataset, trainer.eval_dataset):
-        both: Any = rows.select_columns(["prompt", "answer"]) if isinstance(rows, Dataset) else ()
-        golds.update({last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None})
+    rows: Any = trainer.train_dataset
+    both = rows.select_columns(["prompt", "answer"])
+    golds = {last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None}
     for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
         trainer.remove_callback(stock)
     trainer.add_callback(Progress(trainer.reward_func_names, golds, task))

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset
 from helpers_trainer import watched
 from trl.trainer import grpo_trainer
 
@@ -47,11 +46,8 @@ def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shows = Progress([], {}, Task(XML))
     shows.on_log(None, state(100, 7), None, {**LOGS, "share_of_dates": 0.25, "unknown": None})
-    evaluated = {f"eval_{key}": value for key, value in {**LOGS, "share_of_dates": 0.75, "runtime": 1.5}.items()}
-    shows.on_log(None, state(100, 7), None, evaluated)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[-3] == ["share_of_dates", "0.25", "unknown", "-"] and lines[-4][0] == "7"
-    assert lines[-2][0] == "eval" and lines[-1] == ["share_of_dates", "0.75"]
+    assert lines[-1] == ["share_of_dates", "0.25", "unknown", "-"] and lines[-2][0] == "7"
     many = {f"share_of_{index}{'x' * 60}": 0.25 for index in range(9)}
     shows.on_log(None, state(100, 8), None, {**LOGS, **many})
     assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
@@ -81,17 +77,14 @@ def test_samples_are_the_best_and_the_worst_of_the_group_that_differs_most(count
     assert console.samples_of(prompts, advantages, count) == shown
 
 
-def test_a_run_prints_its_lines_golds_and_evaluations(tmp_path, tiny_model, capsys):
+def test_a_run_prints_its_lines_and_golds(tmp_path, tiny_model, capsys):
     """Without transformers' own lines."""
     options = {"log_completions": True, "num_completions_to_print": 1, "max_steps": 2}
     trainer, _ = watched(tiny_model, tmp_path, reward=[lambda completions, **_: [0.5] * len(completions)], **options)
-    trainer.eval_dataset = Dataset.from_list([{"prompt": "Held out?", "answer": "1"}])
     replace_progress(trainer, Task(XML))
     capsys.readouterr()
     trainer.train()
-    held_out = {f"eval_{key}": value for key, value in trainer.state.log_history[0].items()}
-    trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, held_out)
     out, err = capsys.readouterr()
     assert out.count("gold: ") == 1 and "{'" not in out and "%|" not in err
-    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["2"], ["eval"])]
-    assert [row[0] for row in rows] == ["1", "2", "eval"] and all(row[1] == "0.50" for row in rows)
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    assert [row[0] for row in rows] == ["1", "2"] and all(row[1] == "0.50" for row in rows)
