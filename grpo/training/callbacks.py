@@ -179,9 +179,8 @@ class Watch(TrainerCallback):
         moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
         if accelerator.num_processes > 1:  # each may hold a part of them
             moved = bool(accelerator.gather(torch.tensor([moved], device=accelerator.device)).any())
-        # 16-bit weights rightly do not move while a learning rate is tiny
-        judged = self.seen.updates >= MIN_UPDATES and (warm or all(w.element_size() > 2 for w in current.values()))
-        self.seen.weights_moved = True if moved else False if judged else None
+        # while the learning rate rises, 16-bit weights rightly do not move
+        self.seen.weights_moved = True if moved else False if warm and self.seen.updates >= MIN_UPDATES else None
 
     def _report(self, state: TrainerState, cause: Cause, message: str) -> None:
         name, remedy = cause.name, cause.remedy
