@@ -177,7 +177,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out, none is in both parts
     tokenizer, task = load_tokenizer(config, task)  # AutoTokenizer, padding on the left
     data = load_data(config, task, tokenizer, dataset, needing_gold(config, reward_funcs, task))
-    tried = preflight.run(config, tokenizer, task, data, reward_funcs)  # prints the table, raises at an error
+    perfect = preflight.run(config, tokenizer, task, data, reward_funcs)  # prints the table, raises at an error
     if config.script.dry_run:
         return 0
     if config.script.eval_only:
@@ -197,7 +197,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
                 peft_config=peft_config,
                 **config.step_options,
             )
-        watch(trainer, run, task, data, tried)  # metrics, samples, alarms, the report
+        watch(trainer, run, task, data, perfect)  # metrics, samples, alarms, the report
         before = measure_before(run, trainer, data)  # the held-out questions, and with eval_every while it trains
 
         # 4. Train: sample a group for each prompt, score it, push towards what scored above the group's mean

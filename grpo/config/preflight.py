@@ -61,12 +61,11 @@ CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
 
 def run(
     config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards
-) -> dict[str, dict[str, float]]:
+) -> dict[str, float]:
     """Print the checks, the values of the rewards for test completions, and a prompt as the model gets it.
 
     Returns:
-        Each reward's value for a `perfect` completion and for one with a `wrong` answer, by name, for the run's
-        record; empty for an evaluation alone.
+        Each reward's value for a perfect completion, by name; empty for an evaluation alone.
 
     Raises:
         UserError: for the first check that failed, where the model's files cannot be used, and for a column that would
@@ -86,12 +85,8 @@ def run(
     if config.script.dry_run:
         warnings = sum(check.status == "warning" for check in checks)
         say(f"Dry run: {warnings or 'no'} warning{'s' * (warnings != 1)}, no error; nothing was trained or written")
-    earned: dict[str, dict[str, float]] = {"perfect": {}, "wrong": {}}
-    for name, values in plan.trial.values.items():
-        for key, kind in (("perfect", "perfect"), ("wrong", "wrong answer")):
-            if isinstance(value := values.get(kind), float):
-                earned[key][rewards[name].__name__] = value
-    return earned
+    perfect = {rewards[name].__name__: values.get("perfect") for name, values in plan.trial.values.items()}
+    return {name: value for name, value in perfect.items() if isinstance(value, float)}
 
 
 def make_plan(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, data: Data, rewards: Rewards) -> Plan:

@@ -58,9 +58,7 @@ def _saved(directory: Path, data: Data, num_samples: int) -> Evaluation | None:
         return None
     wanted = list(zip(data.held_out["question"], data.held_out["answer"], strict=True))
     asked = [(record["question"], record["answer"]) for record in records]
-    same = asked == wanted and summary.get("k", 1) == num_samples
-    # an earlier version recorded no rewards
-    return Evaluation(summary, records) if same and all("row" in record for record in records) else None
+    return Evaluation(summary, records) if asked == wanted and summary.get("k", 1) == num_samples else None
 
 
 def measure_after(accuracy: AccuracyCurve | None) -> None:
@@ -73,10 +71,10 @@ def measure_after(accuracy: AccuracyCurve | None) -> None:
         step = trainer.state.global_step
         evaluate.save(run.output, "after", after, step)
         error = before.summary.get("judge_error") or after.summary.get("judge_error") or ""
-        history = causes.at_end(trainer.state, before.records, after.records)
-        compared = comparison.compare(before.records, after.records, error, causes.why_nothing_was_learned(history))
+        compared = comparison.compare(before.records, after.records, error)
         needed = compared["verdict"] not in causes.NO_CAUSE_NEEDED
-        compared |= {"step": step, "diagnosis": causes.explain(history) if needed else []}
+        reasons = causes.explain(trainer.state, before.records, after.records, compared) if needed else []
+        compared |= {"step": step, "diagnosis": reasons}
         checkpoints.write_json(run.output / "comparison.json", compared)
         evaluate.print_answers("after training", after.records)
         evaluate.print_summaries({"before": before.summary, "after": after.summary}, compared)
@@ -86,9 +84,8 @@ def measure_alone(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task
     """`--eval_only`: evaluate the model as it is; the exit status."""
     with open_run(config) as run:
         evaluation = evaluate.measure(config, loading.load_model(config)[0], tokenizer, task, data, rewards)
-        run.begin(
-            **task.record(), data=data.counts()
-        )  # only now: a model that cannot be measured leaves nothing behind
+        # only now: a model that cannot be measured leaves nothing behind
+        run.begin(**task.record(), data=data.counts())
         if is_first_process():
             evaluate.save(config.output, "only", evaluation)
             evaluate.print_summaries({"only": evaluation.summary})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from grpo.core.checklist import Check, warn_if
 from grpo.core.text import counted
 from grpo.data.checks import Plan
-from grpo.evaluation.comparison import smallest_change
+from grpo.evaluation.comparison import FEWEST
 
 ENOUGH = 100  # held-out questions, with which a change of 4 points is the smallest that can be shown
 
@@ -20,13 +20,6 @@ def about_held_out(plan: Plan) -> Iterator[Check]:
     if data.cut_off:
         share = count / (sum(reading.rows for reading in data.readings) - data.unusable)
         finding += f", {100 * share:.0f} % of the rows, which have no split {script.eval_split!r}"
-    remedy = "add rows, or use another eval_dataset_name"
-    if script.max_samples and data.cut_off and data.readings[0].rows == script.max_samples:
-        remedy = "raise max_samples"
-    if count == script.eval_samples:
-        remedy = "raise eval_samples"
-    smallest = smallest_change(count)
-    few = f"so few cannot show a change below {100 * smallest:.1f} points"
-    if smallest > 1 or not (data.has_golds or plan.task.judge):  # without, rewards are compared
-        few = "so few show only large changes"
+    remedy = "raise eval_samples or max_samples, add rows, or use another eval_dataset_name"
+    few = f"so few cannot show a change below {100 * FEWEST / max(count, FEWEST):.1f} points"
     yield warn_if(count < ENOUGH, "held out", finding, f"{few}; {remedy}")

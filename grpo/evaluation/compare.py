@@ -22,15 +22,14 @@ from grpo.runs.files import RunFiles, read_run
 
 # A measure's key in comparison.json and in eval_*.json; rewards are there where gold answers are not
 MEASURES = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
-# They name a run, or change what is seen and kept of it: not what is trained
-NOT_TRAINED = {
+# They name a run, or change what is seen and kept of it: not what is trained; or the prompt, which has a hash
+IGNORED = {
     *("output_dir", "run_name", "report_to", "project", "hub_model_id", "logging_dir", "resume_from_checkpoint"),
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model"),
     *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
+    *("system_prompt", "prompt_format", "answer_pattern"),
 }
 SEEDS = {"seed", "data_seed"}  # may differ between runs of one experiment
-OF_THE_PROMPT = {"system_prompt", "prompt_format", "answer_pattern"}  # sources have their hash
-OF_REWARDS = ("reward_funcs", "reward_weights", "reward_args", "stages", "judge")
 
 
 def read(directory: Path) -> RunFiles:
@@ -61,9 +60,7 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
     """Settings and commit that are not the same in all runs, names aside: the values by run."""
     known = [{**run.settings, "commit": run.record.get("commit")} for run in runs]
-    hashed = all(run.record.get("sources") for run in runs)  # a recipe may spell out the script's own prompt
-    ignored = NOT_TRAINED | (OF_THE_PROMPT if hashed else set())
-    keys = dict.fromkeys(key for settings in known for key in settings if key not in ignored)
+    keys = dict.fromkeys(key for settings in known for key in settings if key not in IGNORED)
     values = {key: [settings.get(key) for settings in known] for key in keys}
     return {key: by_run for key, by_run in values.items() if any(value != by_run[0] for value in by_run)}
 
@@ -71,17 +68,11 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
 def print_runs(runs: Sequence[RunFiles]) -> None:
     """Print the table, the later runs against the first, and what differs between them."""
     settings, sources = differing(runs), differing_sources(runs)
-    unknown = [str(run.directory) for run in runs if not run.record.get("sources")]
     resumed = [f"{run.directory} was resumed, {change}" for run in runs for change in run.changes]
-    one_experiment = settings.keys() <= SEEDS and not (sources or unknown or resumed)
+    one_experiment = settings.keys() <= SEEDS and not (sources or resumed)
     show("Before -> after, and the paired gain (95 % interval); accuracies in per cent", soft_wrap=True)
     show(_table(runs, with_mean=one_experiment))
-    lines = after_training(runs)
-    if unknown:
-        lines.append(
-            f"Of {', '.join(unknown)}, prompt and rewards' code are unknown: an earlier version recorded neither"
-        )
-    lines += resumed
+    lines = [*after_training(runs), *resumed]
     if settings or sources:
         lines.append("What differs:")
     elif one_experiment:
@@ -89,9 +80,8 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
     if sources:
         text = ", ".join(f"other {label.replace('code of', 'code in')}" for label in sources)
         lines.append(f"  {text[0].upper()}{text[1:]}")
-    lines += [
-        f"  {key}: {' | '.join(shorten(str(value), 200) for value in by_run)}" for key, by_run in settings.items()
-    ]
+    for key, by_run in settings.items():
+        lines.append(f"  {key}: {' | '.join(shorten(str(value), 200) for value in by_run)}")
     for line in lines:
         show(for_rich(line), soft_wrap=True)
 
@@ -120,48 +110,27 @@ def after_training(runs: Sequence[RunFiles]) -> list[str]:
         if not (answers and theirs):
             continue
         asked = [[(row["question"], row.get("answer")) for row in rows] for rows in (answers, theirs)]
-        if asked[0] != asked[1]:
-            lines.append(
-                f"{run.directory} was not asked {first.directory}'s questions: their gains are over different ones"
-            )
+        judges = [one.evaluations["after"].get("judge") for one in (first, run)]
+        other_judge = judges[0] != judges[1] or f"code of the judge {judges[0]}" in differing_sources([first, run])
+        if asked[0] != asked[1] or other_judge:
+            what = "judged" if other_judge else "asked"
+            lines.append(f"{run.directory} was not {what} as {first.directory} was: their gains cannot be compared")
             continue
         compared = comparison.compare(answers, theirs)
-        measures = [measure for measure in MEASURES if measure in compared and measure != "reward"]
-        if measures and not _are_judged_alike(first, run):
+        parts = [_paired(measure, compared[measure]) for measure in ("lenient", "strict") if measure in compared]
+        if parts:
             lines.append(
-                f"{first.directory} and {run.directory} are not judged alike: their accuracies cannot be compared"
-            )
-            continue
-        if not measures and _are_paid_alike(first, run):
-            measures = ["reward"] if compared["reward"]["n"] > 1 else []
-        if measures:
-            parts = ", ".join(_paired(measure, compared[measure]) for measure in measures)
-            questions = counted(len(answers), "question")
-            lines.append(
-                f"After training, on the same {questions}, {run.directory} against {first.directory}: {parts}"
+                f"After training, on the same {counted(len(answers), 'question')}, {run.directory} against "
+                f"{first.directory}: {', '.join(parts)}"
             )
     return lines
 
 
-def _are_judged_alike(first: RunFiles, other: RunFiles) -> bool:
-    judges = [run.evaluations["after"].get("judge") for run in (first, other)]
-    return judges[0] == judges[1] and f"code of the judge {judges[0]}" not in differing_sources([first, other])
-
-
-def _are_paid_alike(first: RunFiles, other: RunFiles) -> bool:
-    """Whether both runs pay the same for the same answer."""
-    known = all(run.record.get("sources") for run in (first, other))
-    settings = all(first.settings.get(key) == other.settings.get(key) for key in OF_REWARDS)
-    code = any(label.startswith("code of") for label in differing_sources([first, other]))
-    return known and settings and not code
-
-
 def _paired(measure: str, change: dict[str, Any]) -> str:
     """A paired difference with its interval, in words."""
-    unit, places, points = (1, 2, "") if measure == "reward" else (100, 1, " points")
-    numbers = [f"{unit * change[key]:+z.{places}f}" for key in ("difference", "difference_low", "difference_high")]
-    counts = "" if measure == "reward" else f"; {change['fixed']} better, {change['broken']} worse"
-    return f"{measure} {numbers[0]}{points} (95 % interval {numbers[1]} to {numbers[2]}{counts})"
+    points, low, high = (100 * change[key] for key in ("difference", "difference_low", "difference_high"))
+    counts = f"{change['fixed']} better, {change['broken']} worse"
+    return f"{measure} {points:+z.1f} points (95 % interval {low:+z.1f} to {high:+z.1f}; {counts})"
 
 
 def _cell(run: RunFiles, key: str) -> str:
@@ -172,10 +141,10 @@ def _cell(run: RunFiles, key: str) -> str:
 
 
 def _mean(gains: Sequence[float], measure: str) -> str:
-    places = 2 if measure == "reward" else 1
-    mean, low, high = mean_interval(gains) if gains else (0.0, None, None)
-    if low is None:
+    if len(gains) < 2:
         return "–"
+    places = 2 if measure == "reward" else 1
+    mean, low, high = mean_interval(gains)
     return f"{mean:+.{places}f}\n({low:+.{places}f} to {high:+.{places}f})".replace("-", "−")
 
 

@@ -3,7 +3,6 @@
 Every question is its own control, so the paired figures say more than two separate intervals do.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from statistics import NormalDist, fmean, stdev
@@ -13,6 +12,7 @@ from grpo.core.errors import UserError
 
 MEASURES = ("strict", "lenient", "format_strict", "format_soft")  # columns of the records
 SIGNIFICANT = 0.05
+FEWEST = 4  # questions that are fixed while none is broken, so that `mcnemar` is below that
 Z = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
 NO_CHANGE = 0.02  # nothing changed, if the interval of the difference lies within ± this share
 # Of Student's t distribution by degrees of freedom; between two of them the wider one holds
@@ -26,15 +26,6 @@ def mcnemar(fixed: int, broken: int) -> float:
     0.034
     """
     return math.erfc(abs(fixed - broken) / (2 * (fixed + broken)) ** 0.5) if fixed + broken else 1.0
-
-
-def smallest_change(n: int) -> float:
-    """The smallest difference that n questions can show, as a share of them: 4 fixed and none broken.
-
-    Above 1 where even all of them are too few.
-    """
-    fewest = next(fixed for fixed in itertools.count(1) if mcnemar(fixed, 0) < SIGNIFICANT)
-    return fewest / n if n else math.inf
 
 
 def tango(fixed: int, broken: int, n: int) -> tuple[float, float]:
@@ -80,13 +71,12 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
 
 
 def compare(
-    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = "", nothing: str = ""
+    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], judge_error: str = ""
 ) -> dict[str, Any]:
     """Compare the records of two evaluations of the same questions, in the same order.
 
     Args:
         judge_error: why one of them has no accuracy, where a judge of one's own raised.
-        nothing: why nothing was learned, where the logs show it; then no sample is too small to tell.
 
     Returns:
         `n`, `verdict`, `sentence`, and for each of MEASURES that the records have the counts `both`, `fixed`, `broken`
@@ -112,8 +102,6 @@ def compare(
         verdict, sentence = _verdict(len(pairs), measures)
     else:
         verdict, sentence = _verdict_by_reward(reward)
-    if verdict == "too_small_to_tell" and nothing:
-        verdict, sentence = "no_change", f"{nothing[0].upper()}{nothing[1:]}: {sentence.partition(': ')[2]}"
     names = [name for name in pairs[0][0].get("rewards", {}) if name in pairs[0][1].get("rewards", {})]
     rewards = {
         name: _change_of_means([(old["rewards"][name], new["rewards"][name]) for old, new in pairs]) for name in names
@@ -164,13 +152,12 @@ def _verdict(n: int, measures: dict[str, dict[str, Any]]) -> tuple[str, str]:
     if "lenient" in rose:
         return "got_better", f"It got better: {shown}."
     if lenient["difference"] < 0 and lenient["p_value"] < SIGNIFICANT:
-        return "got_worse", f"It got worse{' although it learned the tags' if rose else ''}: {shown}."
+        return "got_worse", f"It got worse: {shown}."
     steady = max(abs(lenient["difference_low"]), abs(lenient["difference_high"])) <= NO_CHANGE
     if rose:
         name = next(name for name in ("format_strict", "format_soft", "strict") if name in rose)
         tags = _shown("the exact answer in its tag" if name == "strict" else "the format", measures[name])
-        unclear = "" if steady else f"; {n} questions are too few to tell a smaller change"
-        return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}{unclear}."
+        return "learned_the_tags", f"It learned the tags, not to answer better: {tags}, while {shown}."
     if steady:
         return "no_change", f"No change: {shown}."
     return "too_small_to_tell", f"The sample of {n} is too small to tell: {shown}."

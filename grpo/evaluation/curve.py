@@ -13,8 +13,6 @@ from grpo.evaluation.evaluate import Evaluation
 from grpo.runs.run import Run
 from lean_grpo import sharding
 
-MEASURES = ("accuracy_lenient", "accuracy_strict", "format_strict", "truncated", "reward")  # logged
-
 
 def measure(config: Config, trainer: Any, data: Data) -> Evaluation:
     """Evaluate a RunTrainer's policy on the held-out questions."""
@@ -73,16 +71,15 @@ class AccuracyCurve(TrainerCallback):
         """Log and print the summary as that of the current step."""
         trainer = self.trainer
         step = self._measured["step"] = trainer.state.global_step
-        keys = [f"{measure}{end}" for measure in MEASURES for end in ("", "_low", "_high")]
-        keys += ["n", "mean_length", *(key for key in summary if key.startswith("reward_"))]
-        logs = {f"eval/{key}": summary[key] for key in keys if key in summary}
+        logs = {f"eval/{key}": value for key, value in summary.items() if not isinstance(value, str)}
+        logs["time/evaluation"] = logs.pop("eval/seconds")
         due = trainer.control.should_log
         # past TRL's, which would log the training metrics with it, before their step is complete
-        Trainer.log(trainer, logs | {"time/evaluation": summary["seconds"]})
+        Trainer.log(trainer, logs)
         trainer.control.should_log = due
         parts = [f"reward {summary['reward']:.2f}"] if "reward" in summary else []
-        for share in [share for share in MEASURES[:3] if share in summary]:
+        for share in [share for share in ("accuracy_lenient", "format_strict") if share in summary]:
             low, high = (100 * summary[f"{share}{end}"] for end in ("_low", "_high"))
             parts.append(f"{share.removeprefix('accuracy_')} {100 * summary[share]:.1f} % ({low:.0f}-{high:.0f})")
         if trainer.is_world_process_zero():
-            show(f"step {step}, held-out questions: {', '.join(parts[:2])}")
+            show(f"step {step}, held-out questions: {', '.join(parts)}")

@@ -16,7 +16,6 @@ from statistics import NormalDist, fmean
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from rich.panel import Panel
 from rich.table import Table
 from transformers import PreTrainedModel
 
@@ -33,6 +32,7 @@ from grpo.runs.record import without_nan
 from grpo.task.answers import is_right
 from grpo.task.prompts import tokenize
 from grpo.task.task import Task
+from grpo.training.console import show_answer
 from lean_grpo.sampling import Sampling
 
 COLUMNS = {  # key in eval_*.json: its column in the records
@@ -240,26 +240,16 @@ def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> N
 def print_answers(when: str, records: Sequence[dict[str, Any]]) -> None:
     """Print the first held-out questions, always the same ones, with their greedy completions."""
     for record in records[:2]:
-        completion, read = record["completion"].strip(), record["read"]
-        facts = [f"answer read: {'none' if read in ('', completion) else read[:80]}"]
-        if record["answer"] is not None:
-            facts.append(f"gold: {record['answer']}")
-        text = f"[bold]{for_rich(record['question'])}[/bold]\n\n{for_rich(completion[:1200])}\n\n"
-        text += for_rich(", ".join(facts))
-        if "lenient" in record:
-            text += f", {'[green]right[/green]' if record['lenient'] else '[red]wrong[/red]'}"
-        show(Panel(text, title=f"a held-out question, {when}", title_align="left"))
+        notes = ["right" if record["lenient"] else "wrong"] if "lenient" in record else []
+        title = f"a held-out question, {when}"
+        show_answer(title, record["question"], record["completion"], record["read"], record["answer"], notes)
 
 
 def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, Any] | None = None) -> None:
     """Print the summary `only`, or `before` and `after` with their comparison."""
     last = list(summaries.values())[-1]
-    if "accuracy_lenient" not in last:
-        caption = f"no accuracy: {'the judge failed' if 'judge_error' in last else 'there are no gold answers'}"
-    elif "judge" in last:
-        caption = f"lenient: right by {last['judge']}; strict: that, and exactly the format"
-    else:
-        caption = "strict: exactly the gold answer; lenient: however it is written"
+    rule = f"by {last['judge']}" if "judge" in last else "however it is written"
+    caption = f"strict: exactly as wanted; lenient: right {rule}" if "accuracy_lenient" in last else "no accuracy"
     title = f"{last['n']} held-out questions, greedy, in per cent (95 % interval)"
     table = Table(title=title, caption=for_rich(caption), title_justify="left", caption_justify="left", min_width=64)
     for heading in ["", *(results.HEADINGS[when] for when in summaries), *(["Change"] if comparison else [])]:

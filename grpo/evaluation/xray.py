@@ -11,74 +11,75 @@ get its other fields, too. The recipe's five rewards score it, or those that you
 import argparse
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable, short_name
+from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
-from grpo.runs import files, results
+from grpo.runs import files
 from grpo.task.answers import is_right
 from grpo.task.gold import gold_answer, gold_mark
 from grpo.task.prompts import XML, PromptFormat
-from grpo.task.task import Grade, Task
+from grpo.task.task import Task
 from rewards import REWARD_FUNCS, completion_text, count_xml
 
 FIRST = 5  # flagged rows of each kind that are listed
 FIVE = list(REWARD_FUNCS)[:5]
-Scores = dict[str, list[float | None]]  # by reward, for each row; None where it gave no number
+Record = dict[str, Any]  # of a completion, as an evaluation writes it
 
 
-class Row(NamedTuple):
-    line: int  # its number in the file, from 1
-    text: str
-    gold: str | None  # None where the run's data has none
-    fields: dict[str, Any]  # the whole line
+def suspicions(record: Record, judged: bool) -> Iterator[str]:
+    """The reasons why a completion deserves a second look.
+
+    Args:
+        judged: by a judge of the user's, so that the lenient rule decides nothing.
+    """
+    text, gold = record["completion"], record["answer"]
+    unpaid = not judged and gold is not None and record["read"] != gold
+    if unpaid and (record["lenient"] or is_right(text.rpartition("</answer>")[2], gold)):  # "or rather 7"
+        yield "right by the lenient rule, but not exactly the gold answer"
+    if not record["read"] and record["format_soft"]:
+        yield "format right, answer empty"
+    if text.count("<answer>") > 1:
+        yield "several <answer> tags: the last one counts"
+    if any(text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>") for tag in ("reasoning", "think", "answer")):
+        yield "an opened tag is never closed (cut off?)"
+    if count_xml(text) < 0:
+        yield "xmlcount below 0: the tail costs more than the tags earn"
 
 
-def _is_unpaid(row: Row, grade: Grade, judged: bool) -> bool:
-    if judged or row.gold is None:  # by a judge of the user's, the lenient rule decides nothing
-        return False
-    after = row.text.rpartition("</answer>")[2]  # "or rather 7"
-    return grade.read != row.gold and (bool(grade.lenient) or is_right(after, row.gold))
+def read(file: Path, task: Task) -> list[Record]:
+    """A record of each line, with the line's number, graded; blank lines are skipped.
 
-
-def _is_cut_off(text: str) -> bool:
-    return any(text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>") for tag in ("reasoning", "think", "answer"))
-
-
-# What is suspicious, and whether a completion is
-KINDS: dict[str, Callable[[Row, Grade, bool], bool]] = {
-    "right by the lenient rule, but not exactly the gold answer": _is_unpaid,
-    "format right, answer empty": lambda row, grade, _: not grade.read and grade.format_soft,
-    "several <answer> tags: the last one counts": lambda row, *_: row.text.count("<answer>") > 1,
-    "an opened tag is never closed (cut off?)": lambda row, *_: _is_cut_off(row.text),
-    "xmlcount below 0: the tail costs more than the tags earn": lambda row, *_: count_xml(row.text) < 0,
-}
-
-
-def read(file: Path) -> list[Row]:
-    """The file's rows; blank lines are skipped. UserError for the first line that is not a row."""
-    rows = []
+    Raises:
+        UserError: for the first line that is not one.
+    """
+    records = []
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            text, answer = completion_text(row["completion"]), row["answer"]
+            fields = json.loads(line)
+            text, answer = completion_text(fields["completion"]), fields["answer"]
             gold = gold_answer(answer, gold_mark([answer]))
-            is_row = isinstance(text, str) and (gold is not None or answer is None)
+            is_record = isinstance(text, str) and (gold is not None or answer is None)
         except (ValueError, LookupError, TypeError, RecursionError):
-            is_row = False
-        if not is_row:
+            is_record = False
+        if not is_record:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        rows.append(Row(number, text, gold, row))
-    if not rows:
+        row, lenient = {"answer": gold}, fields.get("lenient")
+        if not isinstance(lenient, bool):  # no run has judged it
+            lenient = None if gold is None or task.judge_name else task.verdict(text, row)
+        known = {"row": fields, **fields, "line": number, "completion": text, **row}
+        records.append(known | task.grade(text, row, lenient)._asdict())
+    if not records:
         raise UserError(f"{file} is empty; it needs one JSON object a line")
-    return rows
+    return records
 
 
 def file_of(path: Path) -> Path:
@@ -87,9 +88,9 @@ def file_of(path: Path) -> Path:
         raise UserError(f"{str(path)!r} does not exist; name a file of completions, or a run")
     if not path.is_dir():
         return path
-    valid = files.read_run(path).evaluations if (path / "run.json").is_file() else results.HEADINGS
+    evaluations = files.read_run(path).evaluations
     for when in ("after", "before", "only"):
-        if when in valid and (path / f"completions_{when}.jsonl").is_file():
+        if when in evaluations and (path / f"completions_{when}.jsonl").is_file():
             return path / f"completions_{when}.jsonl"
     raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run that has some")
 
@@ -107,87 +108,65 @@ def task_of(file: Path) -> Task:
         raise UserError(f"{path} is not a run's record; move {file.name} to another directory") from None
 
 
-def recorded(rows: Sequence[Row]) -> Scores:
-    """The rewards that a run's evaluation has recorded for each row; empty for other files."""
-    values = [row.fields["rewards"] for row in rows if isinstance(row.fields.get("rewards"), dict)]
-    if len(values) < len(rows):
-        return {}
-    return {name: [_number(each.get(name)) for each in values] for name in values[0]}
+def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_files: bool) -> None:
+    """Write into each record the values of the named rewards, and their sum.
 
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def score(rows: Sequence[Row], names: Sequence[str], task: Task, allow_files: bool) -> Scores:
-    """The values of the named rewards for each row; UserError for one that a file of completions cannot score."""
-    chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
-    if task.judge_name and any("task" in registry.parameters(reward) for reward in chosen.values()):
-        judge = registry.function_of_file(task.judge_name, "judge", allow_files)
-        task = Task(task.prompt, task.shots, judge, task.judge_name)
-        chosen = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
-    for name, reward in chosen.items():
+    Raises:
+        UserError: a file of completions cannot score one of them.
+    """
+    rewards = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
+    for name, reward in rewards.items():
+        needed = ""
         if "completion_ids" in inspect.signature(reward).parameters:
-            raise UserError(f"--reward_funcs: {name!r} needs the tokens of the completions; use another one")
-        if registry.needs_answer(reward, task) and any(row.gold is None for row in rows):
-            raise UserError(f"--reward_funcs: {name!r} needs an answer, which not every row has; use another one")
-    data = []
-    for row in rows:
-        others = row.fields.get("row", row.fields)
-        data.append({**others, "answer": row.gold, "prompt": task.ask(str(row.fields.get("question", "")))})
-    columns = probe.columns_of(data, [row.text for row in rows], [[]] * len(rows), task.prompt.chat)
-    return probe.scores(chosen, columns)
+            needed = "the tokens of the completions"
+        elif task.judge_name and "task" in registry.parameters(reward):
+            needed = f"the run's judge {task.judge_name}, whose verdicts the run has recorded"
+        elif registry.needs_answer(reward, task) and any(record["answer"] is None for record in records):
+            needed = "an answer, which not every row has"
+        if needed:
+            raise UserError(f"--reward_funcs: {name!r} needs {needed}; use another one")
+    data = [
+        {**record["row"], "answer": record["answer"], "prompt": task.ask(str(record.get("question", "")))}
+        for record in records
+    ]
+    texts = [record["completion"] for record in records]
+    scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task.prompt.chat))
+    add_rewards(records, scores, dict.fromkeys(scores, 1.0))
 
 
-def grade(row: Row, task: Task) -> Grade:
-    """The row's grade: the run's verdict where it recorded one, otherwise the lenient rule's."""
-    lenient = row.fields.get("lenient")
-    if not isinstance(lenient, bool):
-        lenient = None if row.gold is None or task.judge_name else task.verdict(row.text, {"answer": row.gold})
-    return task.grade(row.text, {"answer": row.gold}, lenient)
-
-
-def print_scores(
-    rows: Sequence[Row], scores: Scores, totals: Sequence[float | None], task: Task, heading: str
-) -> None:
-    """Print how many are right, each reward's mean, then the first flagged rows of each kind."""
-    grades = [grade(row, task) for row in rows]
-    flagged = {
-        kind: [index for index, row in enumerate(rows) if holds(row, grades[index], bool(task.judge_name))]
-        for kind, holds in KINDS.items()
-    }
-    verdicts = [grade.lenient for grade in grades if grade.lenient is not None]
+def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
+    """Print how many are right, each reward's mean, then the first flagged records of each kind."""
+    flagged: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        for kind in suspicions(record, bool(task.judge_name)):
+            flagged.setdefault(kind, []).append(index)
+    verdicts = [record["lenient"] for record in records if record["lenient"] is not None]
     rule = printable(f"by {task.judge_name}") if task.judge_name else "lenient"
-    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(rows)} rows"
-    shaped = sum(grade.format_soft for grade in grades)
+    right = f"{sum(verdicts)} of {len(verdicts)} right ({rule})" if verdicts else f"{len(records)} rows"
+    shaped = sum(record["format_soft"] for record in records)
     print(f"{heading}{right}, {shaped} in the format, {len(set().union(*flagged.values()))} flagged")
-    if scores:
+    columns: dict[str, list[float | None]] = {}
+    if are_scored(records):
+        columns = {short_name(name): [r["rewards"].get(name) for r in records] for name in records[0]["rewards"]}
+        columns["total"] = [record.get("reward") for record in records]
         print(f"{'reward':<28}{'mean':>12}{'> 0':>8}")
-    for name, values in (scores | {"total": list(totals)} if scores else {}).items():
+    for name, values in columns.items():
         known = [value for value in values if value is not None]
         mean, above = (f"{fmean(known):.3f}", f"{fmean(value > 0 for value in known):.0%}") if known else "––"
-        print(f"{short_name(name):<28}{mean:>12}{above:>8}")
+        print(f"{name:<28}{mean:>12}{above:>8}")
     for kind, indices in flagged.items():
-        if indices:
-            print(f"\n{kind} ({len(indices)} of {len(rows)})")
+        print(f"\n{kind} ({len(indices)} of {len(records)})")
         for index in indices[:FIRST]:
-            gold = "" if rows[index].gold is None else f"gold {_shown(rows[index].gold)}, "
-            parts = " ".join(_or_dash(values[index], "g") for values in scores.values())
-            total = _or_dash(totals[index], ".3f")
-            read = _shown(grades[index].read)
-            print(f"  line {rows[index].line}: {gold}answer read {read}, total {total} ({parts})")
+            line, gold, read = (records[index][key] for key in ("line", "answer", "read"))
+            parts = [f"gold {_shown(gold)}", f"answer read {_shown(read)}"]
+            for name, values in columns.items():
+                parts.append(f"{name} {'–' if (value := values[index]) is None else format(value, 'g')}")
+            print(f"  line {line}: {', '.join(parts)}")
 
 
-def _totals(rows: Sequence[Row], scores: Scores, are_recorded: bool) -> list[float | None]:
-    """The weighted sum that a run recorded for each row, otherwise the plain sum."""
-    if are_recorded and all("reward" in row.fields for row in rows):
-        return [_number(row.fields["reward"]) for row in rows]
-    known = [[value for value in values if value is not None] for values in zip(*scores.values(), strict=True)]
-    return [sum(values) if values else None for values in known] or [None] * len(rows)
-
-
-def _or_dash(value: float | None, places: str) -> str:
-    return "–" if value is None else format(value, places)
+def are_scored(records: Sequence[Record]) -> bool:
+    """Whether a run has recorded the rewards of each completion."""
+    return all(isinstance(record.get("rewards"), dict) for record in records)
 
 
 def _shown(text: Any) -> str:
@@ -207,15 +186,13 @@ def main(argv: list[str]) -> int:
         "--allow_custom_rewards",
         choices=("true", "false"),
         default="false",
-        help="true runs code in your own files, which reward_funcs or the run's judge name",
+        help="true runs code in your own files, which reward_funcs names",
     )
     given = parser.parse_args(argv)
     file = file_of(given.path)
-    rows, task = read(file), task_of(file)
-    scores = {} if given.reward_funcs else recorded(rows)
-    are_recorded = bool(scores)
-    if given.reward_funcs or (not are_recorded and all(row.gold is not None for row in rows)):
-        scores = score(rows, given.reward_funcs or FIVE, task, given.allow_custom_rewards == "true")
-    totals = _totals(rows, scores, are_recorded)
-    print_scores(rows, scores, totals, task, "" if file == given.path else f"{file.name}: ")
+    task = task_of(file)
+    records = read(file, task)
+    if given.reward_funcs or not (are_scored(records) or any(record["answer"] is None for record in records)):
+        score(records, given.reward_funcs or FIVE, task, given.allow_custom_rewards == "true")
+    print_records(records, task, "" if file == given.path else f"{file.name}: ")
     return 0

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ class Watch(TrainerCallback):
     Args:
         request_stop: ends the run, given the reason (`Run.request_stop`).
         stop_on_alarm: whether an alarm does.
-        rewards: `perfect`, `wrong` and `penalties` of the `History`.
+        seen: the history, still empty, which a resumed run replaces by its own.
     """
 
     def __init__(
@@ -119,12 +119,11 @@ class Watch(TrainerCallback):
         skip: SkipNonFiniteSteps,
         request_stop: Callable[..., None],
         stop_on_alarm: bool = False,
-        rewards: Mapping[str, Any] | None = None,
+        seen: History | None = None,
     ) -> None:
         self.trainer, self.path, self.skip = trainer, directory / "alarms.jsonl", skip
         self.request_stop, self.stop_on_alarm = request_stop, stop_on_alarm
-        self.rewards = dict(rewards or {})
-        self.seen = History(**self.rewards)
+        self.seen = seen or History()
         self.raised: list[str] = []
         self._read = 0  # rollouts since the last log
         self._weights: dict[str, torch.Tensor] = {}
@@ -133,7 +132,7 @@ class Watch(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint: a resumed run raises what the whole would
         if "watch" in kept:
-            self.seen, self.raised = History(**kept["watch"]["seen"] | self.rewards), kept["watch"]["raised"]
+            self.seen, self.raised = History(**kept["watch"]["seen"]), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)
@@ -170,9 +169,9 @@ class Watch(TrainerCallback):
         self._read = len(metrics["reward"])
         newest = {key: values[-1] for key, values in metrics.items() if values and not math.isnan(values[-1])}
         newest["warm"] = float(state.global_step >= self._warmup)
-        rollout, group = trainer.last_rollout, trainer.num_generations or 1
-        texts = [completion_text(completion) for completion in rollout["completion"]]
-        self.seen.add(newest, collapse(list(rollout["prompt"]), texts, trainer.solved.tolist(), group))
+        texts = [completion_text(completion) for completion in trainer.last_rollout["completion"]]
+        group = trainer.num_generations or 1
+        self.seen.add(newest, collapse(texts, trainer.solved.tolist(), group))
 
     def _compare_weights(self, warm: bool) -> None:
         """Settle whether any sampled weight has moved: yes at once, no after MIN_UPDATES."""
@@ -180,9 +179,8 @@ class Watch(TrainerCallback):
         moved = any(not torch.equal(current[name], old) for name, old in self._weights.items())
         if accelerator.num_processes > 1:  # each may hold a part of them
             moved = bool(accelerator.gather(torch.tensor([moved], device=accelerator.device)).any())
-        # 16-bit weights rightly do not move while a learning rate is tiny
-        judged = self.seen.updates >= MIN_UPDATES and (warm or all(w.element_size() > 2 for w in current.values()))
-        self.seen.weights_moved = True if moved else False if judged else None
+        # while the learning rate rises, 16-bit weights rightly do not move
+        self.seen.weights_moved = True if moved else False if warm and self.seen.updates >= MIN_UPDATES else None
 
     def _report(self, state: TrainerState, cause: Cause, message: str) -> None:
         name, remedy = cause.name, cause.remedy

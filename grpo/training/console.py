@@ -2,16 +2,14 @@
 
 import math
 import time
+from collections.abc import Sequence
 from itertools import groupby
-from random import Random
 from typing import Any
 
-from datasets import Dataset
 from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
-from tqdm import tqdm
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
@@ -29,7 +27,6 @@ ROWS = 20  # lines under one header
 SAMPLES = 5  # a run, at most
 FEW = 8  # lines at least between two samples
 LONGEST = 1200  # characters of a prompt or a completion that a sample shows
-BAR = "{percentage:3.0f}%|{bar}| step {n_fmt} of {total_fmt}, {remaining} left"
 
 
 class Progress(TrainerCallback):
@@ -46,7 +43,6 @@ class Progress(TrainerCallback):
             name if short_name(name) in COLUMNS else short_name(name): f"rewards/{name}/mean" for name in reward_names
         }
         self.golds, self.task = golds, task
-        self.bar: Any = tqdm(disable=True)
         self._widths: dict[str, int] = {}  # of the columns that fit into the terminal
         self._rows = 0  # since the last header
         self._begun: tuple[int, float] | None = None  # the end of the first step, which warms up, and when it was
@@ -56,42 +52,31 @@ class Progress(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._every = max(state.max_steps // SAMPLES, FEW * state.logging_steps)
         grpo_trainer.print_prompt_completions_sample = self.show_samples  # type: ignore[assignment]  # or plain text
-        hidden = args.disable_tqdm or not state.is_world_process_zero
-        self.bar = tqdm(
-            total=state.max_steps, initial=state.global_step, bar_format=BAR, leave=False, dynamic_ncols=True,
-            disable=hidden or None,  # None: shown in a terminal only
-        )  # fmt: skip
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._begun = self._begun or (state.global_step, time.perf_counter())
-        self.bar.update()
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
-        if not state.is_world_process_zero or not logs:
-            return
-        if "reward" in logs:
-            self._print(str(state.global_step), logs, self._left(state))
-        elif "eval_reward" in logs:  # of the held-out questions, where eval_strategy asks for it
-            self._print("eval", {key.removeprefix("eval_"): value for key, value in logs.items()})
+        if state.is_world_process_zero and "reward" in (logs or {}):
+            self._print(state, logs or {})
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.bar.close()
         grpo_trainer.print_prompt_completions_sample = self._show
 
-    def _print(self, step: str, logs: dict[str, float], left: str = "") -> None:
+    def _print(self, state: TrainerState, logs: dict[str, float]) -> None:
         """Print a log's figures as a row of the table, and below it those that rewards log (TRL's `log_metric`)."""
         mixed = logs.get("groups/mixed")
         cells = {
-            "step": step,
+            "step": str(state.global_step),
             "reward": _number(logs["reward"]),
             "std": _number(logs.get("reward_std")),
             **{name: _number(logs.get(key)) for name, key in self.rewards.items()},
             "mixed": "-" if mixed is None else f"{100 * mixed:.0f}%",
             "length": f"{logs['completions/mean_length']:.0f}",
             "cut": f"{100 * logs['completions/clipped_ratio']:.0f}%",
-            "left": left,
+            "left": self._left(state),
         }
         if not self._widths:
             self._widths = {name: max(len(name), 5) for name in cells}
@@ -125,7 +110,7 @@ class Progress(TrainerCallback):
         num_samples: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """The best and the worst of a group: question, completion, the answer read, the gold answer and rewards.
+        """Print completions with their questions, the answers read, gold answers and rewards.
 
         Takes the arguments of TRL's `print_prompt_completions_sample`, which has a column for each reward and so
         leaves a dozen characters for the completion.
@@ -133,39 +118,31 @@ class Progress(TrainerCallback):
         if step < self._next_sample:
             return
         self._next_sample = step + self._every
-        for index, title in samples_of(list(prompts), list(advantages), step, num_samples).items():
-            question, text = last_text(prompts[index]), completion_text(completions[index]).strip()
-            read = self.task.answer(text)
-            notes = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
-            if question in self.golds:
-                notes.append(f"[green]gold: {for_rich(self.golds[question][:80])}[/green]")
-            notes.append(f"[magenta]advantage {advantages[index]:+.2f}[/magenta]")
+        for index in samples_of(list(prompts), list(advantages), num_samples):
+            question, text = last_text(prompts[index]), completion_text(completions[index])
             scores = [f"{short_name(name)} {_number(values[index])}" for name, values in rewards.items()]
-            body = f"[bold]{_shortened(question)}[/bold]\n\n{_shortened(text)}\n\n"
-            body += f"{'  '.join(notes)}\n[cyan]{' · '.join(scores)}[/cyan]"
-            show(Panel(body, title=f"a sample of step {step}{title}", title_align="left"))
+            notes = [f"advantage {advantages[index]:+.2f}", *scores]
+            gold, read = self.golds.get(question), self.task.answer(text)
+            show_answer(f"a sample of step {step}", question, text, read, gold, notes)
             self._rows = 0  # a header follows
 
 
-def samples_of(prompts: list[Any], advantages: list[float], step: int, count: int | None) -> dict[int, str]:
-    """The indices of the completions to show, each with the end of its title.
+def samples_of(prompts: list[Any], advantages: list[float], count: int | None) -> list[int]:
+    """The indices of completions to show: the best and the worst ones of the group whose rewards differ most.
 
     Args:
         prompts: those of a group are the same, and next to each other.
-        count: two for each group, its best and its worst; groups whose completions earned different rewards come
-            first. None: all completions.
+        count: None: all completions.
     """
     if count is None:
-        return dict.fromkeys(range(len(prompts)), "")
-    groups = [list(indices) for _, indices in groupby(range(len(prompts)), lambda index: str(prompts[index]))]
-    Random(step).shuffle(groups)  # a generator of its own: the run's stays as it was
-    groups.sort(key=lambda group: len({advantages[index] for index in group}) == 1)
-    samples: dict[int, str] = {}
-    for group in groups[: (count + 1) // 2]:
-        best, worst = max(group, key=advantages.__getitem__), min(group, key=advantages.__getitem__)
-        samples[best] = ", whose group earned the same" if best == worst else ": the best of a group"
-        samples.setdefault(worst, ": the worst of the same group")
-    return dict(list(samples.items())[:count])
+        return list(range(len(prompts)))
+    groups = [
+        sorted(indices, key=advantages.__getitem__)
+        for _, indices in groupby(range(len(prompts)), lambda index: str(prompts[index]))
+    ]
+    group = max(groups, key=lambda ranked: advantages[ranked[-1]] - advantages[ranked[0]])
+    best = group[::-1][: (count + 1) // 2]
+    return list(dict.fromkeys(best + group[: count // 2]))
 
 
 def last_text(messages: Any) -> str:
@@ -177,16 +154,23 @@ def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
-def _shortened(text: str) -> str:
-    return for_rich(text if len(text) <= LONGEST else text[:LONGEST] + " …")
+def show_answer(title: str, question: str, text: str, read: str, gold: str | None, notes: Sequence[str]) -> None:
+    """Show a completion with its question, the answer read out of it, the gold answer and notes."""
+    text = text.strip()
+    question, text = (part if len(part) <= LONGEST else part[:LONGEST] + " …" for part in (question, text))
+    parts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
+    if gold is not None:
+        parts.append(f"[green]gold: {for_rich(gold[:80])}[/green]")
+    notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]
+    body = f"[bold]{for_rich(question)}[/bold]\n\n{for_rich(text)}\n\n{'  '.join([*parts, *notes])}"
+    show(Panel(body, title=title, title_align="left"))
 
 
 def replace_progress(trainer: GRPOTrainer, task: Task) -> None:
     """Let `Progress` replace what transformers and TRL print."""
-    golds = {}
-    for rows in (trainer.train_dataset, trainer.eval_dataset):
-        both: Any = rows.select_columns(["prompt", "answer"]) if isinstance(rows, Dataset) else ()
-        golds.update({last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None})
+    rows: Any = trainer.train_dataset
+    both = rows.select_columns(["prompt", "answer"])
+    golds = {last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None}
     for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
         trainer.remove_callback(stock)
     trainer.add_callback(Progress(trainer.reward_func_names, golds, task))

@@ -9,15 +9,16 @@ from grpo.runs import resume, trackers
 from grpo.runs.run import Run
 from grpo.task.task import Task
 from grpo.training import callbacks, console
+from grpo.training.causes import History
 from grpo.training.run_trainer import RunTrainer
 from grpo.training.stopping import StopAtRolloutEnd
 
 
-def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, tried: dict[str, dict[str, float]]) -> None:
+def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[str, float]) -> None:
     """Begin the run's record and its tracker, and add the callbacks in their order.
 
     Args:
-        tried: the value of each reward for a `perfect` completion and for a `wrong` one, by its logged name.
+        perfect: the value of each reward for a perfect completion, by its logged name.
 
     Raises:
         UserError: a tracker refuses the run, or the training rows are not those of the checkpoint to resume from.
@@ -29,18 +30,18 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, tried: dict[str
     trainer.seal_record = resume.seal_record(config, data.train) | {key: record[key] for key in ("prompt", "shots")}
     trackers.start(config.training)
     functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))  # TRL also allows models
-    rewards = {"penalties": sorted(registry.penalties(functions)), **tried}
+    seen = History(perfect=perfect, penalties=sorted(registry.penalties(functions)))
     # the first reason to stop counts: skipped steps come before the alarms that follow from them
     skip = callbacks.SkipNonFiniteSteps(trainer, run.request_stop)
     for callback in (
         callbacks.MetricsFile(run.output),
         callbacks.LiveReport(run.output),  # which shows what is in that file
         skip,
-        callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, rewards),
+        callbacks.Watch(trainer, run.output, skip, run.request_stop, config.script.stop_on_alarm, seen),
         *([StageWeights(trainer, config.script.reward_funcs, config.stages)] if config.stages else []),
         StopAtRolloutEnd(trainer, run),  # last: it sees what the others request
     ):
         trainer.add_callback(callback)
     console.replace_progress(trainer, task)
     rows = data.counts() | {"fingerprint": resume.fingerprint(data.train, "question")}  # whatever the prompt around it
-    run.begin(**record, data=rows, **tried)
+    run.begin(**record, data=rows, perfect=perfect)

@@ -152,12 +152,6 @@ def test_few_held_out_questions_name_the_smallest_change(count, smallest, table,
     assert found.status == ("warning" if smallest else "ok") and smallest in found.remedy
 
 
-@pytest.mark.parametrize(("limit", "remedy"), [("120", "raise max_samples"), ("1000", "add rows")])
-def test_max_samples_is_named_only_where_it_limits_the_rows(limit, remedy, table):
-    rows = [{"question": f"What is {n} + 1?", "answer": f"{n + 1}"} for n in range(200)]
-    assert remedy in table(rows=rows, max_samples=limit)["held out"].remedy
-
-
 def test_an_overlap_with_the_evaluation_is_reported(table, write_jsonl):
     held_out = write_jsonl([{"question": " WHAT is 2 + 2? ", "answer": "#### 4"}], "held_out.jsonl")
     assert table(eval_dataset_name=held_out)["overlap"].status == "warning"

@@ -98,17 +98,6 @@ def test_what_is_inside_a_run_has_its_prompt(learned, capfd):
         assert capfd.readouterr().out.startswith(f"run/{name} answers:\n\n6 of one")
 
 
-@pytest.mark.parametrize("around", [None, '{"id": 3}', "[]"])
-def test_a_model_without_a_record_is_asked_with_the_recipes_prompt(around, capfd):
-    """Also where the directory around it holds another program's record."""
-    shutil.copytree(DEMO / "model", "theirs/model")
-    if around:
-        Path("theirs/run.json").write_text(around)
-    assert main(["ask", "theirs/model", QUESTION]) == 0
-    first, *_, last = capfd.readouterr().out.splitlines()
-    assert "to the recipe's prompt, since no record has its own" in first and last == "Answer: 19"
-
-
 def test_an_unfinished_run_names_the_checkpoint_to_ask(learned, capfd):
     run = learned.copy("unfinished")
     (run / "config.json").unlink()
@@ -124,9 +113,9 @@ MISTAKES = [
     (["broken", "2 + 2?"], "'broken' is not a run (JSONDecodeError in broken/run.json)"),
     (["foreign", "2 + 2?"], "'foreign' is not a run (KeyError in foreign/run.json)"),
     (["weightless", "2 + 2?"], "'weightless' does not load"),
-    (["newer", "2 + 2?"], "the record of 'newer' has a prompt of another version (TypeError"),
-    (["alone", "2 + 2?"], "the chat template of 'alone' refuses the recipe's prompt (no system message)"),
-    (["shortened", "2 + 2?"], "the record of 'shortened' has a prompt of another version (ValueError"),
+    (["newer", "2 + 2?"], "the record of 'newer' is of another version ("),
+    (["alone", "2 + 2?"], "nothing records the prompt of 'alone'"),
+    (["shortened", "2 + 2?"], "the record of 'shortened' is of another version ("),
 ]
 
 
@@ -136,18 +125,19 @@ def test_a_mistake_is_one_line_and_status_2(words, named, capfd):
         "notes": {"notes.txt": ""},
         "broken": {"run.json": "{", "config.json": "{}"},
         "foreign": {"run.json": "{}", "config.json": "{}"},
-        "weightless": {"config.json": "{}"},
     }.items():
         Path(name).mkdir()
         for file, text in files.items():
             Path(name, file).write_text(text)
     shutil.copytree(DEMO / "model", "alone")
-    Path("alone/chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
     record = {key: None for key in ("dtype", "bf16", "max_completion_length", "chat_template_kwargs")}
     style = dataclasses.asdict(XML)
-    for name, prompt, shots in (("newer", style | {"tone": "kind"}, []), ("shortened", style, [["2 + 2?", "4"]])):
+    for name, prompt, shots in (
+        ("newer", style | {"tone": "kind"}, []), ("shortened", style, [["2 + 2?", "4"]]), ("weightless", style, [])
+    ):  # fmt: skip
         shutil.copytree(DEMO / "model", name)
         Path(name, "run.json").write_text(json.dumps({"prompt": prompt, "shots": shots, "settings": record}))
+    Path("weightless/model.safetensors").unlink()
     assert main(["ask", *words]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ") and named in line

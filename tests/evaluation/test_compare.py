@@ -40,8 +40,6 @@ def test_the_table_has_gains_their_mean_and_what_differs(runs, capsys, monkeypat
 def test_a_prompt_that_only_a_recipe_spells_out_is_the_same_prompt(runs, capsys):
     again = write_learner(Path("again"), 3, seed=1, system_prompt="Respond so:\nas above")
     assert "one experiment" in shown(capsys, runs[0], again)
-    change(again, sources=None)  # of an earlier version only the settings are known
-    assert "system_prompt: None | Respond so: as above" in shown(capsys, runs[0], again)
 
 
 def test_a_run_that_was_resumed_with_something_else_is_another_experiment(runs, capsys):
@@ -83,10 +81,6 @@ def test_what_no_setting_names_is_shown_and_makes_two_experiments(capsys):
     assert "Other" not in shown(capsys, first, other)  # it is not known, since it ran in a notebook
     change(other, sources=sources, data={"fingerprint": "2"})
     assert shown(capsys, first, other).endswith("What differs: Other training rows")
-    change(other, sources=None, data={})
-    said = shown(capsys, first, other)
-    assert "Of b, prompt and rewards' code are unknown" in said and "Other" not in said
-    assert "one experiment" not in said and "mean gain" not in said
 
 
 def test_only_seeds_may_differ_between_runs_of_one_experiment(runs, capsys):
@@ -109,7 +103,7 @@ def test_other_questions_are_not_paired(changed, runs, capsys):
     first, *others = path.read_text().splitlines()
     path.write_text("\n".join([json.dumps(json.loads(first) | changed), *others, ""]))
     said = shown(capsys, *runs)
-    assert "seed2 was not asked seed1's questions: their gains are over different ones" in said
+    assert "seed2 was not asked as seed1 was: their gains cannot be compared" in said
     assert "seed2 against" not in said and "seed3 against seed1" in said
 
 
@@ -119,22 +113,9 @@ def test_other_judges_are_not_paired(runs, capsys):
     change(runs[2], sources=sources | {"code of the judge mine.is_right": "1"})
     change(runs[2], "eval_after.json", judge="mine.is_right")
     said = shown(capsys, *runs)
-    assert said.count("are not judged alike") == 2 and "against" not in said
+    assert said.count("was not judged as seed1 was") == 2 and "against" not in said
     change(runs[1], sources=sources | {"code of the judge mine.is_right": "2"})
-    assert "seed2 and seed3 are not judged alike" in shown(capsys, runs[1], runs[2])
-
-
-def test_without_gold_answers_the_same_rewards_are_paired(capsys):
-    def write(name, paid, **settings):
-        run = write_learner(Path(name), 2, **settings)
-        rows = [{"question": str(place), "answer": None, "reward": paid + place} for place in range(8)]
-        (run / "completions_after.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return run
-
-    runs = [write("a", 1, seed=1), write("b", 1.5, seed=2), write("c", 2, reward_weights=[2.0])]
-    said = shown(capsys, *runs)
-    line = "After training, on the same 8 questions, b against a: reward +0.50 (95 % interval +0.50 to +0.50)"
-    assert line in said and "c against" not in said
+    assert "seed3 was not judged as seed2 was" in shown(capsys, runs[1], runs[2])
 
 
 def test_an_evaluation_of_an_earlier_end_is_not_one_after_training(runs, capsys):

@@ -48,7 +48,7 @@ VERDICTS = [  # before, after, the verdict
     (["l"] * 10 + [""] * 10, ["slf"] * 11 + ["f"] * 9, "learned_the_tags"),
     (["lf"] * 60, ["slf"] * 60, "learned_the_tags"),
     (["slf"] * 60 + [""] * 40, ["slf"] * 20 + [""] * 80, "got_worse"),
-    (["l"] * 60, ["f"] * 40 + ["slf"] * 20, "got_worse"),  # although it learned the tags
+    (["l"] * 60, ["f"] * 40 + ["slf"] * 20, "got_worse"),
     (["slf"] * 3 + [""], ["slf"] * 4, "too_small_to_tell"),
     (["l"] * 10, ["l"] * 10, "too_small_to_tell"),
     (["l"] * 1319, ["l"] * 1319, "no_change"),
@@ -101,9 +101,10 @@ def paid(*values):
 
 
 def test_the_smallest_change_is_the_first_that_is_significant():
-    assert comparison.smallest_change(30) == 4 / 30
-    assert comparison.smallest_change(3) > 1 and comparison.smallest_change(0) > 1
-    assert min(f - b for f in range(60) for b in range(60) if f > b and comparison.mcnemar(f, b) < 0.05) == 4
+    assert (
+        min(f - b for f in range(60) for b in range(60) if f > b and comparison.mcnemar(f, b) < 0.05)
+        == comparison.FEWEST
+    )
 
 
 def test_each_reward_is_compared_over_the_questions_on_which_it_worked():
@@ -117,16 +118,6 @@ def test_each_reward_is_compared_over_the_questions_on_which_it_worked():
     assert list(found["rewards"]) == ["year", "style"] and "lenient" in found
     assert (year["n"], style["n"]) == (3, 2) and year["difference"] == 0.5 and style["difference"] == 0.0
     assert year["difference_low"] < 0 < year["difference_high"]
-
-
-def test_without_a_signal_nothing_was_learned_and_the_sample_is_not_blamed():
-    wrong = rows(*[""] * 62)
-    assert compare(wrong, wrong)["sentence"].startswith("The sample of 62 is too small")
-    found = compare(wrong, wrong, nothing="nothing was learned, since every gradient was 0")
-    assert found["sentence"].startswith("Nothing was learned, since every gradient was 0: the right answer in 0.0 %")
-    assert found["verdict"] == "no_change"
-    better = compare(wrong, rows(*["l"] * 62), nothing="nothing was learned, since every gradient was 0")
-    assert better["verdict"] == "got_better"  # weight decay learns nothing, but what is measured is said
 
 
 @pytest.mark.parametrize(

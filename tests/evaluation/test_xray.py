@@ -42,7 +42,7 @@ def means(out):
 def test_the_summary_comes_first_then_five_flagged_rows(capsys):
     out = shown(capsys, rows=[GOOD, GOOD.replace("7", "7 apples")] * 8)
     assert out.startswith("16 of 16 right (lenient), 16 in the format, 8 flagged\n") and out.count("  line ") == 5
-    assert "line 3: gold '7', answer read '7 apples', total 1.500 (0.5 0.5 0.5 0 0)" in out
+    assert "line 3: gold '7', answer read '7 apples', xmlcount 0.5, soft_format 0.5, strict_format 0.5, int 0" in out
 
 
 # --- Which rewards
@@ -81,7 +81,6 @@ async def near(prompts, completions, answer, level, length, *, far=10, **_):
     assert prompts[0][-1]["content"] == "Ask: kept out" and completions[0][-1]["role"] == "assistant"
     return [far * each + length[0] for each in level]
 def fails(completions, nothing): pass
-def is_right(text, row): return "7" in text
 """
 
 
@@ -96,12 +95,12 @@ def test_code_of_ones_own_is_run_only_if_it_is_needed_and_allowed(capsys):
     assert "my code runs" not in out and means(out)["total"] == 2.0
     assert out.startswith("completions_before.jsonl: 1 of 1 right (by mine.is_right), 1 in the format, 0 flagged\n")
     assert tool(["xray", ".", "--reward_funcs", "judge_reward_func"]) == 2
-    assert "judge: 'mine.is_right' runs the code of mine.py" in capsys.readouterr().err
-    names = ["mine.near", "judge_reward_func", "xmlcount_reward_func"]
+    assert "'judge_reward_func' needs the run's judge mine.is_right" in capsys.readouterr().err
+    names = ["mine.near", "xmlcount_reward_func"]
     assert tool(["xray", ".", "--allow_custom_rewards", "true", "--reward_funcs", *names]) == 0
     out = capsys.readouterr().out
     assert out.count("my code runs") == 1
-    assert means(out) == {"near": 50.0, "judge": 2.0, "xmlcount": 0.5, "total": 52.5}
+    assert means(out) == {"near": 50.0, "xmlcount": 0.5, "total": 50.5}
     write_run(judge="a_function_of_the_script")  # which no reward here asks
     assert tool(["xray", ".", "--allow_custom_rewards", "true", "--reward_funcs", "mine.fails"]) == 0
     assert "first: fails: TypeError: " in capsys.readouterr().out
@@ -150,7 +149,7 @@ def test_a_reward_that_gives_none_for_a_row_has_no_value_there(capsys):
     rows = [{"completion": "<answer>7 m</answer>", "answer": "7", "level": 2}]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     out = shown(capsys, "--reward_funcs", "mine.even", "int_reward_func", "--allow_custom_rewards", "true")
-    assert "total 0.000 (– 0)" in out and ["even", "–", "–"] in [line.split() for line in out.splitlines()]
+    assert "even –, int 0, total 0" in out and ["even", "–", "–"] in [line.split() for line in out.splitlines()]
 
 
 # --- Reading
@@ -174,17 +173,12 @@ def test_a_bad_line_is_named_by_its_number(line, capsys):
     assert out == "" and err.startswith("error: rows.jsonl, line 3 ") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["nowhere.jsonl"], ["empty.jsonl"], ["empty.jsonl", "--js"], []])
+@pytest.mark.parametrize("words", [["nowhere"], ["empty.jsonl"], ["empty.jsonl", "--js"], []])
 def test_a_mistake_is_one_line_and_status_2(words, capsys):
     Path("empty.jsonl").write_text("\n")
     assert tool(["xray", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-
-
-def test_a_path_that_does_not_exist_is_named(capsys):
-    assert tool(["xray", "nowhere"]) == 2
-    assert capsys.readouterr().err == "error: 'nowhere' does not exist; name a file of completions, or a run\n"
 
 
 # --- Suspicions

@@ -11,7 +11,8 @@ from helpers_runs import LEARNS
 from grpo.runs import checkpoints
 from grpo.runs.directory import LOCK
 
-CLOCK = ("time/", "step_time", "runtime", "per_second")
+# train_loss: transformers divides the sum since the start of a session by all steps
+CLOCK = ("time/", "step_time", "runtime", "per_second", "train_loss")
 # 22 rows, 2 of them held out: 20 prompts are 5 rollouts of 4; in three epochs 15 steps
 EPOCHS = {**LEARNS, "max_samples": "22", "num_generations": "4", "num_train_epochs": "3", "max_steps": None}
 EPOCHS |= {

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset
 from helpers_trainer import watched
 from trl.trainer import grpo_trainer
 
@@ -47,11 +46,8 @@ def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shows = Progress([], {}, Task(XML))
     shows.on_log(None, state(100, 7), None, {**LOGS, "share_of_dates": 0.25, "unknown": None})
-    evaluated = {f"eval_{key}": value for key, value in {**LOGS, "share_of_dates": 0.75, "runtime": 1.5}.items()}
-    shows.on_log(None, state(100, 7), None, evaluated)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[-3] == ["share_of_dates", "0.25", "unknown", "-"] and lines[-4][0] == "7"
-    assert lines[-2][0] == "eval" and lines[-1] == ["share_of_dates", "0.75"]
+    assert lines[-1] == ["share_of_dates", "0.25", "unknown", "-"] and lines[-2][0] == "7"
     many = {f"share_of_{index}{'x' * 60}": 0.25 for index in range(9)}
     shows.on_log(None, state(100, 8), None, {**LOGS, **many})
     assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
@@ -60,7 +56,7 @@ def test_what_a_reward_logs_is_on_a_line_of_its_own(capsys, monkeypatch):
 def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
     shows, prompt = Progress([], {"What is [2] + 2?": "4"}, Task(XML)), [{"content": "What is [2] + 2?"}]
     stock = grpo_trainer.print_prompt_completions_sample
-    shows.on_train_begin(SimpleNamespace(disable_tqdm=True), state(100), None)
+    shows.on_train_begin(None, state(100), None)
     completion = [{"role": "assistant", "content": "<answer>\n5\n</answer>\n"}]
     for step in range(1, 101):
         grpo_trainer.print_prompt_completions_sample(
@@ -68,32 +64,27 @@ def test_samples_show_gold_and_rewards_some_times_a_run(capsys):
         )
     shown = capsys.readouterr().out
     for part in ("What is [2] + 2?", "gold: 4", "read: 5", "correctness 2.00", "advantage +0.70"):
-        assert shown.count(part) == 5
+        assert shown.count(part) == 10
     shows.on_train_end(None, None, None)
     assert grpo_trainer.print_prompt_completions_sample is stock  # a plain GRPOTrainer's samples are TRL's again
 
 
-def test_samples_are_the_best_and_the_worst_of_a_group_that_differs():
+@pytest.mark.parametrize(
+    ("count", "shown"), [(2, [6, 7]), (1, [6]), (3, [6, 5, 7]), (99, [6, 5, 4, 7]), (None, [*range(12)])]
+)
+def test_samples_are_the_best_and_the_worst_of_the_group_that_differs_most(count, shown):
     prompts, advantages = [*"aaaabbbbcccc"], [0, 0, 0, 0, -1, 1, 2, -2, 0.5, 0.5, -0.5, -0.5]
-    for step in range(20):
-        assert list(console.samples_of(prompts, advantages, step, 2)) in [[6, 7], [8, 10]]
-        assert list(console.samples_of(prompts, advantages, step, 1)) in [[6], [8]]
-        assert sorted(console.samples_of(prompts, advantages, step, 4)) == [6, 7, 8, 10]
-        assert len(console.samples_of(prompts, advantages, step, 99)) == 5  # one for the group that is all the same
-    assert len(console.samples_of(prompts, advantages, 0, None)) == 12
+    assert console.samples_of(prompts, advantages, count) == shown
 
 
-def test_a_run_prints_its_lines_golds_and_evaluations(tmp_path, tiny_model, capsys):
-    """Without a terminal, too, and where tqdm is off; nothing of transformers' own lines."""
+def test_a_run_prints_its_lines_and_golds(tmp_path, tiny_model, capsys):
+    """Without transformers' own lines."""
     options = {"log_completions": True, "num_completions_to_print": 1, "max_steps": 2}
     trainer, _ = watched(tiny_model, tmp_path, reward=[lambda completions, **_: [0.5] * len(completions)], **options)
-    trainer.eval_dataset = Dataset.from_list([{"prompt": "Held out?", "answer": "1"}])
     replace_progress(trainer, Task(XML))
     capsys.readouterr()
     trainer.train()
-    held_out = {f"eval_{key}": value for key, value in trainer.state.log_history[0].items()}
-    trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, held_out)
     out, err = capsys.readouterr()
     assert out.count("gold: ") == 1 and "{'" not in out and "%|" not in err
-    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["2"], ["eval"])]
-    assert [row[0] for row in rows] == ["1", "2", "eval"] and all(row[1] == "0.50" for row in rows)
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    assert [row[0] for row in rows] == ["1", "2"] and all(row[1] == "0.50" for row in rows)

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers_commands import start
-from helpers_runs import LEARNS, ROOT
+from helpers_runs import LEARNS
 
 import train_grpo
 from grpo.evaluation import evaluate
@@ -168,24 +167,3 @@ def test_a_signal_to_one_process_ends_all_of_them(tmp_path):
     run, callback, _ = stopping(tmp_path, processes=2, gathered=torch.tensor([0, signal.SIGTERM]))
     assert end_step(callback).should_training_stop
     assert (run.ending, run.status) == ("interrupted by SIGTERM", 143)
-
-
-@pytest.mark.slow
-def test_under_torchrun_all_processes_save_and_stop_in_time(tiny_run):
-    argv = tiny_run(**{**LEARNS, "max_completion_length": "8", "per_device_train_batch_size": "8"}, max_steps="2000",
-                    save_strategy="no", logging_steps="1")  # fmt: skip
-    started, run = start(ROOT / "train_grpo.py", argv, processes=2), Path("run")
-    try:
-        deadline, metrics = time.monotonic() + 240, run / "metrics.jsonl"
-        while not (metrics.exists() and '"step": 2, ' in metrics.read_text()):
-            assert started.poll() is None and time.monotonic() < deadline, started.communicate()[1][-3000:]
-            time.sleep(0.05)
-        started.terminate()
-        shown = "".join(started.communicate(timeout=60))
-    finally:
-        started.terminate()  # torchrun ends its processes
-    assert f"Interrupted by SIGTERM. To resume: torchrun --nproc_per_node=2 {ROOT / 'train_grpo.py'}" in shown
-    found, skipped = checkpoints.newest(run)
-    assert found is not None and not skipped and (found / "rng_state_1.pth").exists()
-    last = json.loads(metrics.read_text().splitlines()[-1])
-    assert checkpoints.step_of(found) == last["step"] and (run / "report.html").exists()
