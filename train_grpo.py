@@ -55,7 +55,7 @@ from rewards import (
 HYPERPARAMETERS: dict[str, Any] = dict(
     # The settings of the 2025 demo, in its order
     model_name_or_path="Qwen/Qwen2.5-1.5B-Instruct",  # or "meta-llama/Llama-3.2-1B-Instruct", a directory, a saved run
-    dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, or a Dataset
+    dataset_name="openai/gsm8k",  # a Hub id, a .jsonl, .json, .csv or .parquet file, a directory, a Dataset, …
     dataset_config="main",
     dataset_split="train",  # slices: train[:1000], train[:10%]
     reward_funcs=[  # or functions of your own, written like those in rewards.py
@@ -167,8 +167,8 @@ EXEMPLARS = [  # (question, reasoning, answer); num_shots=1 takes the first
 # The experiment
 
 
-def experiment(config: Config, dataset: Any = None) -> int:
-    """Load rewards, data and model, train, compare before and after; the exit status. `dataset` as in `main`."""
+def experiment(config: Config) -> int:
+    """Load rewards, data and model, train, compare before and after; the exit status."""
     # 1. The task: how a question is asked, where the answer is, what is right; and the rewards
     task = make_task(config, PROMPT_FORMATS, EXEMPLARS)
     reward_funcs = load_rewards(config, task)
@@ -176,7 +176,7 @@ def experiment(config: Config, dataset: Any = None) -> int:
 
     # 2. Data: each row becomes a chat prompt and a gold answer; some questions are held out, none is in both parts
     tokenizer, task = load_tokenizer(config, task)  # AutoTokenizer, padding on the left
-    data = load_data(config, task, tokenizer, dataset, needing_gold(config, reward_funcs, task))
+    data = load_data(config, task, tokenizer, needing_gold(config, reward_funcs, task))
     perfect = preflight.run(config, tokenizer, task, data, reward_funcs)  # prints the table, raises at an error
     if config.script.dry_run:
         return 0
@@ -221,7 +221,7 @@ def main(argv: list[str] | None = None, dataset: Any = None) -> int:
         dataset: a pandas DataFrame, a Dataset or a list of dictionaries, which replaces `dataset_name`.
     """
     words = sys.argv[1:] if argv is None else argv
-    return run_main(lambda: experiment(configure(HYPERPARAMETERS, words, dataset, __file__), dataset))
+    return run_main(lambda: experiment(configure(HYPERPARAMETERS, words, dataset, __file__)))
 
 
 if __name__ == "__main__":

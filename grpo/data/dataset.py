@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from grpo.core.errors import UserError, place_of
 from grpo.core.settings import Config
 from grpo.core.text import counted
-from grpo.data.sources import Rows, Splits, from_rows, load_source, take_split
+from grpo.data.sources import Splits, from_rows, load_source, take_split
 from grpo.task.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
 from grpo.task.prompts import Message, Prompt, tokenize
 from grpo.task.task import Task
@@ -88,20 +88,18 @@ def load_data(
     config: Config,
     task: Task,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Rows | None = None,
     needs_gold: Sequence[str] = ("correctness_reward_func",),
 ) -> Data:
     """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
 
     Args:
-        rows: replace those that `dataset_name` names.
         needs_gold: the rewards and settings that need gold answers; where it is empty, rows may lack them.
     """
     script = config.script
 
     # Read
     with PartialState().main_process_first():  # the others find in the cache what it read
-        training, evaluation = read(config, rows)
+        training, evaluation = read(config)
     datasets.disable_progress_bars()  # of what takes no time from here on
 
     # Make prompts
@@ -154,7 +152,7 @@ def load_data(
 # --- Rows as they are read ----------------------------------------------------------------------------------------
 
 
-def read(config: Config, rows: Rows | None) -> tuple[Dataset | None, Dataset | None]:
+def read(config: Config) -> tuple[Dataset | None, Dataset | None]:
     """The rows to train on and to evaluate with.
 
     The second is None if held-out questions are to be cut off the training rows; the first, if the run only evaluates,
@@ -163,8 +161,8 @@ def read(config: Config, rows: Rows | None) -> tuple[Dataset | None, Dataset | N
     script = config.script
     name, eval_name = script.dataset_name, script.eval_dataset_name
     splits: Splits | None = None
-    if rows is not None:
-        splits = load_source(rows)
+    if config.rows is not None:
+        splits = load_source(config.rows)
     elif not (script.eval_only and eval_name):
         splits = load_source(name, script.dataset_config)
     eval_splits = None

@@ -10,12 +10,11 @@ from peft import PeftConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from grpo.core import ROOT
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.policy.loading import loads
 from grpo.runs.checkpoints import write_json
 from grpo.runs.files import read_prompt
-
-ROOT = Path(__file__).resolve().parents[2]  # whose models are found wherever the command runs
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.settings import Config
 from grpo.rewarding.more import MORE
@@ -25,7 +26,6 @@ from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
-ROOT = Path(__file__).resolve().parents[2]  # whose examples are found wherever the command runs
 NAMED: Rewards = {**REWARD_FUNCS, **MORE}
 TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grpo.core.errors import ROOT, is_of_a_library
+from grpo.core import ROOT
+from grpo.core.errors import is_of_a_library
 
 FOLDER = "source"
 Files = dict[str, bytes]  # name → content

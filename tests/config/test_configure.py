@@ -14,6 +14,7 @@ import train_grpo
 from grpo.config.configure import configure, read
 from grpo.config.parsing import Parser
 from grpo.core.errors import UserError
+from grpo.runs.record import resume_command
 
 INLINE = train_grpo.HYPERPARAMETERS
 CPU = ["--use_cpu", "true", "--report_to", "none"]
@@ -241,6 +242,19 @@ def test_a_broken_recipe_names_the_key(text, tmp_path, capsys):
 def test_rows_in_memory_and_a_data_set_by_name_are_refused(capsys):
     assert train_grpo.main(["--dataset-name", "foo.csv"], dataset=[]) == 2
     assert "error: dataset_name:" in capsys.readouterr().err
+
+
+def test_rows_that_the_script_made_are_the_data_unless_others_are_named(tmp_path):
+    rows = datasets.Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"]})
+    edited, path = INLINE | {"dataset_name": rows}, recipe(tmp_path, "dataset_name: recipe.csv\n")
+    config = configure(edited, CPU)
+    assert config.rows is rows and config.output == Path("outputs/Qwen-1.5B-GRPO-rows-of-the-script")
+    assert resume_command(config.output, config).startswith("python ")  # whose script makes them again
+    for flags, name in ((["--config", path], "recipe.csv"), (["--dataset_name", "mine.csv"], "mine.csv")):
+        config = configure(edited, [*flags, *CPU])
+        assert config.rows is None and config.script.dataset_name == name
+    passed = [{"question": "2 + 2?", "answer": "4"}]
+    assert configure(edited, ["--config", path, *CPU], passed).rows is passed
 
 
 def test_help_all_has_every_setting_once(capsys):

@@ -28,8 +28,9 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
         eval_samples=None, max_samples=None, eval_only=False, max_prompt_length=None, question_column="question",
         answer_column="answer",
     )  # fmt: skip
+    table = Dataset.from_list(rows) if isinstance(rows, list) else rows
     script, origin = SimpleNamespace(**{**given, **settings}), dict.fromkeys(flags, "flag")
-    config = SimpleNamespace(script=script, origin=origin, template_kwargs={})
+    config = SimpleNamespace(script=script, origin=origin, template_kwargs={}, rows=table)
 
     class Characters:
         def __call__(self, text):
@@ -38,8 +39,7 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
         def apply_chat_template(self, chats, **kwargs):
             return {"input_ids": [json.dumps(chat) for chat in chats]}
 
-    table = Dataset.from_list(rows) if isinstance(rows, list) else rows
-    return dataset.load_data(config, task, Characters(), table, needs_gold)
+    return dataset.load_data(config, task, Characters(), needs_gold)
 
 
 def sums(count, answer="#### {}", **columns):
