@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo.core import fingerprint
 from grpo.core.settings import Config
-from grpo.rewarding.registry import Rewards, innermost
+from grpo.rewarding.registry import Rewards
 from grpo.runs import directory, resume, source
 from grpo.task.task import Task
 
@@ -63,6 +63,6 @@ def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:
 
 def functions_of(config: Config, task: Task, rewards: Rewards) -> dict[str, Callable[..., Any]]:
     """The run's rewards, judge and `prepare` by label, without parameters, which settings give them."""
-    functions = {name: config.reward_functions.get(name) or innermost(rewards[name]) for name in rewards}
+    functions = {name: config.reward_functions.get(name) or fingerprint.innermost(rewards[name]) for name in rewards}
     functions |= {f"the judge {task.judge_name}": task.judge} if task.judge else {}
     return functions | ({"prepare": task.prepare} if task.prepare else {})

@@ -34,6 +34,13 @@ def of_text(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode("utf-8", errors="replace")).hexdigest()[:16]
 
 
+def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function without the parameters that the settings give it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def of_code(function: Callable[..., Any]) -> str:
     """A short hash of a function's code, with the helpers and constants of the user's own files that it uses."""
     parts: list[str] = []

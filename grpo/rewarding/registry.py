@@ -16,6 +16,7 @@ from typing import Any
 
 from grpo.core import ROOT
 from grpo.core.errors import UserError, did_you_mean, one_line
+from grpo.core.fingerprint import innermost
 from grpo.core.settings import Config
 from grpo.rewarding.more import MORE
 from grpo.task import prompts
@@ -222,13 +223,6 @@ def logged_name(reward: RewardFunc) -> str:
     """The name that TRL logs a reward by: the innermost function's, or the class's."""
     reward = innermost(reward)
     return getattr(reward, "__name__", type(reward).__name__)
-
-
-def innermost(reward: RewardFunc) -> RewardFunc:
-    """The function without the parameters that the settings give it."""
-    while isinstance(reward, functools.partial):
-        reward = reward.func
-    return reward
 
 
 def penalties(rewards: Rewards) -> set[str]:

@@ -3,7 +3,6 @@
 It is read at the run's start. Whoever edits a file meanwhile changes the next run.
 """
 
-import functools
 import inspect
 import math
 import re
@@ -17,15 +16,15 @@ from typing import Any
 
 from grpo.core import ROOT
 from grpo.core.errors import is_of_a_library
+from grpo.core.fingerprint import innermost
 
 FOLDER = "source"
 Files = dict[str, bytes]  # name → content
 
 
-def innermost(function: Callable[..., Any]) -> Any:
+def _holder(function: Callable[..., Any]) -> Any:
     """The function or class that holds the code: without bound parameters, and of an object its class."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = innermost(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 
 
@@ -34,8 +33,8 @@ def code_of(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
     code = {}
     for label, function in functions.items():
         try:
-            if not is_of_a_library(inspect.getfile(innermost(function))):
-                code[label] = textwrap.dedent(inspect.getsource(innermost(function))).strip("\n")
+            if not is_of_a_library(inspect.getfile(_holder(function))):
+                code[label] = textwrap.dedent(inspect.getsource(_holder(function))).strip("\n")
         except (OSError, TypeError):  # no file has it
             continue
     return code
@@ -48,7 +47,7 @@ def read_files(script: Path, functions: Iterable[Callable[..., Any]], recipe: Pa
     from a folder of its own.
     """
     modules = [module for module in list(sys.modules.values()) if _file_of(module) == script.resolve()][:1]
-    modules += filter(None, (inspect.getmodule(innermost(function)) for function in functions))
+    modules += filter(None, (inspect.getmodule(_holder(function)) for function in functions))
     folders = {path.parent for module in modules if (path := _file_of(module)) and not is_of_a_library(str(path))}
     used: dict[Path, None] = {}
     for module in modules:
@@ -68,7 +67,7 @@ def _add_files(module: ModuleType, folders: Iterable[Path], used: dict[Path, Non
         return
     used[path] = None
     for value in list(vars(module).values()):
-        home = getattr(innermost(value), "__module__", None)  # methods of built-in types have none
+        home = getattr(_holder(value), "__module__", None)  # methods of built-in types have none
         origin = value if isinstance(value, ModuleType) else sys.modules.get(str(home))
         if origin is not None:
             _add_files(origin, folders, used)

@@ -36,13 +36,16 @@ class Progress(TrainerCallback):
         reward_names: as TRL logs them.
         golds: the gold answers, by question.
         task: reads the answer out of a completion.
+        perfect: the value of each reward for a perfect completion; in a narrow terminal the largest ones stay longest.
     """
 
-    def __init__(self, reward_names: list[str], golds: dict[str, str], task: Task) -> None:
+    def __init__(
+        self, reward_names: list[str], golds: dict[str, str], task: Task, perfect: dict[str, float] | None = None
+    ) -> None:
         self.rewards = {  # keys of the log, by column
             name if short_name(name) in COLUMNS else short_name(name): f"rewards/{name}/mean" for name in reward_names
         }
-        self.golds, self.task = golds, task
+        self.golds, self.task, self.perfect = golds, task, perfect or {}
         self._widths: dict[str, int] = {}  # of the columns that fit into the terminal
         self._rows = 0  # since the last header
         self._begun: tuple[int, float] | None = None  # the end of the first step, which warms up, and when it was
@@ -81,8 +84,8 @@ class Progress(TrainerCallback):
         if not self._widths:
             self._widths = {name: max(len(name), 5) for name in cells}
             while self.rewards and sum(self._widths.values()) + 2 * len(self._widths) > Console().width:
-                longest = max(self.rewards, key=len)
-                del self.rewards[longest], self._widths[longest]
+                dropped = min(self.rewards, key=lambda name: (self._pays(name), -len(name)))
+                del self.rewards[dropped], self._widths[dropped]
         if self._rows % ROWS == 0:
             show(Text("\n" + "  ".join(name.rjust(width) for name, width in self._widths.items()), style="bold"))
         self._rows += 1
@@ -90,6 +93,9 @@ class Progress(TrainerCallback):
         metrics = [f"{printable(key)[:40]} {_number(value)}" for key, value in logs.items() if is_a_rewards_own(key)]
         if metrics:
             show(Padding(Text("  ".join(metrics)), (0, 0, 0, 7), expand=False))
+
+    def _pays(self, column: str) -> float:
+        return self.perfect.get(self.rewards[column].removeprefix("rewards/").removesuffix("/mean"), 0.0)
 
     def _left(self, state: TrainerState) -> str:
         """The time that the other steps take: `0:42`, `12:05`, `3h05`; a dash while nothing is known."""
@@ -166,12 +172,12 @@ def show_answer(title: str, question: str, text: str, read: str, gold: str | Non
     show(Panel(body, title=title, title_align="left"))
 
 
-def replace_progress(trainer: GRPOTrainer, task: Task) -> None:
+def replace_progress(trainer: GRPOTrainer, task: Task, perfect: dict[str, float]) -> None:
     """Let `Progress` replace what transformers and TRL print."""
     rows: Any = trainer.train_dataset
     both = rows.select_columns(["prompt", "answer"])
     golds = {last_text(row["prompt"]): row["answer"] for row in both if row["answer"] is not None}
     for stock in (DEFAULT_PROGRESS_CALLBACK, PrinterCallback):
         trainer.remove_callback(stock)
-    trainer.add_callback(Progress(trainer.reward_func_names, golds, task))
+    trainer.add_callback(Progress(trainer.reward_func_names, golds, task, perfect))
     logging.disable_progress_bar()  # of files that are written, in the middle of ours

@@ -42,6 +42,6 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
         StopAtRolloutEnd(trainer, run),  # last: it sees what the others request
     ):
         trainer.add_callback(callback)
-    console.replace_progress(trainer, task)
+    console.replace_progress(trainer, task, perfect)
     rows = data.counts() | {"fingerprint": resume.fingerprint(data.train, "question")}  # whatever the prompt around it
     run.begin(**record, data=rows, perfect=perfect)

@@ -27,10 +27,10 @@ def state(max_steps, step=0):
     return SimpleNamespace(is_world_process_zero=True, max_steps=max_steps, global_step=step, logging_steps=1)
 
 
-@pytest.mark.parametrize(("width", "rewards"), [(80, ["xmlcount", "int"]), (160, [*SHORT, "length_reward_func"])])
+@pytest.mark.parametrize(("width", "rewards"), [(80, ["int", "correctness"]), (160, [*SHORT, "length_reward_func"])])
 def test_columns_stay_within_the_console_and_aligned(width, rewards, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
-    shows = Progress(NAMES, {}, Task(XML))
+    shows = Progress(NAMES, {}, Task(XML), {"correctness_reward_func": 2.0, "int_reward_func": 0.5})
     shows.on_log(None, state(100, 7), None, LOGS)
     shows.on_log(None, state(100, 118), None, {**LOGS, "reward": -0.5, "reward_std": None})
     header, first, second = capsys.readouterr().out.strip("\n").split("\n")
@@ -81,7 +81,7 @@ def test_a_run_prints_its_lines_and_golds(tmp_path, tiny_model, capsys):
     """Without transformers' own lines."""
     options = {"log_completions": True, "num_completions_to_print": 1, "max_steps": 2}
     trainer, _ = watched(tiny_model, tmp_path, reward=[lambda completions, **_: [0.5] * len(completions)], **options)
-    replace_progress(trainer, Task(XML))
+    replace_progress(trainer, Task(XML), {})
     capsys.readouterr()
     trainer.train()
     out, err = capsys.readouterr()
