@@ -21,7 +21,7 @@ from grpo.evaluation.comparison import mean_interval
 from grpo.runs.files import RunFiles, read_run
 
 # A measure's key in comparison.json and in eval_*.json; rewards are there where gold answers are not
-MEASURES = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
+KEYS = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
 # They name a run, or change what is seen and kept of it: not what is trained; or the prompt, which has a hash
 IGNORED = {
     *("output_dir", "run_name", "report_to", "project", "hub_model_id", "logging_dir", "resume_from_checkpoint"),
@@ -87,7 +87,7 @@ def print_runs(runs: Sequence[RunFiles]) -> None:
 
 
 def _table(runs: Sequence[RunFiles], with_mean: bool) -> Table:
-    measures = {name: key for name, key in MEASURES.items() if any(key in run.results for run in runs)}
+    measures = {name: key for name, key in KEYS.items() if any(key in run.results for run in runs)}
     table = Table(box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
     for measure in measures:

@@ -14,7 +14,7 @@ from grpo.runs import charts
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
 
-LONGEST = 300  # characters of a question that the card asks
+LONGEST_QUESTION = 300  # characters of a question that the card asks
 
 
 def hub_id(dataset_name: Any) -> str | None:
@@ -150,4 +150,4 @@ def _example(run: RunFiles) -> str:
     if not hub_id(run.settings.get("dataset_name")) or run.settings.get("eval_dataset_name"):
         return "your question"
     questions = [row["question"] for when in HEADINGS for row in run.completions(when)]
-    return next((text for text in questions if len(text) <= LONGEST), "your question")
+    return next((text for text in questions if len(text) <= LONGEST_QUESTION), "your question")

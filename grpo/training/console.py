@@ -25,8 +25,8 @@ from rewards import completion_text
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
 ROWS = 20  # lines under one header
 SAMPLES = 5  # a run, at most
-FEW = 8  # lines at least between two samples
-LONGEST = 1200  # characters of a prompt or a completion that a sample shows
+LINES_BETWEEN = 8  # lines at least between two samples
+CHARACTERS = 1200  # characters of a prompt or a completion that a sample shows
 
 
 class Progress(TrainerCallback):
@@ -53,7 +53,7 @@ class Progress(TrainerCallback):
         self._show = grpo_trainer.print_prompt_completions_sample
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._every = max(state.max_steps // SAMPLES, FEW * state.logging_steps)
+        self._every = max(state.max_steps // SAMPLES, LINES_BETWEEN * state.logging_steps)
         grpo_trainer.print_prompt_completions_sample = self.show_samples  # type: ignore[assignment]  # or plain text
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -163,7 +163,7 @@ def _number(value: float | None) -> str:
 def show_answer(title: str, question: str, text: str, read: str, gold: str | None, notes: Sequence[str]) -> None:
     """Show a completion with its question, the answer read out of it, the gold answer and notes."""
     text = text.strip()
-    question, text = (part if len(part) <= LONGEST else part[:LONGEST] + " …" for part in (question, text))
+    question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
     parts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
     if gold is not None:
         parts.append(f"[green]gold: {for_rich(gold[:80])}[/green]")

@@ -133,7 +133,7 @@ class RunTrainer(LeanGRPOTrainer):
             right: (completions of all processes,), 0 or 1, NaN where nobody knows, infinity where the judge failed.
         """
         if right.isinf().any() and not self._judge_failed:
-            (fault, *_) = [each for each in gather_object([self._judge_fault]) if each] or [""]
+            fault = next(filter(None, gather_object([self._judge_fault])), "")
             say(f"note: the judge fails, so some groups are not logged as right or wrong ({fault})")
             self._judge_failed = True
         right = right.masked_fill(right.isinf(), torch.nan)
