@@ -102,3 +102,64 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     assert tool(["xray", runs[0]]) == 0
     said = shown(capfd)
     assert "shorter" in said and "not scored" not in said
+
+
+OWN_TASK = '''
+def from_chat(row):
+    return {"question": row["turns"][0], "answer": row["turns"][1]}
+
+
+def near(text, row):
+    """Right if the last number is."""
+    digits = "".join(sign if sign.isdigit() else " " for sign in text).split()
+    return digits[-1:] == [row["answer"]]
+
+
+def closeness(completions, answer, *, extract, **kwargs):
+    return [1.0 if extract(c[0]["content"]) == gold else 0.1 for c, gold in zip(completions, answer)]
+
+
+CHATS = [{"turns": [f"What is {a} + {b}?", str(a + b)]} for a in range(2, 9) for b in range(2, 7)]
+# ---'''
+
+
+@pytest.mark.slow
+def test_a_task_written_into_the_script_is_read_by_every_tool(script, capfd):
+    edits = [
+        ("# ---", OWN_TASK),
+        ("        shorter,\n", "        closeness,\n"),
+        ("prepare=None", "prepare=from_chat"),
+        ("judge=None", "judge=near"),
+        ('dataset_name="openai/gsm8k"', "dataset_name=CHATS"),
+    ]
+    argv = flags(**{**GIVEN, "dataset_name": None, "max_samples": None})
+    assert script(*edits)(argv) == 0
+    run = Path("outputs/demo-GRPO-rows-of-the-script")
+    said = shown(capfd)
+    assert "right by near" in said and "closeness" in said and f"Saved in {run}" in said
+    record = json.loads((run / "run.json").read_text())
+    assert {"code of prepare", "code of the judge near", "code of closeness"} <= record["sources"].keys()
+    assert record["origin"]["prepare"] == record["origin"]["dataset_name"] == "script"
+    assert (run / "source" / "my_dates.py").read_text() == Path("my_dates.py").read_text()
+    answers = [json.loads(line) for line in (run / "completions_after.jsonl").read_text().splitlines()]
+    assert all(
+        {"lenient", "rewards", "row", "read"} <= line.keys() and "closeness" in line["rewards"] for line in answers
+    )
+    for page in ("report.html", "README.md"):
+        text = (run / page).read_text()
+        assert "def closeness" in text and "def from_chat" in text and "Right if the last number is." in text
+
+    assert tool(["xray", str(run)]) == 0
+    assert "right (by near)" in (said := shown(capfd)) and "closeness" in said
+    assert tool(["ask", str(run), "What is 3 + 4?"]) == 0
+    assert "Answer:" in shown(capfd)
+
+    # an edit of the rows' function is another experiment
+    auto = [*argv, "--resume_from_checkpoint", "auto", "--dry_run", "true"]
+    assert script(*edits)(auto) == 0
+    capfd.readouterr()
+    assert (
+        script(*edits, ('return {"question": row["turns"][0]', 'return {"question": row["turns"][0] + " Now!"'))(auto)
+        == 2
+    )
+    assert f"{run} differs in the code of prepare" in shown(capfd)

@@ -60,9 +60,9 @@ def _results(run: RunFiles) -> list[str]:
 
 
 def _training(run: RunFiles, step: int) -> list[str]:
-    """Model, data, steps, rewards with their weights, and the prompt, as lines of Markdown."""
+    """Model, data, steps, rewards with their weights, and a perfect completion, as lines of Markdown."""
     settings, prompt = run.settings, run.record.get("prompt") or {}
-    lines = ["## Training data, rewards and prompt", ""]
+    lines = ["## Training data and rewards", ""]
     if model := settings.get("model_name_or_path"):
         lines.append(f"- Base model: `{_public(model)}`{', a local directory' if os.path.isdir(model) else ''}")
     if data := settings.get("dataset_name"):
@@ -75,9 +75,6 @@ def _training(run: RunFiles, step: int) -> list[str]:
         weights = stage.get("reward_weights") or [1.0] * len(names)
         parts = [f"`{short_name(name)}` × {charts.number(value)}" for name, value in zip(names, weights, strict=True)]
         lines.append(f"- {stage['name']}: {', '.join(parts)}")
-    if text := prompt.get("system" if prompt.get("chat") else "opening"):
-        shots = f", and with {settings['num_shots']} worked examples" if settings.get("num_shots") else ""
-        lines += ["", f"Ask it as it was trained, with this prompt{shots}:", "", _indented(text)]
     if text := prompt.get("completion"):
         lines += ["", "A perfect completion:", "", _indented(text)]
     return [*lines, ""]
