@@ -43,7 +43,6 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
     assert "Too small to tell: plain." in section and "it hardly moved plain; raise learning_rate." in section
     assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in section
     assert "`int` × 1, `own.brevity` × 0.25" in section
-    assert "    Respond so:\n    ```\n    plain" in section  # indented: its fence opens none
     assert "A perfect completion:\n\n    plain\n" in section
     assert "<summary>plain</summary>\n\n    def plain(completions):\n        return plain\n" in section
     assert "| max_steps | `24` | flag |" in section
