@@ -42,7 +42,12 @@ def JSON(text: str) -> Any:
 
 
 def JSON_or_name(text: str) -> Any:
-    return JSON(text) if text.startswith("{") else text
+    if not text.startswith("{"):
+        return text
+    try:
+        return JSON(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
 
 
 class Parser(TrlParser):
