@@ -13,7 +13,7 @@ from transformers import Trainer, get_scheduler
 from trl import GRPOConfig, ModelConfig
 
 from grpo.config import hardware, validate
-from grpo.config.parsing import DATA_SETS, GROUPS, RECIPES, Parser, find_recipe, read_recipe
+from grpo.config.parsing import GROUPS, MAY_BE_NONE, RECIPES, Parser, find_recipe, read_recipe
 from grpo.core import processes
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
@@ -23,7 +23,7 @@ from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
 from rewards import REWARD_FUNCS
 
-FIVE = list(REWARD_FUNCS.values())[:5]  # the script's rewards as it comes
+AS_IT_COMES = list(REWARD_FUNCS.values())[:5]  # the script's rewards
 # Settings that belong to one data set, and never meet another one that a recipe or a flag names
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
 Layers = Sequence[tuple[str, Mapping[str, Any]]]  # an origin with its settings, the weaker ones first
@@ -36,7 +36,7 @@ class Given(NamedTuple):
     origin: dict[str, str]  # of those that are given: script, recipe or flag; the script's in its order
     stages: list[Stage]
     notes: list[Check]
-    functions: registry.Rewards  # those in HYPERPARAMETERS, by name
+    functions: registry.Functions  # those in HYPERPARAMETERS, by setting and name
     shipped_data: bool  # whether a recipe of this repository brings the data
     recipe: Path | None  # its file
     rows: Any  # the data, where Python has them
@@ -56,6 +56,12 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     rows = {IN_MEMORY: dataset}
     if not isinstance(script.get("dataset_name"), str | Path | None):
         rows[IN_SCRIPT], script["dataset_name"] = script["dataset_name"], IN_SCRIPT
+    if not isinstance(script.get("eval_dataset_name"), str | Path | None):
+        kind = type(script["eval_dataset_name"]).__name__
+        raise UserError(
+            f"eval_dataset_name: a {kind} is not a name; let dataset_name be a DatasetDict with the splits train and "
+            "test"
+        )
     parser.check_names(script, "HYPERPARAMETERS")
     parser.set_defaults(**script)  # which --help_all shows
     flags, recipe_name = parser.flags(argv)
@@ -74,12 +80,16 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
         raise UserError(f"{key}: it needs a value; write it into HYPERPARAMETERS")
     notes = _drop_settings_of_other_data(settings, origin, layers)
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
-    settings |= {key: None for key in DATA_SETS if settings[key] in ("none", "None")}
+    settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     stages = _take_stages(settings, origin)
     names = script.get("reward_funcs", [])
     replaced = origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names
-    if names and replaced and [functions.get(name, REWARD_FUNCS.get(name)) for name in names] != FIVE:
+    if (
+        names
+        and replaced
+        and [functions["reward_funcs"].get(name, REWARD_FUNCS.get(name)) for name in names] != AS_IT_COMES
+    ):
         notes.append(Check("ok", "reward_funcs", f"{recipe_name} replaces the script's own: {', '.join(names)}"))
     file = find_recipe(recipe_name) if recipe_name else None
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
@@ -156,7 +166,7 @@ def configure(
         script_file=script_file,
         argv=list(argv),
         stages=stages,
-        reward_functions=functions,
+        functions=functions,
         default_dir=default_dir,
         recipe=recipe,
         rows=rows,

@@ -20,6 +20,7 @@ RECIPES = ROOT / "recipes"
 GROUPS = {ScriptArguments: "this project", GRPOConfig: "GRPOConfig (TRL)", ModelConfig: "ModelConfig (TRL)"}
 MAPPINGS = {field.name for owner in GROUPS for field in dataclasses.fields(owner) if "dict" in str(field.type)}
 DATA_SETS = ("dataset_name", "eval_dataset_name")
+MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
 # What other trainers call a setting, or what people type first
 ALIASES = {
     "batch_size": "per_device_train_batch_size",

@@ -1,5 +1,6 @@
 """Choose the run's directory, and what it resumes from, once its prompt and rewards are known."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from grpo.runs import directory, resume, source
 from grpo.task.task import Task
 
 # What a script defines that is compared by itself
-IN_SCRIPT = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS")
+COMPARED_APART = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLARS")
 
 
 def settle(config: Config, task: Task, rewards: Rewards) -> None:
@@ -32,7 +33,7 @@ def settle(config: Config, task: Task, rewards: Rewards) -> None:
     named = None if config.origin["output_dir"] == "machine" else training.output_dir
     claim = directory.claim(named, config.default_dir, asked, differences)
     config.notes += claim.notes
-    if claim.output_dir.startswith(f"{config.default_dir}-"):
+    if re.fullmatch(rf"{re.escape(config.default_dir)}-\d+", claim.output_dir):
         config.move(Path(claim.output_dir))
     training.output_dir, training.resume_from_checkpoint = claim.output_dir, claim.checkpoint
     if named or asked:
@@ -56,13 +57,15 @@ def sources(config: Config, task: Task, rewards: Rewards) -> dict[str, str]:
     hashes |= {f"code of {label}": fingerprint.of_code(function) for label, function in functions.items()}
     script = Path(config.script_file)
     if script.suffix == ".py" and script.is_file():
-        compared = {*IN_SCRIPT, *rewards, task.judge_name, getattr(task.prepare, "__name__", "")}
+        compared = {*COMPARED_APART, *rewards, task.judge_name, getattr(task.prepare, "__name__", "")}
         hashes[fingerprint.REST] = fingerprint.of_script(script, compared)
     return hashes
 
 
 def functions_of(config: Config, task: Task, rewards: Rewards) -> dict[str, Callable[..., Any]]:
     """The run's rewards, judge and `prepare` by label, without parameters, which settings give them."""
-    functions = {name: config.reward_functions.get(name) or fingerprint.innermost(rewards[name]) for name in rewards}
+    functions = {
+        name: config.functions["reward_funcs"].get(name) or fingerprint.innermost(rewards[name]) for name in rewards
+    }
     functions |= {f"the judge {task.judge_name}": task.judge} if task.judge else {}
     return functions | ({"prepare": task.prepare} if task.prepare else {})

@@ -198,7 +198,7 @@ class Config:
     script_file: str  # the script that runs
     argv: list[str]
     stages: list[Stage]  # none: the same rewards all the time
-    reward_functions: dict[str, Callable[..., Any]]  # those that HYPERPARAMETERS lists, by name
+    functions: dict[str, dict[str, Callable[..., Any]]]  # of HYPERPARAMETERS, by setting and name
     default_dir: str  # the directory's default name, without a number; empty once another one is settled
     recipe: Path | None = None  # the file of --config
     rows: Any = None  # the training data, where Python has them: grpo/data/sources.py

@@ -36,7 +36,7 @@ def about_judge(plan: Plan) -> Iterator[Check]:
 
 
 def about_tags(plan: Plan) -> Iterator[Check]:
-    """Whether the prompt shows the tags and marks that the rewards pay for."""
+    """Check that the prompt shows the tags and marks that the rewards pay for."""
     total, completion, marks = weighted_sum(plan.trial), plan.task.prompt.completion, list[str]()
     if total and next(iter(total.values())) > total["no tags"]:  # the first is in the format
         before_answer = template_parts(completion)[-2].split()
@@ -71,7 +71,7 @@ def about_rewards(plan: Plan) -> Iterator[Check]:
 
 
 def about_all_rewards(plan: Plan) -> Iterator[Check]:
-    """Whether all rewards together tell completions apart, and pay most for the perfect one."""
+    """Check that all rewards together tell completions apart, and pay most for the perfect one."""
     total = weighted_sum(plan.trial)
     if plan.trial.weights and not any(plan.trial.weights.values()):
         yield Check("error", "all rewards", "every weight is 0", "nothing can be learned; set reward_weights above 0")
@@ -89,7 +89,7 @@ def about_all_rewards(plan: Plan) -> Iterator[Check]:
 
 
 def works(values: Mapping[str, Value]) -> bool:
-    """Whether a reward gave finite numbers, or None, for all test completions."""
+    """True if a reward gave finite numbers, or None, for all test completions."""
     return not any(isinstance(value, str) for value in values.values())
 
 
@@ -107,7 +107,7 @@ def _about_failure(name: str, values: Mapping[str, Value], columns: Sequence[str
 
 
 def prefers_wrong(earned: Mapping[str, float]) -> bool:
-    """Whether the wrong answer earns more than the perfect answer, by more than its length may do."""
+    """True if the wrong answer earns more than the perfect answer, by more than its length may do."""
     if "perfect" not in earned:  # what is right is not known
         return False
     return earned["wrong answer"] - earned["perfect"] > 0.1 * max(map(abs, earned.values()))

@@ -164,6 +164,6 @@ def told(fault: str) -> str:
 
 
 def wants_every_character(values: Mapping[str, Value]) -> bool:
-    """Whether a reward pays less for the right answer where it is written in another way."""
+    """True if a reward pays less for the right answer where it is written in another way."""
     right, rewritten = values.get("perfect"), values.get(REWRITTEN)
     return isinstance(right, float) and isinstance(rewritten, float) and right > rewritten

@@ -27,24 +27,32 @@ from rewards import REWARD_FUNCS, extract_xml_answer, style_reward_func
 
 RewardFunc = Callable[..., list[float]]
 Rewards = dict[str, RewardFunc]
+Functions = dict[str, Rewards]  # by the setting that lists them, and their names
 NAMED: Rewards = {**REWARD_FUNCS, **MORE}
 TRLS = ("get_soft_overlong_punishment", "get_repetition_penalty_reward")  # functions of trl.rewards that make one
 
 
-def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Rewards]:
-    """HYPERPARAMETERS with names where it has functions, as rewards, judge or `prepare`; and those by name."""
-    functions: Rewards = {}
+def by_name(hyperparameters: Mapping[str, Any]) -> tuple[dict[str, Any], Functions]:
+    """HYPERPARAMETERS with names where it has functions, as rewards, judge or `prepare`; and those functions.
 
-    def name_of(item: Any) -> Any:
+    Raises:
+        UserError: two rewards have the same name.
+    """
+    functions: Functions = {"reward_funcs": {}, "judge": {}, "prepare": {}}
+
+    def name_of(setting: str, item: Any) -> Any:
         if not callable(item):
             return item
-        functions[logged_name(item)] = item
-        return logged_name(item)
+        name = logged_name(item)
+        if functions[setting].setdefault(name, item) is not item:
+            raise UserError(f"{setting}: two functions are called {name!r}; rename one of them")
+        return name
 
     def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-        names = {key: name_of(settings[key]) for key in ("judge", "prepare") if key in settings}
+        names = {key: name_of(key, settings[key]) for key in ("judge", "prepare") if key in settings}
         if (rewards := settings.get("reward_funcs")) is not None:
-            names["reward_funcs"] = list(map(name_of, rewards if isinstance(rewards, list | tuple) else [rewards]))
+            listed = rewards if isinstance(rewards, list | tuple) else [rewards]
+            names["reward_funcs"] = [name_of("reward_funcs", reward) for reward in listed]
         return {**settings, **names}
 
     settings = named(hyperparameters)
@@ -74,10 +82,10 @@ def make_task(config: Config, formats: Mapping[str, PromptFormat], exemplars: Se
 def _users_function(config: Config, setting: str) -> Callable[..., Any] | None:
     """The function that `judge` or `prepare` names; None where it is unset."""
     name = getattr(config.script, setting)
-    if not name or name in config.reward_functions:
-        return config.reward_functions.get(name)
-    _check_quotes(name, setting, config.script_file)
-    return function_of_file(name, setting, config.script.allow_custom_rewards)
+    if not name:
+        return None
+    inline = config.functions[setting].get(name) or _of_script(name, config.script_file)
+    return inline or function_of_file(name, setting, config.script.allow_custom_rewards)
 
 
 def load_rewards(config: Config, task: Task) -> Rewards:
@@ -95,11 +103,10 @@ def load_rewards(config: Config, task: Task) -> Rewards:
     args: Any = script.reward_args or {}
     if not isinstance(args, Mapping):
         raise UserError(f"reward_args: {args!r} is not a dictionary; write {{reward: {{parameter: value}}}}")
-    for name in script.reward_funcs:
-        if name not in {**NAMED, **config.reward_functions} and name not in TRLS:
-            _check_quotes(name, "reward_funcs", config.script_file)
     follow = following(task, config.completion_limit)
-    return choose(script.reward_funcs, args, follow, config.reward_functions, script.allow_custom_rewards)
+    inline = {name: _of_script(name, config.script_file) for name in script.reward_funcs if name not in NAMED}
+    functions = {name: function for name, function in inline.items() if function} | config.functions["reward_funcs"]
+    return choose(script.reward_funcs, args, follow, functions, script.allow_custom_rewards)
 
 
 def following(task: Task, completion_limit: int) -> dict[str, Any]:
@@ -113,16 +120,14 @@ def following(task: Task, completion_limit: int) -> dict[str, Any]:
     }
 
 
-def _check_quotes(name: str, setting: str, script_file: str) -> None:
-    """Raise UserError for the name of a function that the script has and HYPERPARAMETERS does not list itself."""
-    loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == script_file)
-    function = next((vars(module)[name] for module in loaded if name in vars(module)), None)
-    if callable(function):
-        file = Path(script_file).name
-        raise UserError(
-            f"{setting}: {name!r} is a function of {file}; write it into HYPERPARAMETERS without quotes: "
-            f'"{setting}": ' + (f"[{name}]" if setting == "reward_funcs" else name)
-        )
+def _of_script(name: str, script_file: str) -> Callable[..., Any] | None:
+    """The function of this name that the script itself defines; None where it does not."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == script_file:
+            function = vars(module).get(name)
+            if callable(function) and getattr(innermost(function), "__module__", "") == module.__name__:
+                return function
+    return None
 
 
 def choose(
@@ -138,7 +143,7 @@ def choose(
         names: of NAMED or TRLS, of `functions`, or `my_file.my_function`.
         args: reward → parameter → value; a reward of a file is called by `my_file.my_function` or by `my_function`.
         follow: values of the run, for every chosen reward that has a parameter of that name.
-        functions: of HYPERPARAMETERS, by name.
+        functions: of the script, by name.
         allow_files: whether the user's own files may be run.
     """
     for name, given in args.items():
@@ -177,7 +182,7 @@ def function_of_file(name: str, setting: str, allowed: bool) -> Callable[..., An
     """
     module_name, _, attribute = name.rpartition(".")
     if not module_name:
-        raise UserError(f"{setting}: {name!r} is not a function of a file; write my_file.my_function")
+        raise UserError(f"{setting}: {name!r} is not a function of the script, or of a file (my_file.my_function)")
     file = f"{module_name.replace('.', '/')}.py"
     if not allowed:
         trust = "if you trust it, use --allow_custom_rewards true"
@@ -236,11 +241,20 @@ def penalties(rewards: Rewards) -> set[str]:
 
 def _with_parameters(reward: RewardFunc, given: Mapping[str, Any], follow: Mapping[str, Any]) -> RewardFunc:
     """The reward with what is given and what follows the run, under its name."""
-    name, known = logged_name(reward), parameters(reward)
+    name = logged_name(reward)
+    try:
+        known = parameters(reward)
+    except (ValueError, TypeError):  # of some built-in functions
+        raise UserError(f"reward_funcs: {name!r} has no signature; write a function that calls it") from None
     for key in given:
         if key not in known:
             raise UserError(f"reward_args: {name} has no parameter {key!r}; it has {', '.join(known) or 'none'}")
-    follows = {key: value for key, value in follow.items() if key in known and value != known[key].default}
+    bound = reward.keywords if isinstance(reward, functools.partial) else {}  # by the user
+    follows = {
+        key: value
+        for key, value in follow.items()
+        if key in known and key not in bound and value != known[key].default
+    }
     if follows or given or not hasattr(reward, "__name__"):
         reward = functools.partial(reward, **{**follows, **given})
         reward.__name__ = name  # type: ignore[attr-defined]  # by which TRL logs it
@@ -283,7 +297,7 @@ def weights_of(config: Config, rewards: Rewards) -> dict[str, float]:
 
 
 def needs_answer(reward: RewardFunc, task: Task) -> bool:
-    """Whether a reward needs gold answers, by its parameters or through the lenient rule."""
+    """True if a reward needs gold answers, by its parameters or through the lenient rule."""
     asked = inspect.signature(reward).parameters.get("answer")
     by_rule = task.judge is None and "task" in parameters(reward)
     return by_rule or (asked is not None and asked.default is asked.empty)

@@ -13,7 +13,10 @@ from helpers_runs import ROOT
 import train_grpo
 from grpo.config.configure import configure, read
 from grpo.config.parsing import Parser
+from grpo.config.settle import settle
 from grpo.core.errors import UserError
+from grpo.data import dataset
+from grpo.rewarding import registry
 from grpo.runs.record import resume_command
 
 INLINE = train_grpo.HYPERPARAMETERS
@@ -265,3 +268,28 @@ def test_help_all_has_every_setting_once(capsys):
     flags = re.findall(r"^  --(?!no_)(\w+)", text, re.MULTILINE)
     assert sorted(flags) == sorted([*Parser().settings, "config", "help_all"])
     assert "this project:\n" in text and "GRPOConfig (TRL):\n" in text
+
+
+def test_held_out_rows_come_with_the_data_or_from_a_file():
+    rows = datasets.Dataset.from_list([{"question": "?", "answer": "1"}])
+    for table in (rows, rows.to_pandas()):
+        with pytest.raises(UserError, match=r"^eval_dataset_name: a .* is not a name; .* DatasetDict"):
+            read({**INLINE, "eval_dataset_name": table}, CPU)
+    both = datasets.DatasetDict({"train": rows, "test": rows})
+    config = configure({**INLINE, "dataset_name": both}, CPU)
+    assert [len(table) for table in dataset.read(config)] == [1, 1]
+
+
+@pytest.mark.parametrize("end, run_end", [("", ""), ("-2", "-2"), ("-mine", ""), ("s", "")])
+def test_only_a_number_of_the_default_directory_is_in_the_runs_name(end, run_end):
+    usual = configure(INLINE, CPU)
+    config = configure(INLINE, [*CPU, "--output_dir", f"{usual.default_dir}{end}"])
+    task = registry.make_task(config, train_grpo.PROMPT_FORMATS, [])
+    settle(config, task, registry.load_rewards(config, task))
+    assert config.training.run_name == f"{usual.training.run_name}{run_end}"
+
+
+def test_none_switches_off_what_a_recipe_names(tmp_path):
+    path = recipe(tmp_path, "judge: mine.f\nprepare: mine.g\n")
+    config = configure(INLINE, ["--config", path, "--judge", "none", "--prepare", "none", *CPU])
+    assert config.script.judge is config.script.prepare is None

@@ -46,7 +46,7 @@ def table(write_jsonl):
         config = configure(train_grpo.HYPERPARAMETERS, argv)
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
         task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
-        data = dataset.load_data(config, task, tokenizer)
+        data = dataset.load_data(config, task, tokenizer, ["correctness"])
         functions = {name: NAMED[name] for name in rewards}
         plan = preflight.make_plan(config, tokenizer, task, data, functions)
         return {check.name: check for about in preflight.CHECKS for check in about(plan)}

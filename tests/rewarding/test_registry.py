@@ -1,7 +1,7 @@
 """Names and parameters become reward functions, TRL's and one's own too; a mistake names what is wrong."""
 
+import functools
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -173,8 +173,9 @@ def test_functions_become_names_wherever_hyperparameters_have_them():
     settings, functions = by_name({**given, "x": 1})
     stages = [{"name": "a", "reward_funcs": ["mine"]}]
     assert settings == {"reward_funcs": ["mine"], "stages": stages, "judge": "mine", "prepare": "mine", "x": 1}
-    assert functions == {"mine": mine} and chosen("mine", functions=functions) == {"mine": mine}
-    assert by_name({"reward_funcs": "int_reward_func"}) == ({"reward_funcs": ["int_reward_func"]}, {})
+    assert functions == {key: {"mine": mine} for key in ("reward_funcs", "judge", "prepare")}
+    assert chosen("mine", functions=functions["reward_funcs"]) == {"mine": mine}
+    assert by_name({"reward_funcs": "int_reward_func"})[0] == {"reward_funcs": ["int_reward_func"]}
 
 
 def test_a_function_of_the_scripts_replaces_the_one_of_its_name():
@@ -182,19 +183,59 @@ def test_a_function_of_the_scripts_replaces_the_one_of_its_name():
         return [0.75] * len(completions)
 
     _, functions = by_name({"reward_funcs": [int_reward_func]})
-    assert chosen("int_reward_func", functions=functions)["int_reward_func"](completions=["a"]) == [0.75]
+    assert chosen("int_reward_func", functions=functions["reward_funcs"])["int_reward_func"](completions=["a"]) == [
+        0.75
+    ]
     assert registry.choose(["int_reward_func"], {}, {})["int_reward_func"](completions=["a"]) == [0.0]
 
 
-@pytest.mark.parametrize(("setting", "written"), [("reward_funcs", "[mine]"), ("judge", "mine")])
-def test_the_name_of_a_function_of_the_script_belongs_there_without_quotes(setting, written):
-    script = ["int_reward_func", "mine"] if setting == "reward_funcs" else "mine"
-    flags = {"use_cpu": True, "report_to": "none", setting: script}
-    config = configure({**train_grpo.HYPERPARAMETERS, **flags}, [], script_file=__file__)
-    for file, reason in (
-        (__file__, f"a function of test_registry.py; .*without quotes: .*{re.escape(written)}"),
-        (train_grpo.__file__, "not a"),  # which has none of that name
-    ):
-        config.script_file = file
-        with pytest.raises(UserError, match=f"^{setting}: 'mine' is {reason}"):
-            registry.load_rewards(config, registry.make_task(config, train_grpo.PROMPT_FORMATS, ()))
+def test_a_name_is_also_that_of_a_function_that_the_script_defines():
+    flags = ["--use_cpu", "true", "--report_to", "none", "--judge", "mine", "--prepare", "mine"]
+    flags += ["--reward_funcs", "int_reward_func", "mine"]
+    config = configure(train_grpo.HYPERPARAMETERS, flags, script_file=__file__)
+    task = registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
+    assert task.judge is task.prepare is registry.load_rewards(config, task)["mine"] is mine
+    for name, file in (("mine", train_grpo.__file__), ("shutil", __file__), ("by_name", __file__)):
+        config.script_file, config.script.judge = file, name  # not there, no function, imported
+        with pytest.raises(UserError, match=f"^judge: '{name}' is not a function of the script, or of a file"):
+            registry.make_task(config, train_grpo.PROMPT_FORMATS, ())
+
+
+def test_functions_of_different_settings_may_share_a_name():
+    def check(completions, **kwargs):
+        return [0.0] * len(completions)
+
+    def of_a_row(row):
+        return {"question": "?", "answer": "1"}
+
+    of_a_row.__name__ = "check"
+    given = {"reward_funcs": [check], "judge": lambda text, row: True, "prepare": lambda row: None}
+    for settings in (given, given | {"judge": of_a_row, "prepare": check}):
+        config = configure({**train_grpo.HYPERPARAMETERS, **settings}, ["--use_cpu", "true", "--report_to", "none"])
+        task = registry.make_task(config, {"xml": XML}, [])
+        assert (task.judge, task.prepare) == (settings["judge"], settings["prepare"])
+        assert list(registry.load_rewards(config, task).values()) == [check]
+
+
+@pytest.mark.parametrize("setting", ["reward_funcs", "stages"])
+def test_two_rewards_of_one_name_are_a_mistake(setting):
+    functions = [lambda completions, **kwargs: [1.0], lambda completions, **kwargs: [2.0]]
+    stages = [{"name": "a", "reward_funcs": [function], "max_steps": 1} for function in functions]
+    with pytest.raises(UserError, match="reward_funcs: two functions are called '<lambda>'"):
+        by_name({setting: stages if setting == "stages" else functions})
+
+
+def test_a_parameter_that_the_user_has_bound_stays():
+    bound = functools.partial(REWARD_FUNCS["correctness_reward_func"], extract=str.upper)
+    follow = registry.following(Task(XML), 9)
+    (reward,) = chosen("mine", follow=follow, functions={"mine": bound}).values()
+    assert reward(["a"], answer=["A"]) == [2.0]
+    (reward,) = chosen(
+        "mine", args={"mine": {"extract": str.lower}}, follow=follow, functions={"mine": bound}
+    ).values()
+    assert reward(["A"], answer=["a"]) == [2.0]
+
+
+def test_what_is_no_function_of_completions_is_one_line():
+    with pytest.raises(UserError, match="reward_funcs: 'max' has no signature"):
+        chosen("max", functions={"max": max})
