@@ -123,7 +123,7 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     """The prompt format, and whether completions can have it."""
     task, script = plan.task, plan.config.script
     kind = "chat messages" if task.prompt.chat else "plain text"
-    name = script.prompt_format if isinstance(script.prompt_format, str) else "the recipe's own"
+    name = script.prompt_format if isinstance(script.prompt_format, str) else "a format of your own"
     finding = f"{name}{' with your system_prompt' * (script.system_prompt is not None)} as {kind}, "
     finding += counted(len(task.shots), "worked example")
     if task.prompt.pattern != "xml":

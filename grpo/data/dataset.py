@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import datasets
@@ -11,10 +11,10 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from grpo.core.errors import UserError, place_of
+from grpo.core.errors import UserError, place_of, reason_of
 from grpo.core.settings import Config
 from grpo.core.text import counted
-from grpo.data.sources import Splits, from_rows, load_source, take_split
+from grpo.data.sources import NOT_ARROW, Splits, from_rows, load_source, take_split
 from grpo.task.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
 from grpo.task.prompts import Message, Prompt, tokenize
 from grpo.task.task import Task
@@ -25,6 +25,7 @@ RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
 )
+UNWRITABLE = (*NOT_ARROW, TypeError)  # by values that a table cannot hold
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
 
 
@@ -75,7 +76,7 @@ class Data:
 
     @property
     def has_golds(self) -> bool:
-        """Whether every held-out question has a gold answer."""
+        """True if every held-out question has a gold answer."""
         return None not in self.held_out["answer"][:]
 
     def counts(self) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def load_data(
     config: Config,
     task: Task,
     tokenizer: PreTrainedTokenizerBase,
-    needs_gold: Sequence[str] = ("correctness_reward_func",),
+    needs_gold: Sequence[str],
 ) -> Data:
     """Training and held-out rows, both with `prompt` and `answer`, sharing no question.
 
@@ -120,7 +121,7 @@ def load_data(
                 table = prepared(table, task.prepare, label)
             columns |= set(table.column_names)
             tables[kind], reading = make_prompts(
-                table, task, script.question_column, script.answer_column, label, needs_gold
+                table, task, needs_gold, script.question_column, script.answer_column, label
             )
             readings.append(reading)
 
@@ -189,12 +190,12 @@ def prepared(rows: Dataset, prepare: Callable[[dict[str, Any]], dict[str, Any] |
     Raises:
         UserError: it raises, or returns something else; with the row and the user's own line.
     """
-    made = []
+    made: dict[int, Mapping[str, Any]] = {}
     for number, row in enumerate(rows, 1):
         where = f"prepare: row {number} of {label}"
         try:
             result = prepare(dict(row))
-        except Exception as error:  # a user's function may raise anything
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
             line = place_of(error)
             raise UserError(
                 f"{where}: {type(error).__name__}: {error}{line and f' ({line})'}; the row has {', '.join(row)}"
@@ -206,10 +207,26 @@ def prepared(rows: Dataset, prepare: Callable[[dict[str, Any]], dict[str, Any] |
                 f"{where}: it returned {str(result)[:80]!r}; return a dictionary with `question` and `answer`, or "
                 "None to drop the row"
             )
-        made.append(result)
+        if odd := [key for key in result if not isinstance(key, str)]:
+            raise UserError(f"{where}: {odd[0]!r} is not a column's name; use texts")
+        made[number] = result
     if not made:
         raise UserError(f"prepare: it drops all {len(rows)} rows of {label}; return `question` and `answer` for some")
-    return from_rows(made)
+    try:
+        return from_rows(list(made.values()))
+    except UNWRITABLE as error:
+        number, reason = next(_rows_no_table_holds(made), (next(iter(made)), reason_of(error)))
+        remedy = "return texts, numbers, lists and dictionaries"
+        raise UserError(f"prepare: row {number} of {label}: {reason}; {remedy}") from None
+
+
+def _rows_no_table_holds(rows: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
+    """The numbers of rows with such values, each with the reason."""
+    for number, row in rows.items():
+        try:
+            from_rows([row])
+        except UNWRITABLE as error:
+            yield number, reason_of(error)
 
 
 # --- Prompts and gold answers -------------------------------------------------------------------------------------
@@ -218,10 +235,10 @@ def prepared(rows: Dataset, prepare: Callable[[dict[str, Any]], dict[str, Any] |
 def make_prompts(
     rows: Dataset,
     task: Task,
+    needs_gold: Sequence[str],
     question_column: str = "question",
     answer_column: str = "answer",
     label: str = "dataset",
-    needs_gold: Sequence[str] = ("correctness_reward_func",),
 ) -> tuple[Dataset, Reading]:
     """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING; others stay, but for RESERVED.
 

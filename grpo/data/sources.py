@@ -1,5 +1,6 @@
 """Rows from a file, a directory, the Hub or memory, and slices of their splits."""
 
+import datetime
 import glob
 import json
 import math
@@ -7,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -86,8 +88,15 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> Dataset:
             features[name] = Dataset.from_dict({name: cells}).features[name]
         except NOT_ARROW:
             features[name] = Json()
-            columns[name] = [None if cell is None else json.dumps(cell) for cell in cells]
+            columns[name] = [None if cell is None else json.dumps(cell, default=_as_text) for cell in cells]
     return Dataset.from_dict(columns, features=Features(features))
+
+
+def _as_text(value: Any) -> str:
+    """A date, a time or a decimal number within a cell that becomes JSON; TypeError for any other value."""
+    if isinstance(value, datetime.date | datetime.time | Decimal):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def _as_arrow_takes_it(table: pd.DataFrame) -> pd.DataFrame:

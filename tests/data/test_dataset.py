@@ -48,7 +48,7 @@ def sums(count, answer="#### {}", **columns):
 
 def make(*cells, **columns):
     rows = Dataset.from_dict({"prompt": list(cells), "answer": ["4"] * len(cells), **columns})
-    return dataset.make_prompts(rows, Task(XML), label="training data 'm.jsonl'")
+    return dataset.make_prompts(rows, Task(XML), NEEDS, label="training data 'm.jsonl'")
 
 
 # --- Rows and what is dropped

@@ -1,5 +1,6 @@
 """`prepare`: rows of any shape, and the mistakes of a function of one's own."""
 
+import datetime
 import json
 import re
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_the_pages_functions_read_the_rows_of_well_known_data_sets(name, tmp_pat
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for file in ("rows.parquet", "rows.jsonl"):
         table = prepared(load_source(str(tmp_path / file))["train"], functions[name], file)
-        made, reading = make_prompts(table, Task(XML))
+        made, reading = make_prompts(table, Task(XML), ["a reward"])
         assert len(made) == len(rows) - (name == "from_numina") and reading.dropped == 0
         assert [(made[index]["question"], made[index]["answer"]) for index in (0, -1)] == [first, last]
         assert made[0]["prompt"][-1] == {"role": "user", "content": first[0]}
@@ -91,7 +92,7 @@ def test_messages_keep_their_own_system_prompt_and_other_columns_stay():
     conversation = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "1 + 2?"}]
     rows = Dataset.from_list([{"turns": conversation, "level": 3}])
     table = prepared(rows, lambda row: {"question": row["turns"], "answer": 3, "level": row["level"]}, "data")
-    made, _ = make_prompts(table, Task(XML))
+    made, _ = make_prompts(table, Task(XML), ["a reward"])
     assert made[0]["prompt"] == conversation and made[0]["level"] == 3
 
 
@@ -133,3 +134,32 @@ def test_it_is_a_function_in_the_script_or_of_a_file(tiny_run, write_jsonl, monk
     assert "32 training rows" in capfd.readouterr().out
     assert train_grpo.main([*argv, "--question_column", "problem"]) == 2
     assert "question_column: `prepare` calls them question and answer" in capfd.readouterr().err
+
+
+def leaves(row):
+    raise SystemExit(3)
+
+
+class Odd:
+    """Of no kind that a table can hold."""
+
+
+@pytest.mark.parametrize(
+    "prepare, words",
+    [
+        (leaves, r"row 1 of data: SystemExit: 3 \(test_prepare.py:\d+\)"),
+        (lambda row: {"question": "?", "answer": Odd()}, "row 1 of data: .*Odd"),
+        (lambda row: {"question": "?", "answer": 1j}, "row 1 of data: .*complex"),
+        (lambda row: {"question": "?", 1: "2"}, "row 1 of data: 1 is not a column's name"),
+    ],
+)
+def test_what_no_table_holds_is_named_with_its_row(prepare, words):
+    with pytest.raises(UserError, match=f"prepare: {words}"):
+        prepared(Dataset.from_list([{"question": "2 + 2?", "answer": 4}]), prepare, "data")
+
+
+def test_cells_of_several_kinds_are_kept_apart():
+    cells = iter([1, {"on": datetime.date(2026, 1, 2)}, "text"])
+    rows = Dataset.from_list([{"question": "?"}] * 3)
+    table = prepared(rows, lambda row: {"question": "?", "mixed": next(cells)}, "data")
+    assert table["mixed"][:] == [1, {"on": "2026-01-02"}, "text"]
