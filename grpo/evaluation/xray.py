@@ -11,6 +11,7 @@ get its other fields, too. The recipe's five rewards score it, or those that you
 import argparse
 import inspect
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -25,35 +26,33 @@ from grpo.task.answers import is_right
 from grpo.task.gold import gold_answer, gold_mark
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, completion_text, count_xml
+from rewards import REWARD_FUNCS, XML_COT_FORMAT, completion_text, count_xml
 
 FIRST = 5  # flagged rows of each kind that are listed
 FIVE = list(REWARD_FUNCS)[:5]
 Record = dict[str, Any]  # of a completion, as an evaluation writes it
+RECORDED = {"read": str, "format_strict": bool, "format_soft": bool}  # with their types
 
 
-def suspicions(record: Record, judged: bool) -> Iterator[str]:
-    """The reasons why a completion deserves a second look.
-
-    Args:
-        judged: by a judge of the user's, so that the lenient rule decides nothing.
-    """
+def suspicions(record: Record, task: Task) -> Iterator[str]:
+    """The reasons why a completion deserves a second look; where a judge decides, the lenient rule gives none."""
     text, gold = record["completion"], record["answer"]
-    unpaid = not judged and gold is not None and record["read"] != gold
+    template = task.prompt.completion
+    unpaid = not task.judge_name and gold is not None and record["read"] != gold
     if unpaid and (record["lenient"] or is_right(text.rpartition("</answer>")[2], gold)):  # "or rather 7"
         yield "right by the lenient rule, but not exactly the gold answer"
     if not record["read"] and record["format_soft"]:
         yield "format right, answer empty"
     if text.count("<answer>") > 1:
         yield "several <answer> tags: the last one counts"
-    if any(text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>") for tag in ("reasoning", "think", "answer")):
+    if any(text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>") for tag in re.findall(r"<(\w+)>", template)):
         yield "an opened tag is never closed (cut off?)"
-    if count_xml(text) < 0:
+    if template == XML_COT_FORMAT and count_xml(text) < 0:
         yield "xmlcount below 0: the tail costs more than the tags earn"
 
 
 def read(file: Path, task: Task) -> list[Record]:
-    """A record of each line, with the line's number, graded; blank lines are skipped.
+    """A record of each line, with the line's number and its grade, the run's where there is one; no blank lines.
 
     Raises:
         UserError: for the first line that is not one.
@@ -72,11 +71,14 @@ def read(file: Path, task: Task) -> list[Record]:
         if not is_record:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        row, lenient = {"answer": gold}, fields.get("lenient")
-        if not isinstance(lenient, bool):  # no run has judged it
-            lenient = None if gold is None or task.judge_name else task.verdict(text, row)
-        known = {"row": fields, **fields, "line": number, "completion": text, **row}
-        records.append(known | task.grade(text, row, lenient)._asdict())
+        columns = fields["row"] if isinstance(fields.get("row"), dict) else fields
+        record = {**fields, "row": columns, "line": number, "completion": text, "answer": gold}
+        if not isinstance(lenient := fields.get("lenient"), bool):  # no run has judged it
+            lenient = None if gold is None or task.judge_name else task.verdict(text, record)
+        grade = task.grade(text, record, lenient)._asdict()
+        if all(isinstance(fields.get(key), kind) for key, kind in RECORDED.items()):  # the run's own grade
+            grade |= {key: fields[key] for key in RECORDED} | {"strict": fields.get("strict")}
+        records.append(record | grade)
     if not records:
         raise UserError(f"{file} is empty; it needs one JSON object a line")
     return records
@@ -125,10 +127,13 @@ def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_fil
             needed = "an answer, which not every row has"
         if needed:
             raise UserError(f"--reward_funcs: {name!r} needs {needed}; use another one")
-    data = [
-        {**record["row"], "answer": record["answer"], "prompt": task.ask(str(record.get("question", "")))}
-        for record in records
-    ]
+    columns = dict.fromkeys(key for record in records for key in record["row"] if key != "completion")
+    registry.check_columns(rewards, columns)
+    data = []
+    for record in records:
+        row = {key: record["row"].get(key) for key in columns} | {"answer": record["answer"]}
+        question = {"question": record["question"]} if "question" in record else {}
+        data.append(row | question | {"prompt": task.ask(str(record.get("question", "")))})
     texts = [record["completion"] for record in records]
     scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task.prompt.chat))
     add_rewards(records, scores, dict.fromkeys(scores, 1.0))
@@ -138,7 +143,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
     """Print how many are right, each reward's mean, then the first flagged records of each kind."""
     flagged: dict[str, list[int]] = {}
     for index, record in enumerate(records):
-        for kind in suspicions(record, bool(task.judge_name)):
+        for kind in suspicions(record, task):
             flagged.setdefault(kind, []).append(index)
     verdicts = [record["lenient"] for record in records if record["lenient"] is not None]
     rule = printable(f"by {task.judge_name}") if task.judge_name else "lenient"
@@ -165,8 +170,13 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
 
 
 def are_scored(records: Sequence[Record]) -> bool:
-    """Whether a run has recorded the rewards of each completion."""
-    return all(isinstance(record.get("rewards"), dict) for record in records)
+    """True if a run has recorded the rewards of each completion."""
+    scores = [record["rewards"] for record in records if isinstance(record.get("rewards"), dict)]
+    complete = (
+        len(scores) == len(records) and scores[0] and all(values.keys() == scores[0].keys() for values in scores)
+    )
+    numbers = (value for values in scores for value in values.values())
+    return bool(complete) and all(value is None or isinstance(value, int | float) for value in numbers)
 
 
 def _shown(text: Any) -> str:

@@ -7,6 +7,7 @@ import pytest
 from helpers_texts import GOOD
 
 from grpo.__main__ import main as tool
+from grpo.evaluation import xray
 from rewards import THINK_FORMAT, XML_COT_FORMAT
 
 THINK = THINK_FORMAT.format(reasoning="3 + 4 = 7", answer="7")
@@ -211,3 +212,43 @@ def test_model_text_is_shown_and_not_obeyed(capsys):
 def test_a_line_of_a_million_characters_comes_to_an_end(capsys):
     out = shown(capsys, rows=["<reasoning>" + "</answer>\n<answer>\n...\n" * 40_000])
     assert max(map(len, out.splitlines())) <= 160
+
+
+def test_rewards_get_the_question_of_a_run(capsys):
+    Path("mine.py").write_text(
+        "def asked(completions, question, **kwargs):\n    return [float(len(q)) for q in question]\n"
+    )
+    write_run()
+    write_evaluation("after", {"completion": GOOD, "answer": "7", "question": "four", "row": {"level": 3}})
+    assert tool(["xray", ".", "--allow_custom_rewards", "true", "--reward_funcs", "mine.asked"]) == 0
+    assert means(capsys.readouterr().out) == {"asked": 4.0, "total": 4.0}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"row": 3}, {"rewards": {"a": "x"}}, {"rewards": {}, "row": None}, {"read": 5, "strict": "yes"}]
+)
+def test_other_programs_fields_of_our_names_do_no_harm(fields, capsys):
+    Path("rows.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7", **fields}) + "\n")
+    assert tool(["xray", "rows.jsonl"]) == 0
+    assert means(capsys.readouterr().out)["correctness"] == 2.0
+
+
+def test_rows_with_rewards_of_other_names_are_scored_anew(capsys):
+    rows = [{"completion": GOOD, "answer": "7", "rewards": {name: 1.0}} for name in "ab"]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert tool(["xray", "rows.jsonl"]) == 0
+    assert list(means(capsys.readouterr().out))[:2] == ["xmlcount", "soft_format"]
+
+
+def test_a_column_in_the_place_of_a_parameter_is_one_line(capsys):
+    Path("rows.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7", "template": "x"}) + "\n")
+    assert tool(["xray", "rows.jsonl"]) == 2
+    assert "the data's column 'template' would replace the parameter 'template'" in capsys.readouterr().err
+
+
+def test_a_judged_runs_recorded_grades_are_read_not_made_anew():
+    write_run(judge="mine.is_right")
+    grade = {"read": "seven", "strict": True, "lenient": True, "format_strict": True, "format_soft": True}
+    write_evaluation("after", {"completion": "7", "answer": "8", "question": "?", "row": {}} | grade)
+    (record,) = xray.read(Path("completions_after.jsonl"), xray.task_of(Path("completions_after.jsonl")))
+    assert {key: record[key] for key in grade} == grade
