@@ -125,14 +125,14 @@ def template_parts(template: str) -> list[str]:
 
 
 def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
-    """Whether the text starts with the template's tags in their order, however spaced, in linear time.
+    """True if the text starts with the template's tags in their order, however spaced, in linear time.
 
     >>> has_soft_format("<reasoning>r</reasoning><answer>7</answer> done"), has_soft_format("<think>r</think>7")
     (True, False)
     """
     head, *others = template_parts(template)
     text = text.removeprefix(head[: -len(head.lstrip()) or None])  # a template may begin with spaces
-    if not text.startswith(head.strip()):
+    if not text.strip() or not text.startswith(head.strip()):
         return False
     position = len(head.strip())
     for part in others:  # the first place where a tag can be leaves the most text for the others
@@ -144,7 +144,7 @@ def has_soft_format(text: str, template: str = XML_COT_FORMAT) -> bool:
 
 
 def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
-    """Whether the text is the template with something for its placeholders and nothing else, in linear time.
+    """True if the text is the template with something for its placeholders and nothing else, in linear time.
 
     The `$` of the regular expression also matches before a final newline, so one more may follow.
 
@@ -159,7 +159,7 @@ def has_strict_format(text: str, template: str = XML_COT_FORMAT) -> bool:
             return False
         position = found_at + len(tag)
     ends = len(text), len(text) - text.endswith("\n")
-    return text.startswith(head) and any(text.endswith(tail, position, end) for end in ends)
+    return bool(text.strip()) and text.startswith(head) and any(text.endswith(tail, position, end) for end in ends)
 
 
 # --- More rewards -------------------------------------------------------------------------------------------------

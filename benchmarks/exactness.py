@@ -300,7 +300,7 @@ def architecture(name: str) -> Result:
 
 
 def sampled(model: Any) -> Result:
-    """Whether our sampler's greedy completions are those of `generate`, token by token."""
+    """True if our sampler's greedy completions are those of `generate`, token by token."""
     if sampling.reason_against(model):
         return {"sampling": "generate"}
     inputs = (model, TOKENIZER, [[5, 6, 7], [8, 9, 10, 11, 12], [5, 6, 7]], [2], 5)

@@ -17,7 +17,7 @@ SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", 
 
 
 def is_right(text: str, row: Mapping[str, Any]) -> bool:
-    """Whether the answer in a completion uses each of the row's numbers exactly once and reaches its target.
+    """True if the answer in a completion uses each of the row's numbers exactly once and reaches its target.
 
     The answer is an expression with `+ - * /` and brackets, with `= target` after it or without.
 

@@ -70,7 +70,7 @@ def kernel(asked: str, device: torch.device, dtype: torch.dtype, config: Any) ->
 
 
 def fits(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
-    """Whether FlashAttention 2 computes this: Ampere or newer, 16 bits, heads of at most 256 by eights, no dropout."""
+    """True if FlashAttention 2 computes this: Ampere or newer, 16 bits, heads of at most 256 by eights, no dropout."""
     if device.type != "cuda":
         return False
     text = config.get_text_config()

@@ -35,8 +35,8 @@ class Sampling:
     @classmethod
     def of(cls, settings: Any) -> "Sampling":
         """The settings of a GRPOConfig or a GRPOTrainer."""
-        found = {name: getattr(settings, name) for name in cls.__dataclass_fields__}
-        return cls(**found | {"temperature": float(settings.temperature)})  # generate refuses an int
+        values = {name: getattr(settings, name) for name in cls.__dataclass_fields__}
+        return cls(**values | {"temperature": float(settings.temperature)})  # generate refuses an int
 
     def draw(self, logits: torch.Tensor) -> torch.Tensor:
         """A token for each row of (rows, vocabulary), from the global random state."""
@@ -79,7 +79,7 @@ def cache_argument(model: Any) -> str:
 
 
 def has_plain_cache(model: Any) -> bool:
-    """Whether the model keeps keys and values of each position, and nothing else."""
+    """True if the model keeps keys and values of each position, and nothing else."""
     layers = DynamicCache(config=model.config).layers
     return not model._is_stateful and all(type(layer) is DynamicLayer for layer in layers)
 
@@ -125,12 +125,12 @@ def complete(
         )  # fmt: skip
         return output.logits[:, -1].float()
 
-    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
-    padded = tokenizer.pad({"input_ids": list(map(list, places))}, padding_side="left", return_tensors="pt")
+    indices = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    padded = tokenizer.pad({"input_ids": list(map(list, indices))}, padding_side="left", return_tensors="pt")
     mask: Any = padded["attention_mask"].to(base.device)
     logits = logits_after(padded["input_ids"].to(base.device), (mask.cumsum(-1) - 1).clamp(min=0))
-    if len(places) < len(prompts):
-        copies = torch.tensor([places[tuple(prompt)] for prompt in prompts], device=base.device)
+    if len(indices) < len(prompts):
+        copies = torch.tensor([indices[tuple(prompt)] for prompt in prompts], device=base.device)
         cache.batch_select_indices(copies)
         logits, mask = logits[copies], mask[copies]
     done: list[list[int]] = [[] for _ in prompts]

@@ -201,10 +201,10 @@ class LeanGRPOTrainer(GRPOTrainer):
         """(plan, index of these inputs in it), or (None, 0) where TRL's own loss of them has to be computed."""
         if self.kernel is None or not self._in_parts:
             return None, 0
-        place = self._step % self._micro_batches
-        turn = place % self._planned_together
+        index = self._step % self._micro_batches
+        turn = index % self._planned_together
         if turn == 0:
-            batches: list[Batch] = (self._buffered_inputs or [])[place : place + self._planned_together]
+            batches: list[Batch] = (self._buffered_inputs or [])[index : index + self._planned_together]
             self._plan = None
             if batches and inputs is batches[0]:
                 self._plan = micro_batches.plan(batches, self.loss_type, self._skips_dead_rows, self._make_packs)

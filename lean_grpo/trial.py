@@ -14,7 +14,7 @@ from transformers import ProcessorMixin
 from lean_grpo.sampling import has_plain_cache
 
 BEGINNINGS = 0, 101, 211  # places in the vocabulary, tried until the values are finite
-LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
+PACK_LENGTHS = 8192, 512  # positions of the trial's pack, at most: without gradient, and with it
 SMALL = 2**20  # numbers of a weight whose gradient is compared
 # The mean difference of log-probabilities that packs may make, as a share of what other prompts make; and that of the
 # gradient, as a share of its norm: in float32, and with rounding. In float32 rounding makes 1e-7 to 1e-5 of it, and
@@ -25,7 +25,7 @@ ROUNDING = 1e-5  # of a log-probability in float32, where the policy is so new t
 
 
 def others_write(trainer: Any) -> bool:
-    """Whether tools, environments or a rollout_func may write parts of a GRPOTrainer's completions."""
+    """True if tools, environments or a rollout_func may write parts of a GRPOTrainer's completions."""
     return bool(trainer.tools) or trainer.rollout_func is not None or trainer.environment_factories is not None
 
 
@@ -44,8 +44,8 @@ def reason_against_packing(trainer: Any) -> str | None:
     if others_write(trainer):
         return "tools, environments or a rollout_func are used, so rollouts are TRL's own, too"
     if any(
-        each.is_prompt_learning or getattr(each, "alora_invocation_tokens", None) or each.peft_type == "LILY"
-        for each in adapters
+        adapter.is_prompt_learning or getattr(adapter, "alora_invocation_tokens", None) or adapter.peft_type == "LILY"
+        for adapter in adapters
     ):
         return "the adapter depends on where a row begins, or on what is computed with it"
     if trainer.aux_loss_enabled:
@@ -145,9 +145,9 @@ def _differences(trainer: Any, ids: torch.Tensor) -> tuple[float, float, float, 
     with torch.no_grad():
         expected = padded(ids)
         effect = (padded(others) - expected).abs().mean().item()
-        found, rows = packed(LENGTHS[0])
-        error = (found - expected[rows]).abs().mean().item()
+        computed, rows = packed(PACK_LENGTHS[0])
+        error = (computed - expected[rows]).abs().mean().item()
     if not small:  # nothing is trained
         return error, effect, 0.0, 0.0
     wanted = gradient(padded(ids), [0, 1, 2])
-    return error, effect, (gradient(*packed(LENGTHS[1])) - wanted).norm().item(), wanted.norm().item()
+    return error, effect, (gradient(*packed(PACK_LENGTHS[1])) - wanted).norm().item(), wanted.norm().item()

@@ -37,13 +37,13 @@ Problem = tuple[tuple[int, int], int]  # two numbers, and the target
 
 def operations(a: int, b: int) -> list[tuple[int, str, int, int]]:
     """What two numbers make: (left, operator, right, value), the sum first; values are positive whole numbers."""
-    found = [(a, "+", b, a + b), (a, "*", b, a * b)]
+    results = [(a, "+", b, a + b), (a, "*", b, a * b)]
     for left, right in ((a, b), (b, a)):
         if left > right:
-            found.append((left, "-", right, left - right))
+            results.append((left, "-", right, left - right))
         if right > 1 and left % right == 0:
-            found.append((left, "/", right, left // right))
-    return found
+            results.append((left, "/", right, left // right))
+    return results
 
 
 def split() -> tuple[list[Problem], list[Problem]]:

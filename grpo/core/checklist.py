@@ -1,4 +1,4 @@
-"""What preflight passes around: checks, the trial of the rewards, and the error that stops a run."""
+"""The parts of preflight: checks, the trial of the rewards, and the error that stops a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

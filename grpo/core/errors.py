@@ -139,5 +139,5 @@ def place_of(error: BaseException) -> str:
 
 
 def is_of_a_library(file: str) -> bool:
-    """Whether a file of code is ours, Python's own or an installed one, and not the user's."""
+    """True if a file of code is ours, Python's own or an installed one, and not the user's."""
     return file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))

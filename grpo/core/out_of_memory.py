@@ -28,13 +28,13 @@ LOADING = ("loading", "a smaller model, load_in_4bit with use_peft, or a smaller
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a device has no memory left."""
+    """True if an exception says that a device has no memory left."""
     # torch.OutOfMemoryError is a RuntimeError, the CPU allocator raises one, and so do cuBLAS and NCCL
     return isinstance(error, RuntimeError | ValueError) and re.search(FULL_DEVICE, str(error)) is not None
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an exception says that there is no room on the disk."""
+    """True if an exception says that there is no room on the disk."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return full or re.search(FULL_DISK, str(error)) is not None
 

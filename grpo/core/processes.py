@@ -8,7 +8,7 @@ from typing import Any
 
 
 def is_first_process() -> bool:
-    """Whether this is the first of a launcher's processes, or there is no launcher; known before torch is loaded."""
+    """True if this is the first of a launcher's processes, or there is no launcher; known before torch is loaded."""
     return "LOCAL_RANK" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 

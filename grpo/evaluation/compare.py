@@ -23,7 +23,7 @@ from grpo.runs.files import RunFiles, read_run
 # A measure's key in comparison.json and in eval_*.json; rewards are there where gold answers are not
 KEYS = {"lenient": "accuracy_lenient", "strict": "accuracy_strict", "reward": "reward"}
 # They name a run, or change what is seen and kept of it: not what is trained; or the prompt, which has a hash
-IGNORED = {
+NOT_COMPARED = {
     *("output_dir", "run_name", "report_to", "project", "hub_model_id", "logging_dir", "resume_from_checkpoint"),
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model"),
     *("eval_every", "logging_steps", "log_completions", "num_completions_to_print"),
@@ -60,7 +60,7 @@ def differing_sources(runs: Sequence[RunFiles]) -> list[str]:
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[Any]]:
     """Settings and commit that are not the same in all runs, names aside: the values by run."""
     known = [{**run.settings, "commit": run.record.get("commit")} for run in runs]
-    keys = dict.fromkeys(key for settings in known for key in settings if key not in IGNORED)
+    keys = dict.fromkeys(key for settings in known for key in settings if key not in NOT_COMPARED)
     values = {key: [settings.get(key) for settings in known] for key in keys}
     return {key: by_run for key, by_run in values.items() if any(value != by_run[0] for value in by_run)}
 

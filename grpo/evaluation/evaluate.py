@@ -35,7 +35,7 @@ from grpo.task.task import Task
 from grpo.training.console import show_answer
 from lean_grpo.sampling import Sampling
 
-COLUMNS = {  # key in eval_*.json: its column in the records
+COLUMN_OF = {  # key in eval_*.json: its column in the records
     "accuracy_strict": "strict",
     "accuracy_lenient": "lenient",
     "format_strict": "format_strict",
@@ -207,7 +207,7 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Shares of the columns that all records have, with their intervals, and the mean length."""
     n = len(records)
     summary: dict[str, Any] = {"n": n}
-    for share, column in COLUMNS.items():
+    for share, column in COLUMN_OF.items():
         if all(column in record for record in records):
             count = sum(record[column] for record in records)
             summary[share] = count / n

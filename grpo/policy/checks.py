@@ -108,7 +108,7 @@ def largest_pack(plan: Plan, kernel: attention.Kernel, prompt: int) -> int | Non
 
 
 def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: int | None) -> Check:
-    """Whether a training step, a rollout and an evaluation fit in memory."""
+    """Check that a training step, a rollout and an evaluation fit in memory."""
     training, geometry = plan.config.training, plan.config.geometry
     if not shape.layers:
         finding = "the model's config.json does not give the sizes of its layers"
@@ -129,7 +129,7 @@ def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: in
 
 
 def _about_disk(plan: Plan, shape: memory.Shape) -> Check:
-    """Whether checkpoints and the model have room on the disk."""
+    """Check that checkpoints and the model have room on the disk."""
     training, output = plan.config.training, plan.config.output
     checkpoint, final = memory.disk(shape, training, plan.config.model)
     kept = 0 if training.save_strategy == "no" else (training.save_total_limit or 10) + 1  # one more while it writes

@@ -105,7 +105,7 @@ def _with_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_a_rewards_own(key: str) -> bool:
-    """Whether a logged number is one that a reward logs by itself.
+    """True if a logged number is one that a reward logs by itself.
 
     >>> is_a_rewards_own("share_of_dates"), is_a_rewards_own("rewards/int_reward_func/mean")
     (True, False)

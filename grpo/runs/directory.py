@@ -62,7 +62,7 @@ def holds_run(directory: Path) -> bool:
 
 
 def is_free(directory: Path) -> bool:
-    """Whether no run is there, and none is about to be."""
+    """True if no run is there, and none is about to be."""
     return not holds_run(directory) and not is_locked(directory)
 
 
@@ -146,7 +146,7 @@ def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str,
 
 
 def _can_resume(run: Path) -> bool:
-    """Whether there is something to resume from, or a run that was killed before there was."""
+    """True if there is something to resume from, or a run that was killed before there was."""
     try:
         _resume_newest(run)
     except UserError:

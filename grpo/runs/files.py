@@ -66,7 +66,7 @@ class RunFiles:
 
     @property
     def changes(self) -> list[str]:
-        """What a resumed session changed, in words: the settings in the record are those of the last session."""
+        """Changes by resumed sessions, in words: the settings in the record are those of the last session."""
         sessions = self.record.get("sessions") or []
         return [f"from step {s['from_step']} on: {', '.join(s['changed'])}" for s in sessions if "changed" in s]
 
@@ -184,7 +184,7 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
 
 
 def is_locked(run: Path) -> bool:
-    """Whether a process writes a run there now; also where this user may not try."""
+    """True if a process writes a run there now; also where this user may not try."""
     if not (run / LOCK).exists():
         return False
     try:

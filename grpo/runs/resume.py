@@ -173,7 +173,7 @@ def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = F
 
 
 def _is_moved(then: Any, now: Any) -> bool:
-    """Whether two settings name the same file or directory, by another path or before it was moved."""
+    """True if two settings name the same file or directory, by another path or before it was moved."""
     if not (isinstance(then, str) and isinstance(now, str) and os.path.exists(now)):
         return False
     if os.path.exists(then):

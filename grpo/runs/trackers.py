@@ -11,7 +11,7 @@ from grpo.core.errors import UserError, did_you_mean, one_line
 from grpo.core.processes import is_first_process
 
 OFFLINE = "W&B is not logged in, so it logs offline to ./wandb (wandb sync uploads it)"
-LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
+WANDB_LOGIN = "log in (wandb login, or export WANDB_API_KEY) or use --report_to none"
 
 
 def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
@@ -36,7 +36,7 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
     settings["report_to"] = usable or ["none"]
     if "wandb" in usable and not os.environ.get("WANDB_MODE") and not _logged_in_to_wandb():
         os.environ["WANDB_MODE"] = "offline"
-        notes.append(Check("warning", "report_to", OFFLINE, LOGIN))
+        notes.append(Check("warning", "report_to", OFFLINE, WANDB_LOGIN))
     return notes
 
 

@@ -1,4 +1,4 @@
-"""What a run asks, where a completion has its answer, and what is right."""
+"""The task of a run: its questions, the place of an answer in a completion, and the rule for right answers."""
 
 from grpo.task.answers import extract_answer, is_right, last_number
 from grpo.task.prompts import PromptFormat

@@ -232,7 +232,7 @@ def plain(text: str) -> str:
 
 
 def _same_text(answer: str, gold: str) -> bool:
-    """Whether an answer is the gold text, concludes with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
+    """True if an answer is the gold text, concludes with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
     letter = re.fullmatch(r"\(?([a-z])[).]?", plain(gold))
     for said in (answer, _SAID.split(answer)[-1].split(". ")[0]):
         if plain(said) == plain(gold):

@@ -76,7 +76,7 @@ def equations(line: str) -> list[tuple[str, str]]:
 
 
 def is_verified(line: str) -> bool:
-    """Whether a line that is not too long computes something, and nothing falsely. 10 / 3 is not 3.33."""
+    """True if a line that is not too long computes something, and nothing falsely. 10 / 3 is not 3.33."""
     pairs = equations(line) if len(line) <= MAX_LINE else []
     computes = any(_OPERATOR.search(left) for left, _ in pairs)
     return computes and all(value(left) == value(right) is not None for left, right in pairs)

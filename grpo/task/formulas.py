@@ -175,7 +175,7 @@ _TOO_LARGE = re.compile(  # for the parser: deep brackets, |x||x||x|, towers of 
 
 
 def is_formula(text: str) -> bool:
-    """Whether a clean text is short and has no words but a unit's."""
+    """True if a clean text is short and has no words but a unit's."""
     return 0 < len(text) <= MAX_LENGTH and not _PROSE.search(_COMMANDS.sub(",", without_unit(text)))
 
 
@@ -304,7 +304,7 @@ def _value(node: Any, point: int) -> complex:
 
 
 def same(answer: Meaning | None, gold: Meaning | None) -> bool:
-    """Whether two meanings are equal: sets and lists in any order, equations up to a factor; x = 5 is also 5."""
+    """True if two meanings are equal: sets and lists in any order, equations up to a factor; x = 5 is also 5."""
     if isinstance(answer, Equation) and isinstance(gold, Equation) and answer.name and answer.name == gold.name:
         return same(answer.value, gold.value)
     if isinstance(answer, Equation) and isinstance(gold, Equation):

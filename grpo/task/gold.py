@@ -36,7 +36,7 @@ def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
 
 
 def has_mark(text: str) -> bool:
-    r"""Whether a text marks its answer in one of the ways that a column can.
+    r"""True if a text marks its answer in one of the ways that a column can.
 
     >>> has_mark("Sum. Answer: 27"), has_mark("27")
     (True, False)
@@ -45,7 +45,7 @@ def has_mark(text: str) -> bool:
 
 
 def lacks_mark(value: Any, mark: str | None) -> bool:
-    """Whether a value would be a gold answer, had its column no mark.
+    """True if a value would be a gold answer, had its column no mark.
 
     >>> lacks_mark("4", "hash"), lacks_mark("####", "hash"), lacks_mark("", "hash"), lacks_mark("4", None)
     (True, False, False, False)

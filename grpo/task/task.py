@@ -19,7 +19,7 @@ OF_A_ROLLOUT = {"prompt", "prompts", "completion", "completions", "completion_id
 
 
 class Grade(NamedTuple):
-    """How good a completion is; accuracies are None where nobody can tell."""
+    """The grade of a completion; accuracies are None where nobody can tell."""
 
     read: str  # the answer read out of it
     format_strict: bool
@@ -30,7 +30,7 @@ class Grade(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """How a run asks, and what it takes for right.
+    """The prompt of a run, and its rule for right answers.
 
     A judge of the user's, which may be slow or a paid model, is asked once about a completion, until `forget`.
 
@@ -59,11 +59,11 @@ class Task:
         return extract_answer(text, self.prompt.pattern)
 
     def can_judge(self, row: Mapping[str, Any]) -> bool:
-        """Whether completions of this row can be right or wrong; the lenient rule needs a gold answer."""
+        """True if completions of this row can be right or wrong; the lenient rule needs a gold answer."""
         return self.judge is not None or row.get("answer") is not None
 
     def verdict(self, text: str, row: Mapping[str, Any]) -> bool:
-        """Whether a completion is right.
+        """True if a completion is right.
 
         Args:
             row: the columns of the data, with the gold answer as `answer` (None where the data has none).

@@ -122,7 +122,7 @@ def explain(
 
 
 def collapse(texts: Sequence[str], solved: Sequence[float], group: int) -> bool:
-    """Whether a rollout's completions are hardly different from each other in each group that is not all right.
+    """True if a rollout's completions are hardly different from each other in each group that is not all right.
 
     Identical right answers are what training is for.
 

@@ -150,7 +150,7 @@ class RunTrainer(LeanGRPOTrainer):
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the next micro-batch begins with a rollout: only there can a checkpoint be resumed from."""
+        """True if the next micro-batch begins with a rollout: only there can a checkpoint be resumed from."""
         return self._step % ((self.args.steps_per_generation or 1) * self.num_iterations) == 0
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:

@@ -35,7 +35,7 @@ def judged_by(function):
 @pytest.fixture(scope="module")
 def questions():
     rows = sources.load_source(str(DEMO / "test.jsonl"))["train"].select(range(24))
-    return dataset.make_prompts(rows, TASK)[0]
+    return dataset.make_prompts(rows, TASK, ())[0]
 
 
 @pytest.mark.parametrize("n", [1, 7, 200, 1319])

@@ -9,7 +9,7 @@ from datasets import Dataset
 from grpo.core.errors import UserError
 from grpo.data import dataset
 from grpo.task import Task, extract_answer, prompts
-from rewards import REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT
+from rewards import REWARD_FUNCS, THINK_FORMAT, XML_COT_FORMAT, has_soft_format, has_strict_format
 from train_grpo import EXEMPLARS, PROMPT_FORMATS, SYSTEM_PROMPT
 
 XML, THINK = PROMPT_FORMATS["xml"], PROMPT_FORMATS["think"]
@@ -57,7 +57,7 @@ def test_without_a_chat_template_the_same_prompt_is_one_text():
 def test_gold_reasoning_and_gold_answers_are_never_in_a_prompt(name, chat):
     rows = [{"question": f"Sum {n}?", "answer": f"SECRET{n} steps\n#### {1234567 + n}"} for n in range(9)]
     task = Task(dataclasses.replace(PROMPT_FORMATS[name], chat=chat), EXEMPLARS[:2])
-    made, _ = dataset.make_prompts(Dataset.from_list(rows), task)
+    made, _ = dataset.make_prompts(Dataset.from_list(rows), task, ())
     text = json.dumps(made["prompt"][:])
     assert "Sum" in text and "SECRET" not in text and "12345" not in text
 
@@ -155,3 +155,8 @@ def test_what_a_prompt_ends_in_is_no_part_of_the_completion(completion):
     first, *_ = completion.partition("\n")
     assert prompts.prefilled(f"<|assistant|>\n{first}\n", completion) == f"{first}\n"
     assert prompts.prefilled("<|assistant|>\n", completion) == "" == prompts.prefilled("2?\n<b>", completion)
+
+
+@pytest.mark.parametrize("text, shaped", [("", False), (" \n", False), ("72", True)])
+def test_a_format_of_the_answer_alone_needs_an_answer(text, shaped):
+    assert has_soft_format(text, "{answer}") is has_strict_format(text, "{answer}") is shaped
