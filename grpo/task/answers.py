@@ -1,7 +1,7 @@
 """Find the answer in a text, and the lenient rule: whether it is the gold answer, however it is written.
 
-Numbers are compared exactly and without their units, formulas by their values (formulas.py), all else as text. Two
-different answers ("72 or 71") are none. A judgement depends on the texts alone: no clock, no signal, any thread.
+Numbers are compared exactly (numbers.py), formulas by their values (formulas.py), all else as text. Two different
+answers ("72 or 71") are none. A judgement depends on the texts alone: no clock, no signal, any thread.
 """
 
 import functools
@@ -9,18 +9,9 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from grpo.task.formulas import (
-    NO_FORMULA,
-    NUMBER,
-    Number,
-    clean,
-    is_formula,
-    number_of,
-    read,
-    read_number,
-    same,
-    with_slashes,
-)
+from grpo.task.formulas import NO_FORMULA, both_cases, is_formula, read, same
+from grpo.task.numbers import NUMBER, Number, number_of, quantities, read_number, unit_of, with_slashes
+from grpo.task.writing import clean
 from rewards import extract_xml_answer
 
 # Where an answer is; or a template such as "Final: {answer}"
@@ -76,6 +67,22 @@ def find_answer(text: str, pattern: str) -> str | None:
     return answer if mark else None
 
 
+def last_marked(text: str) -> str | None:
+    """The answer of the last mark in a text, whatever its kind; None without a mark.
+
+    >>> last_marked("So <answer>42</answer>. No. Answer: 41"), last_marked("#### 41, no: <answer>42</answer>")
+    ('41', '42')
+    """
+    starts = {
+        "xml": text.rfind("<answer>"),
+        "boxed": max((start for start, _, _ in _boxes(text)), default=-1),
+        "final": max((mark.end() for mark in _FINAL.finditer(text)), default=-1),
+        "hash": text.rfind("####"),
+    }
+    last = max(starts, key=lambda mark: starts[mark])
+    return find_answer(text, last) if starts[last] >= 0 else None
+
+
 def check_pattern(pattern: str) -> None:
     """Raise ValueError unless `find_answer` knows this pattern.
 
@@ -104,18 +111,34 @@ def _first_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[0].strip()
 
 
-def _last_box(text: str) -> str | None:
+def _boxes(text: str) -> list[tuple[int, int, str]]:
+    """The start, the end and the text of each box that is closed, in the order of their starts."""
     opened: list[re.Match[str]] = []
-    start, answer = -1, None
+    boxes = []
     for brace in _BRACES.finditer(text):
         if brace[0] == "}" and opened:
             opening = opened.pop()
-            if opening[0] != "{" and opening.start() > start:
-                start, answer = opening.start(), text[opening.end() : brace.start()].strip()
+            if opening[0] != "{":
+                boxes.append((opening.start(), brace.end(), text[opening.end() : brace.start()].strip()))
         elif brace[0].startswith(("{", "\\boxed", "\\fbox")):
             opened.append(brace)
-    *_, bare = None, *re.finditer(r"\\(?:boxed|fbox)\s+(-?[\w./]*\w)", text)  # `\boxed 5`, as some of MATH's rows
-    return bare[1] if bare and bare.start() > start else answer
+    # `\boxed 5`, as some of MATH's rows
+    bare = re.finditer(r"\\(?:boxed|fbox)\s+(-?[\w./]*\w)", text)
+    return sorted([*boxes, *((box.start(), box.end(), box[1]) for box in bare)])
+
+
+_BETWEEN = re.compile(r"[\s$]{0,9}(?:,|,?\s?\b(?:and|or)\b)[\s$]{0,9}")
+
+
+def _last_box(text: str) -> str | None:
+    r"""The text of the last box, or of all that a comma, "and" or "or" joins: `\boxed{6} or \boxed{9}` is `6, 9`."""
+    boxes = _boxes(text)
+    answer, start = None, len(text)
+    for begin, end, inside in reversed(boxes):
+        if answer is not None and not (end <= start and _BETWEEN.fullmatch(text[end:start][:30])):
+            break
+        answer, start = inside if answer is None else f"{inside}, {answer}", begin
+    return answer
 
 
 # --- The lenient rule ---------------------------------------------------------------------------------------------
@@ -126,35 +149,51 @@ MAX_TEXT = 10_000  # characters at the end of a text that are searched
 _SAID = re.compile(r"(?i)\b(?:is|are|at|equals|answer|option|choice)\b:?\s|:\s")
 _CLAUSE = re.compile(r"[.;!?](?=\s|$)|,\s(?=[a-z]{2})|\s(?=(?:because|since|so|which|where|when|as|if|for)\b)")
 _DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
-_MATHEMATICS = re.compile(r"[0-9=<>^]|\\[a-zA-Z{]|[-+*/]\s?[A-Za-z]")
-_MORE_THAN_NUMBERS = re.compile(r"\\[a-z]|\^|[0-9]!(?=[-+*/]|$)|^\||^[(\[{\\].*,")  # roots, powers, tuples
+_MATHEMATICS = re.compile(r"[0-9=<>^]|\\[a-zA-Z{]|[-+*/]\s?[A-Za-z(]|^\[")
+_MORE_THAN_NUMBERS = re.compile(r"\\[a-z]|\^|[0-9]!(?=[-+*/]|$)|^\||^[(\[{\\\]].*[,;]")  # roots, powers, tuples
 _VARIABLES = re.compile(  # n(n + 1), 3x = 6 and x = 1, y = 2, but not 5 m + 3 m = 8 m
-    r"(?<![A-Za-z])(?![mgshlL])[A-Za-z]\s?[-+*/(]|[0-9](?![mgshlL])[A-Za-z](?![A-Za-z])[^=]*=|=.*,.*="
+    r"(?<![A-Za-z])(?![mgshlL])[A-Za-z]\s?[-+*/(]|[0-9](?![mgshlLkKMB])[A-Za-z](?![A-Za-z])[^=]*=|=.*,.*="
 )
 
 # Where a number is a part of something else, or no answer: before it, and after it
-_BEFORE = re.compile(
-    r"(?i)(?:\b(?:not|cannot|never|minus|negative|(?:rather|less|more|greater) than|instead of)(?: be)?"
-    r"|n['’]t(?: be)?|\\pm|\\sqrt|[\^<>_]|\\ne|[<>]=|[0-9]:"
-    r"|(?<![a-z])[a-z]\s?[-+*/])\s*[{$(]*$"
+_NOT = (  # a negation and what may follow it, or a scaling; up to the number
+    r"(?:\b(?:not|never|cannot)|n['’]t)(?:\s(?:possibly|really|actually|simply|just|quite|even|going|to|be|been|have"
+    r"|equal|equals|the|exactly|answer|necessarily|a|any|true|correct|that|it|is))*"
+    r"|\b(?:impossible|false|untrue|wrong|incorrect|unlikely|doubtful)(?:\s(?:that|the|answer|it|is|was|equals))*"
+    r"|\b(?:except|excluding|besides|unless|(?:anything|everything|nothing|all|none) but)(?:\s(?:for|that|it|is))*"
+    r"|\b(?:(?:rather|less|fewer|more|greater|larger|smaller|bigger|other|lower|higher) than|instead of|different from"
+    r"|far from|unequal to|at (?:least|most)|up to)(?:\sbe)?"
+    r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|twice|thrice|double|triple|root)(?:\sof)?(?:\sthe)?"
+    r"|\b(?:minus|negative|plus or minus)"
+)
+_BEFORE = re.compile(rf"(?i)(?:(?:{_NOT})|\\pm|\\sqrt|[\^<>_]|\\ne|[<>]=|[0-9]:|(?<![a-z])[a-z]\s?[-+*/])\s*[{{$(]*$")
+_DENIED = (  # after an answer: is wrong, cannot be right
+    r"(?:(?:is|was|are|were|seems?|looks?|would be)\s(?:clearly\s|obviously\s|just\s|a\s|the\s)?"
+    r"(?:not|never|wrong|incorrect|impossible|false|too|unlikely|excluded|invalid|absurd|no)\b"
+    r"|(?:is|was|are|were|do|does|did|ca|could|wo|would|should)n['’]t\b|can\s?not\b"
+    r"|(?:does|did|will|would|could) not\b|fails?\b)"
 )
 _AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 is wrong
     r"(?!(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL])\b)[A-Za-z]{1,2}(?![A-Za-z])"
     r"|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|\s?/\s?(?![mgshlL]\b)[A-Za-z](?![A-Za-z])"
-    r"|\s?[-+*]\s?[A-Za-z]{1,2}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|\s(?:is|was)(?:n['’]t| not| wrong)"
+    r"|\s?[-+*]\s?[A-Za-z]{1,2}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|\s(?:squared|cubed|factorial)\b"
+    rf"|[$)]*\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED}"
 )
 # Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
 _OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
 _HEDGE = re.compile(rf"(?:\s+[a-z]+){{0,3}}[\s,;:?($-]*{_OR}(?:[\s,;:?($]|{_OR}|\b(?:it|is|I|mean)\b)*")
 _ONLY_NUMBERS = re.compile(rf"(?:[\s,;|&?!().:$\[\]/-]|{_OR}|\b(?:and|either|both|between|from|to|not)\b)*")
+_COUNTED = re.compile(r"(?:\s?[A-Za-z]+(?:\s?\^\{?[0-9]\}?)?){1,4}(?:/[A-Za-z]+)?")  # the words after a number
+# 5 left after 3 days: how long it took
+_ADJUNCT = re.compile(r"(?<=[a-z])\s+after\s+[0-9]+\s+(?:second|minute|hour|day|week|month|year)s?[\s.]*$")
 
 
 def is_right(text: str, gold: str, pattern: str = "xml") -> bool:
     r"""The lenient rule of every judgement: the answer is the gold answer, however it is written. Never raises.
 
     The same text is right up to case, spaces and a final full stop; where the gold answer is a number or mathematics,
-    so is what has its value. The answer is where the pattern has it, else in a box, after "Answer:" or ####, or what
-    the text concludes. Two different answers are none.
+    so is what has its value. The answer is where the pattern has it, else where the last mark of any kind is (a box,
+    "Answer:", ####, tags), else what the text concludes. Two different answers are none.
 
     >>> is_right("So it is $1,000.", "1000"), is_right("<answer>Paris.</answer>", "paris"), is_right("no idea", "7")
     (True, True, False)
@@ -181,11 +220,13 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
     if len(gold) > MAX_TEXT:
         return False
     answer = answer[-MAX_TEXT:]
-    marked = (find_answer(answer, mark) for mark in ("xml", "boxed", "final", "hash"))
-    answer, wanted = clean(next((said for said in marked if said is not None), answer)), clean(gold)
-    if plain(answer) == plain(wanted):
-        return True
+    marked = last_marked(answer)
+    answer, wanted = clean(answer if marked is None else marked), clean(gold)
     kind = kind_of(gold)
+    if plain(answer) == plain(wanted) and not (kind == "mathematics" and both_cases(answer + wanted)):
+        return True
+    if amounts := quantities(wanted):
+        return amounts in map(quantities, (answer, *_concluded(answer)))
     if kind == "text":
         return _same_text(answer, wanted)
     if kind == "number" and is_formula(answer) and _VARIABLES.search(answer):
@@ -199,10 +240,13 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
                 return same(meaning, read(wanted))
     if kind == "mathematics":
         return False
-    number = read_number(answer) or _last_number(answer)
-    if number is None and not NUMBER.search(answer):
-        number = _last_number(clean(text[-MAX_TEXT:]))
-    return same(number, read(wanted))
+    if quantities(answer):
+        return False  # 5 feet 6 inches is not 6
+    meaning = read(answer) if read_number(answer) else _last_number(answer)
+    if meaning is None and not NUMBER.search(answer):
+        words = filter(None, map(read_number, _concluded(answer)))
+        meaning = next(words, None) or _last_number(clean(text[-MAX_TEXT:]))
+    return same(meaning, read(wanted))
 
 
 @functools.lru_cache(maxsize=2**14)
@@ -227,43 +271,73 @@ def plain(text: str) -> str:
     ('new york', '(1,2)', '9 am', 'mon day')
     """
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text.casefold().replace("\\", ""))
-    text = " ".join(text.strip().rstrip(".").strip("*$_`\"'“”‘’").rstrip(".").split())
+    text = re.sub(r"(?<=[0-9]):00\s?(?=[ap]m\b)|(?<=[0-9])(?=[ap]m\b)", " ", text)  # 4:00 pm is 4 pm
+    text = " ".join(text.strip().rstrip(".").strip("*$_`").rstrip(".").split())
+    if text[:1] in "\"'“‘":
+        text = text.strip("\"'“”‘’").rstrip(".")
     return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
+
+
+_CHOSEN = re.compile(  # B is correct; the right option B is the answer
+    r"(?:(?:the )?(?:correct |right )?(?:option|choice|answer) )?(.+?)"
+    r" is (?:the )?(?:correct|right|answer)(?: answer| option| choice| one)?"
+)
+_LETTERS = re.compile(r"\(?[a-z]\)?(?:(?:[,&\s]|and)+\(?[a-z]\)?)+")
 
 
 def _same_text(answer: str, gold: str) -> bool:
     """True if an answer is the gold text, concludes with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
-    letter = re.fullmatch(r"\(?([a-z])[).]?", plain(gold))
-    for said in (answer, _SAID.split(answer)[-1].split(". ")[0]):
-        if plain(said) == plain(gold):
+    wanted = plain(gold)
+    letter = re.fullmatch(r"\(?([a-z])[).]?", wanted)
+    for said in map(plain, (answer, _said(answer).split(". ")[0])):
+        chosen = _CHOSEN.fullmatch(said)
+        if wanted == said or (chosen and wanted.strip("()") == chosen[1].strip("()")):
             return True
-        chosen = re.match(r"\(?([a-z])(?:[).:]|$)(.*)", plain(said), re.DOTALL)
-        if letter and chosen and letter[1] == chosen[1]:
-            return not re.search(r"\b[a-j](?:[).:]|$)|\b(?:or|and|not)\b", chosen[2])  # not: B) or C)
+        if wanted in ("yes", "no", "true", "false") and re.match(rf"{wanted}[,.;:]", said):
+            return not re.search(r"\b(?:yes|no|true|false|but|however|or)\b", said[len(wanted) :])
+        if _LETTERS.fullmatch(wanted) and _LETTERS.fullmatch(said):  # A and C, in any order
+            return sorted(re.findall(r"\b[a-z]\b", said)) == sorted(re.findall(r"\b[a-z]\b", wanted))
+        option = re.match(r"\(?([a-z])(?:[).:]|$)(.*)", said, re.DOTALL)
+        if letter and option and letter[1] == option[1]:
+            return not re.search(r"\b[a-j](?:[).:]|$)|\b(?:or|and|not)\b", option[2])  # not: B) or C)
     return False
+
+
+def _said(text: str) -> str:
+    """What a text says after its last "is" or colon; nothing where it denies that."""
+    said = _SAID.split(text)[-1]
+    return "" if _BEFORE.search(text[: len(text) - len(said)][-60:]) else said
 
 
 def _concluded(answer: str) -> Iterator[str]:
     """The possible conclusions of a text: after its last "is" or colon, then its last formula in dollar signs."""
     end = answer[-500:]
-    yield _CLAUSE.split(_SAID.split(end)[-1], maxsplit=1)[0].strip(" .$")
+    yield _CLAUSE.split(_said(end), maxsplit=1)[0].strip(" .$")
     formulas = [part for part in _DELIMITED.finditer(end) if not _BEFORE.search(end[: part.start()])][-2:]
     hedged = len(formulas) == 2 and _HEDGE.fullmatch(end[formulas[0].end() : formulas[1].start()])
-    if formulas and not hedged:
+    if formulas and not hedged and not _AFTER.match(end, formulas[-1].end()):
         yield next(filter(None, formulas[-1].groups())).strip()
 
 
 def _last_number(text: str) -> Number | None:
     """The number that a clean text ends with; None if it ends with two, `72 or 71`, or in a formula."""
-    text = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", "", with_slashes(text[-2000:]))  # 72 cm^2 is 72
+    text = with_slashes(_ADJUNCT.sub("", text[-500:]))
     text = re.sub(r"([0-9][A-Za-z ]{0,30})\([^()]*[-+*/=][^()]*\)[\s.]*$", r"\1", text)  # 72 (48 + 24) is 72
-    numbers = [match for match in NUMBER.finditer(text) if not _BEFORE.search(text[: match.start()][-25:])][-2:]
-    if not numbers or max(len(match[0]) for match in numbers) > 100 or _AFTER.match(text, numbers[-1].end()):
+    powers = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", lambda power: " " * len(power[0]), text)  # 72 cm^2 is 72
+    backwards = reversed(list(NUMBER.finditer(powers)))
+    stated = (match for match in backwards if not _BEFORE.search(text[: match.start()][-60:]))
+    two = next(stated, None)
+    one = next(stated, two)
+    if one is None or two is None or max(len(one[0]), len(two[0])) > 100 or _AFTER.match(powers, two.end()):
         return None
-    one, two = numbers[0], numbers[-1]
-    between, rest = text[one.end() : two.start()], NUMBER.sub("", text).lower()
-    hedged = _HEDGE.fullmatch(between) or _ONLY_NUMBERS.fullmatch(rest)
-    return None if hedged and not same(number_of(one), number_of(two)) else number_of(two)
+    is_list = len(powers) < 200 and _ONLY_NUMBERS.fullmatch(NUMBER.sub("", powers).lower())
+    hedged = is_list or _HEDGE.fullmatch(powers[one.end() : two.start()])
+    counted = _COUNTED.match(text, two.end())
+    return (
+        None
+        if hedged and not same(number_of(one), number_of(two))
+        else number_of(two, unit_of(counted[0] if counted else ""))
+    )
 
 
 def last_number(text: str) -> Fraction | None:

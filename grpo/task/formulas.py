@@ -1,151 +1,43 @@
 r"""The meaning of short formulas, in LaTeX or as people type them, and whether two of them mean the same.
 
-Numbers are exact fractions. Tuples, sets, intervals and equations are taken apart here; math-verify parses the
-expressions in them, which are computed at three points instead of being simplified: the text's size bounds the time.
+Tuples, sets, intervals, matrices and equations are taken apart here; math-verify's parser reads the expressions in
+them, which are computed at three points instead of being simplified: exactly, as fractions, or, where roots and
+functions need it, to 60 and to 120 digits. No tolerance decides: what is equal differs less with more digits.
 """
 
-import cmath
 import functools
-import logging
 import math
 import re
+import threading
 import zlib
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from grpo.task import arithmetic
+from grpo.task.numbers import MAX_LENGTH, Number, joined, read_number, split_unit, without_unit
 
-MAX_LENGTH, MAX_EXPRESSION = 200, 100  # characters of a formula, and of an expression in it; longer is not read
-
-# --- One way to write everything ----------------------------------------------------------------------------------
-
-_SIGNS = {"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "\u00a0": " ", "²": "^2", "³": "^3", "€": "$"}
-_SIGNS |= {"π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty ", "≤": "<=", "≥": ">=", "≠": r"\ne ", "∪": r"\cup ", "£": "$"}
-_SIGNS |= {"∈": r"\in ", "±": r"\pm ", "+/-": r"\pm ", "∅": r"\emptyset ", "θ": r"\theta ", "°": " degrees "}
-_SIGNS |= {sign: rf"\frac{{{above}}}{{{below}}}" for sign, above, below in ("½12", "⅓13", "⅔23", "¼14", "¾34")}
-_CLEANING = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"<<[^<>]*>>|</?[A-Za-z]+>", " "),  # GSM8K's calculator, HTML
-        (r"(?<!\w)\*\*(?=\S)([^*]+)\*\*", r"\1"),  # bold type
-        (r"\\(?:left|right|displaystyle)(?![a-z])|\\!|\\(?=[$%])", ""),
-        (r"\{,\}", ","),
-        (r"(?<!\\)\\[,;: ]|~|\\q?quad\b", " "),
-        (r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox|boxed|fbox)\s{0,9}\{([^{}]*)\}", r" \1 "),
-        (r"\^\s?\{?\s?\\circ\s?\}?", " degrees "),
-        (r"\\[dts]frac", r"\\frac"),
-        (r"\\(?:le|leq|leqslant)\b", "<="),
-        (r"\\(?:ge|geq|geqslant)\b", ">="),
-        (r"\\neq\b", r"\\ne"),
-        (r"\\(?:times|cdot)\b", "*"),
-        (r"\\div\b", "/"),
-        (r"[=-]+>|[⇒→∴]|\\(?:implies|therefore|[Rr]ightarrow|to)\b", " : "),
-        (r"\^-([0-9]+)", r"^{-\1}"),
-        (r"\\approx\b", "≈"),
-        (r"\\varnothing\b|\\\{ ?\\\}", r"\\emptyset"),
-        (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),  # Python's power
-        (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
-        (r"([_^])\{(\w)\}", r"\1\2"),
-        (r"(?<![\\A-Za-z])infinity\b", r"\\infty "),
-        (r"(?<![\\A-Za-z])(?=(?:sqrt|pi|ln|log|sin|cos|tan|infty)(?![A-Za-z]))", r"\\"),
-        (r"\\sqrt\s{0,9}(?:\(([^()]*)\)|([0-9]+))", r"\\sqrt{\1\2}"),
-    )
-]
-_UNIT = re.compile(  # the words after a number, a bracket or 2\pi, to the end
-    r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi)|(?<=illion)|(?<=thousand))\s{0,9}"
-    r"(?:(?:cm|mm|km|dm|kg|mg|ml|ft|in|mi|lbs?|oz|hrs?|mins?|st|nd|rd|th)\b"
-    r"|\s(?!thousand|million|billion|percent)(?:[A-Za-z]{3,}|of|sq|[mgshlL])\b)"
-    r"[A-Za-z .,'’/()-]*(?:\^\{?-?[0-9]\}?[A-Za-z /.]*)*$"
-)
-
-
-def clean(text: str) -> str:
-    r"""One way to write each sign: LaTeX's for those of Unicode, without type, spacing and `\text{}`.
-
-    >>> clean(r"**\left(1, \dfrac{1}{2}\right)**"), clean("3√2 ≤ x"), clean(r"10\,\text{cm}^{2}")
-    ('(1, \\frac{1}{2})', '3\\sqrt{2} <= x', '10  cm ^2')
-    """
-    for sign, latex in _SIGNS.items():
-        text = text.replace(sign, latex)
-    for pattern, replacement in _CLEANING:
-        text = pattern.sub(replacement, text)
-    return text.strip().strip("*").strip()
-
-
-def without_unit(text: str) -> str:
-    """A clean text without the words after its number or formula, dollar signs and a full stop."""
-    return _UNIT.sub("", text.strip(" $").rstrip(" .$")).rstrip(" .$")
-
-
-# --- Numbers ------------------------------------------------------------------------------------------------------
-
-NUMBER = re.compile(  # a minus after a digit, a letter or a bracket is a subtraction: 18-5
-    r"(?P<sign>(?<![0-9A-Za-z)\]}])(?<![0-9)] )-\s?)?(?:\$(?P<minus>-)?)?(?:(?P<mixed>[0-9]+)\s(?=[0-9]+/[0-9]))?"
-    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![A-Za-z0-9])(?=\.[0-9]))(?P<decimals>\.[0-9]+)?"
-    r"(?:\s?/\s?(?P<below>[1-9][0-9]*)|e(?P<exponent>[-+]?[0-9]{1,2})\b|\s(?P<word>thousand|million|billion)\b)?"
-    r"(?P<percent>\s?%|\spercent)?"
-)
-_POWERS = {"thousand": 3, "million": 6, "billion": 9, None: 0}
-_THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?!,?[0-9])")  # (1,200) is a tuple
-_FRACTION = re.compile(r"\s*\\frac\s?(?:\{\s?(-?[0-9]+)\s?\}\s?\{\s?([0-9]+)\s?\}|([0-9])\s?([0-9]))")
-
-
-class Number(NamedTuple):
-    value: Fraction
-    percent: bool = False
-    digits: int = 0  # after the point
-
-
-def number_of(match: re.Match[str]) -> Number:
-    """The value of a match of NUMBER."""
-    value = Fraction((match["whole"].replace(",", "") or "0") + (match["decimals"] or ""))
-    value = value / int(match["below"] or 1) + int(match["mixed"] or 0)
-    value *= Fraction(10) ** (int(match["exponent"] or 0) + _POWERS[match["word"]])
-    value = -value if match["sign"] or match["minus"] else value
-    return Number(value, bool(match["percent"]), len(match["decimals"] or ".") - 1)
-
-
-def _joined(thousands: re.Match[str]) -> str:
-    return thousands[0].replace(",", "")
-
-
-def with_slashes(text: str) -> str:
-    r"""A clean text whose \frac{1}{2} are 1/2, as NUMBER reads it.
-
-    >>> with_slashes(r"1\frac{1}{2} or -\frac34")
-    '1 1/2 or -3/4'
-    """
-    text = _FRACTION.sub(lambda match: f" {match[1] or match[3]}/{match[2] or match[4]}", text)
-    return re.sub(r"(?<=[-$({]) (?=[0-9]+/)", "", text).strip()
-
-
-def read_number(text: str) -> Number | None:
-    """A clean text that is a number or arithmetic of numbers, with a unit or without; None for any other."""
-    if len(text) > MAX_LENGTH:
-        return None
-    text = without_unit(with_slashes(text)).removeprefix("+")
-    if re.fullmatch(r"-?[0-9]{1,3}(?: [0-9]{3})+", text):
-        text = text.replace(" ", "")  # 1 000
-    if number := NUMBER.fullmatch(text):
-        return number_of(number)
-    value = arithmetic.value(_THOUSANDS.sub(_joined, text.replace("$", "")))
-    return None if value is None else Number(value)
-
+MAX_EXPRESSION = 100  # characters; longer is not read
+# As both sympy and mpmath call them
+FUNCTIONS = {"exp", "sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"}
+MAX_BITS, MAX_ARGUMENT = 10**5, 10**6  # of an exact power; and what functions are computed of
 
 # --- Formulas -----------------------------------------------------------------------------------------------------
+
+Inexact = tuple[Any, Any]  # a value to 60 and to 120 digits
+Value = Fraction | Inexact
 
 
 class Expression(NamedTuple):
     """An expression by its values at three points, which are the same for all."""
 
-    values: tuple[complex, ...]
+    values: tuple[Value, ...]
 
 
 class Several(NamedTuple):
-    """The parts of a tuple, an interval, a set, a list, a union, a matrix or a relation."""
+    """The parts of a tuple, an interval, a set, a list, a union, a matrix or a relation; infinity has none."""
 
     kind: str  # both brackets, or another sign; empty for a list
-    parts: tuple["Meaning | None", ...]
+    parts: tuple["Meaning | None", ...] = ()
 
 
 class Equation(NamedTuple):
@@ -156,21 +48,33 @@ class Equation(NamedTuple):
     value: "Meaning | None" = None
 
 
-Meaning = Number | Expression | Several | Equation
+class Either(NamedTuple):
+    """A text that people read in two ways: 1,5 and 2 and 3/8."""
+
+    readings: tuple["Meaning | None", ...]
+
+
+Meaning = Number | Expression | Several | Equation | Either
 
 # Not read: a time, a date, a range, 52_8, H2O; and prose, a word of three letters that is no command of LaTeX
-NO_FORMULA = re.compile(r":|^[0-9]+(?:[-/.][0-9]+){2}$|^[0-9]+\s?-\s?[0-9]+$|[0-9]_|\b(?<!\\)[A-Za-z][0-9]")
+NO_FORMULA = re.compile(
+    r":|^[0-9]+(?:[-/.][0-9]+){2}$|^[0-9]+\s?-\s?[0-9]+$|[0-9]_|\b(?<!\\)[A-Za-z][0-9]|[0-9]\s?[apAP]\.?[mM]\b"
+)
 _PROSE = re.compile(
     r"(?<![\\A-Za-z])(?:[A-Za-z]{3}|(?:is|it|so|at|to|no|we|of|as|by|if|on)\b)|[A-Za-z]{2} +[A-Za-z]{2}"
 )
 _COMMANDS = re.compile(r"\\(?:begin|end)\{\w+\}|\\mathbb|\b(?:or|and)\b")
-_NAME = re.compile(r"\\?[A-Za-z]+(?:_\w)?(?:\([A-Za-z, ]*\))?|\([a-z](?:,\s?[a-z])+\)")
-_VARIABLE = re.compile(r"(?<![\\A-Za-z])[a-z](?![A-Za-z])")
+_NAME = re.compile(r"\\?[A-Za-z]+(?:_\w)?'*(?:\([A-Za-z, ]*\))?|\([a-z](?:,\s?[a-z])+\)")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _BRACKETS = {"(": ("]", ")"), "[": ("]", ")"), r"\{": (r"\}",), "{": ("}",)}
 _RELATION = re.compile(r"(<=|>=|<|>|\\ne\b)")
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", r"\ne": r"\ne"}
-_TOO_LARGE = re.compile(  # for the parser: deep brackets, |x||x||x|, towers of powers, a binomial; it adds 1 1
-    r"(?:[(\[{][^)\]}]*){5}|(?:\|[^|]*){5}|\^\s?(?:\w+|\{[^{}]*\})\s?\^|\\binom|(?<!_)[0-9]\s+[0-9]"
+_MATRIX = re.compile(r"[(\[]?\s?\\begin\{([bp]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}\s?[)\]]?")
+_ROWS = re.compile(r"\[\s?\[([^\[\]]*)\](?:\s?,\s?\[[^\[\]]*\])+\s?\]")
+_OUTWARD = re.compile(r"([\[\](])([^\[\]()]*[,;][^\[\]()]*)([\[\])])")  # ]0, 1[ is (0, 1)
+_TWO_WAYS = re.compile(r"-?[0-9]+(?:,(?:[0-9]{1,2}|[0-9]{4,})|\s(?:and|or)\s[0-9]+/[0-9]+)")
+_TOO_LARGE = re.compile(  # for the parser: deep brackets, |x||x||x|, towers of powers, large binomials; it adds 1 1
+    r"(?:[(\[{][^)\]}]*){5}|(?:\|[^|]*){5}|\^\s?(?:\w+|\{[^{}]*\})\s?\^|\\binom\D*[0-9]{5}|(?<!_)[0-9]\s+[0-9]"
 )
 
 
@@ -183,18 +87,26 @@ def is_formula(text: str) -> bool:
 def read(text: str) -> Meaning | None:
     """The meaning of a clean formula, with a unit or without; None for anything else."""
     text = re.sub(r"\$|\\[()\[\]]", "", text.split("≈")[0]).strip().rstrip(" .")
-    if number := read_number(text):
+    number = read_number(text)
+    if number and _TWO_WAYS.fullmatch(split_unit(text)[0]):
+        return Either((number, _list([read(part) for part in re.split(r",|\s(?:and|or)\s", without_unit(text))])))
+    if number:
         return number
     text = re.sub(r",?\s*\b(?:or|and)\b", ",", without_unit(text))
     text = re.sub(r"^[a-z]\s*\\in\b", "", text).strip()
     if not text or len(text) > MAX_LENGTH or NO_FORMULA.search(text):
         return None
+    if infinite := re.fullmatch(r"([-+]?)\s?\\infty", text):
+        return Several(f"{infinite[1].strip('+')}infinity")
     if r"\cup" in text:
         return Several("union", tuple(map(read, text.split(r"\cup"))))
-    if matrix := re.fullmatch(r"\\begin\{[bp]matrix\}(.*)\\end\{[bp]matrix\}", text):
-        rows = matrix[1].strip().removesuffix(r"\\").split(r"\\")
-        return Several("matrix", tuple(Several("row", tuple(map(read, row.split("&")))) for row in rows))
-    text = _THOUSANDS.sub(_joined, text)
+    if matrix := _MATRIX.fullmatch(text):
+        return _matrix([row.split("&") for row in matrix[2].strip().removesuffix(r"\\").split(r"\\")])
+    if _ROWS.fullmatch(text):
+        return _matrix([row.split(",") for row in re.findall(r"\[([^\[\]]+)\]", text)])
+    text = joined(text)
+    if outward := _OUTWARD.fullmatch(text):
+        text = outward[1].replace("]", "(") + outward[2] + outward[3].replace("[", ")")
     if len(parts := _split(text)) > 1:
         return _list([read(part) for part in parts])
     if _RELATION.search(text):
@@ -214,10 +126,10 @@ def read(text: str) -> Meaning | None:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that are in no bracket."""
+    """The parts between commas or semicolons that are in no bracket."""
     parts, depth = [""], 0
-    for piece in re.split(r"([()\[\]{},])", text):
-        if piece == "," and depth == 0:
+    for piece in re.split(r"([()\[\]{},;])", text):
+        if piece in (",", ";") and depth == 0:
             parts.append("")
         else:
             depth += (piece in ("(", "[", "{")) - (piece in (")", "]", "}"))
@@ -233,6 +145,15 @@ def _list(parts: list[Meaning | None]) -> Meaning | None:
     if len(named) == len(parts) and len({part.name for part in named}) > 1:
         return Several("()", tuple(part.value for part in sorted(named, key=lambda part: part.name)))
     return Several("", tuple(part.value if isinstance(part, Equation) else part for part in parts))
+
+
+def _matrix(rows: list[list[str]]) -> Several:
+    """A matrix by its rows; one row or column is also a tuple."""
+    if len(rows) == 1 or all(len(row) == 1 for row in rows):
+        return Several(
+            "row" if len(rows) == 1 else "column", tuple(read(cell.strip()) for row in rows for cell in row)
+        )
+    return Several("matrix", tuple(Several("row", tuple(read(cell.strip()) for cell in row)) for row in rows))
 
 
 def _relation(pieces: list[str]) -> Several:
@@ -262,42 +183,147 @@ def _equation(sides: list[str]) -> Meaning | None:
     return Equation((sides[0], sides[1])) if len(sides) == 2 else None
 
 
+# --- Expressions --------------------------------------------------------------------------------------------------
+
+_SPELLING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"(?<![A-Za-z\\_^{])([0-9.]+)[eE]([-+]?[0-9]{1,3})(?![0-9A-Za-z])"), r"\1*10^{\2}"),
+    (
+        re.compile(r"(?<![0-9])([0-9]+)/([0-9]+)(?=\s?(?:[A-Za-z(]|\\pi|\\sqrt))"),
+        r"\\frac{\1}{\2}",
+    ),  # 1/2x is half of x
+    (  # the parser would make a double of it
+        re.compile(r"([0-9]*)\.([0-9]+)"),
+        lambda decimal: rf"{{\frac{{{int(decimal[1] + decimal[2])}}}{{{10 ** len(decimal[2])}}}}}",
+    ),
+    (re.compile(r"([A-Za-z])('+)"), lambda primed: f"{primed[1]}_{{p{len(primed[2])}}}"),  # it would drop primes
+    (re.compile(r"\^\s?\(([^()]*)\)"), r"^{\1}"),
+    (re.compile(r"\\(?:log|lg)_([0-9])\s?([0-9]+)"), r"\\log_{\1}{\2}"),
+]
+
+
+_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")  # names, but no commands
+
+
+def both_cases(text: str) -> bool:
+    """True if a formula has a letter in both cases, so that they are two variables; else X is x."""
+    letters = set("".join(_LETTER.findall(text)))
+    return any(letter.upper() in letters for letter in letters if letter.islower())
+
+
 def _expression(text: str) -> Expression | None:
-    """The values of an expression that math-verify parses; None for what it cannot, or what is too large."""
+    """The values of an expression that math-verify's parser reads; None for what it cannot, or what is too large."""
     if len(text) > MAX_EXPRESSION or _TOO_LARGE.search(text):
         return None
-    from math_verify import LatexExtractionConfig, parse  # here: it takes seconds, and plain numbers do without
+    # here: it takes seconds, and plain numbers do without
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that there is no timeout
+    if not both_cases(text):
+        text = _LETTER.sub(lambda letter: letter[0].lower(), text)
+    for pattern, replacement in _SPELLING:
+        text = pattern.sub(replacement, text)
+    case = ConversionConfig(lowercase_symbols=False)
     try:
-        parsed = parse(f"${text}$", [LatexExtractionConfig()], "no_fallback", parsing_timeout=None)
-        return Expression(tuple(_value(parsed[0], point) for point in range(3)))
-    except (IndexError, TypeError, ValueError, ArithmeticError, AttributeError):  # nothing, or nothing with a value
+        parsed = latex2sympy(text, normalization_config=None, conversion_config=case)
+    except Exception:  # the parser raises plain Exceptions for what it cannot read
+        return None
+    try:
+        return Expression(tuple(_value_at(parsed, point) for point in range(3)))
+    except (TypeError, ValueError, ArithmeticError, AttributeError):  # what has no value, or is no expression
         return None
 
 
-def _value(node: Any, point: int) -> complex:
-    """The value of an expression of sympy, in floating point: sympy's own evaluation has no bound."""
-    kind, parts = type(node).__name__, [_value(part, point) for part in node.args]
+class _Irrational(Exception):
+    """An expression's value is not a fraction."""
+
+
+_contexts = threading.local()  # mpmath's contexts hold their precision: one of each for a thread
+
+
+def _value_at(parsed: Any, point: int) -> Value:
+    try:
+        return _value(parsed, point, None)
+    except _Irrational:
+        return _inexact(lambda context: _value(parsed, point, context))
+
+
+def _inexact(compute: Callable[[Any], Any]) -> Inexact:
+    if not hasattr(_contexts, "both"):
+        from mpmath import MPContext
+
+        _contexts.both = MPContext(), MPContext()
+        _contexts.both[0].dps, _contexts.both[1].dps = 60, 120
+    low, high = _contexts.both
+    return compute(low), compute(high)
+
+
+def _value(node: Any, point: int, context: Any) -> Any:
+    """The value of an expression of sympy, whose own evaluation has no bound: exact without a context.
+
+    Raises:
+        _Irrational: it has no exact value.
+        TypeError: it is not computed.
+        ArithmeticError: it is too large, or has no value.
+    """
+    kind = type(node).__name__
+    if node.is_Rational:
+        return Fraction(node.p, node.q) if context is None else context.mpf(node.p) / node.q
+    if kind == "Symbol" and str(node) != "i":  # between -2 and 2, different for each name and point
+        value = Fraction(zlib.crc32(f"{node}{point}".encode()) % 999_983 + 1, 499_979) - point
+        return value if context is None else context.mpf(value.numerator) / value.denominator
+    parts = [_value(part, point, context) for part in node.args]
     match kind:
-        case "Symbol":  # between -2 and 2, different for each name and point
-            name = str(node)
-            return 1j if name == "i" else complex(zlib.crc32(f"{name}{point}".encode()) % 997 / 499.7 - point)
         case "Add":
-            return sum(parts)
+            return sum(parts, start=Fraction(0) if context is None else context.zero)
         case "Mul":
-            return math.prod(parts)
-        case "Pow":
-            return parts[0] ** parts[1]
+            return math.prod(parts, start=Fraction(1) if context is None else context.one)
         case "Abs":
-            return complex(abs(parts[0]))
+            return abs(parts[0])
+        case "UnevaluatedExpr":
+            return parts[0]
+        case "factorial" if _is_count(parts[0]):
+            return Fraction(math.factorial(int(parts[0])))
+        case "binomial" if all(map(_is_count, parts)):
+            return Fraction(math.comb(int(parts[0]), int(parts[1])))
+        case "floor" | "ceiling" if isinstance(parts[0], Fraction):
+            return Fraction(math.floor(parts[0]) if kind == "floor" else math.ceil(parts[0]))
+        case "Pow":
+            return _power(parts[0], parts[1], context)
+    if context is None:
+        raise _Irrational
+    if any(abs(part) > MAX_ARGUMENT for part in parts):
+        raise OverflowError(f"{kind} of too large a number")
+    match kind:
+        case "Symbol":
+            return context.j
+        case "Exp1" | "Pi":
+            return +getattr(context, {"Exp1": "e", "Pi": "pi"}[kind])
         case "factorial":
-            return complex(math.gamma(parts[0].real + 1))
-        case "exp" | "log" | "sin" | "cos" | "tan" | "asin" | "acos" | "atan" | "sinh" | "cosh" | "tanh":
-            return complex(getattr(cmath, kind)(*parts))
-    if parts:
-        raise TypeError(f"{kind} is not computed")
-    return complex(node)  # a number
+            return context.gamma(parts[0] + 1)
+        case "binomial":
+            return context.binomial(*parts)
+        case "log":
+            return context.log(parts[0]) / (context.log(parts[1]) if len(parts) > 1 else 1)
+        case (
+            "exp" | "sin" | "cos" | "tan" | "sec" | "csc" | "cot" | "asin" | "acos" | "atan" | "sinh" | "cosh" | "tanh"
+        ):
+            return getattr(context, kind)(parts[0])
+    raise TypeError(f"{kind} is not computed")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= 5000
+
+
+def _power(base: Any, exponent: Any, context: Any) -> Any:
+    if context is not None:
+        if base and abs(exponent) * (abs(context.log(abs(base), 2)) + 1) > MAX_BITS:
+            raise OverflowError("too large a power")
+        return context.power(base, exponent)
+    if exponent.denominator != 1:
+        raise _Irrational
+    if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) > MAX_BITS:
+        raise OverflowError("too large a power")
+    return base ** int(exponent)
 
 
 # --- Comparing ----------------------------------------------------------------------------------------------------
@@ -305,6 +331,9 @@ def _value(node: Any, point: int) -> complex:
 
 def same(answer: Meaning | None, gold: Meaning | None) -> bool:
     """True if two meanings are equal: sets and lists in any order, equations up to a factor; x = 5 is also 5."""
+    if isinstance(answer, Either) or isinstance(gold, Either):
+        readings = [side.readings if isinstance(side, Either) else (side,) for side in (answer, gold)]
+        return any(same(one, other) for one in readings[0] for other in readings[1])
     if isinstance(answer, Equation) and isinstance(gold, Equation) and answer.name and answer.name == gold.name:
         return same(answer.value, gold.value)
     if isinstance(answer, Equation) and isinstance(gold, Equation):
@@ -317,9 +346,11 @@ def same(answer: Meaning | None, gold: Meaning | None) -> bool:
         return isinstance(answer, Several) and isinstance(gold, Several) and _same_parts(answer, gold)
     if isinstance(answer, Number) and isinstance(gold, Number):
         return _same_number(answer, gold)
-    pairs = zip(_values(answer), _values(gold), strict=True)
-    tolerance = max(_tolerance(answer), _tolerance(gold))
-    return all(cmath.isclose(*pair, rel_tol=1e-9, abs_tol=tolerance) for pair in pairs)
+    if isinstance(answer, Number) and _rounds(_values(gold), answer):
+        return True
+    if isinstance(gold, Number) and gold.digits > 15 and _rounds(_values(answer), gold):
+        return True
+    return all(map(_is_equal, _values(answer), _values(gold)))
 
 
 def _same_parts(answer: Several, gold: Several) -> bool:
@@ -328,30 +359,64 @@ def _same_parts(answer: Several, gold: Several) -> bool:
         return False
     if kinds <= {"", "{}"} or kinds == {"union"}:  # in any order
         return all(any(same(part, item) for item in b) for a, b in ((one, other), (other, one)) for part in a)
-    return (len(kinds) == 1 or kinds == {"", "()"}) and all(map(same, one, other))
+    alike = len(kinds) == 1 or kinds in ({"", "()"}, {"row", "()"}, {"column", "()"})
+    return alike and all(map(same, one, other))
 
 
 def _same_number(answer: Number, gold: Number) -> bool:
-    """Equal, or rounded to six decimals or more; 50 % is 50 and 1/2, but 0.5 % is not 1/2."""
-    got, want, digits = answer.value, gold.value, answer.digits
+    """Equal, where both have units in the same; 50 % is 50 and 1/2, but 0.5 % is not 1/2."""
+    if answer.unit and gold.unit and answer.unit != gold.unit:
+        return False
+    got, want = answer.value, gold.value
     pairs = [(got, want)] if answer.percent <= gold.percent or abs(want) >= 1 else []
     if answer.percent != gold.percent:
         pairs.append((got / 100, want) if answer.percent else (got, want / 100))
-    return any(
-        got == want or (digits >= 6 and got in (round(want, digits), Fraction(int(want * 10**digits), 10**digits)))
-        for got, want in pairs
-    )
+    return any(one == other or gold.is_rounded_to(one) or _rounds((other,), answer) for one, other in pairs)
 
 
-def _values(meaning: Any) -> tuple[complex, ...]:
-    return (complex(meaning.value),) * 3 if isinstance(meaning, Number) else meaning.values
+def _rounds(values: tuple[Value, ...], number: Number) -> bool:
+    """True if six significant digits or more are a value that no decimal writes: 3.141593 for pi, 0.333333 for 1/3."""
+    if number.digits < 6 or len(set(values)) > 1:
+        return False
+    value = values[0]
+    if isinstance(value, Fraction):
+        if 10 ** value.denominator.bit_length() % value.denominator == 0:
+            return False  # a decimal: 0.1234567 is not 0.123457
+    elif value[1].imag:
+        return False
+    else:
+        value = Fraction(str(value[1].real))
+    cut = Fraction(int(value * 10**number.decimals), 10**number.decimals)
+    return number.value in (round(value, number.decimals), cut) or number.is_rounded_to(value)
 
 
-def _tolerance(meaning: Any) -> float:
-    """Half of the last digit of a number with six decimals or more: 3.141593 is pi, 3.14 is not."""
-    return 0.51 * 10.0**-meaning.digits if isinstance(meaning, Number) and meaning.digits >= 6 else 1e-12
+def _values(meaning: Any) -> tuple[Value, ...]:
+    return (meaning.value,) * 3 if isinstance(meaning, Number) else meaning.values
 
 
-def _is_multiple(one: tuple[complex, ...], other: tuple[complex, ...]) -> bool:
-    ratios = [a / b if b else cmath.nan for a, b in zip(one, other, strict=True)]
-    return all(cmath.isclose(ratio, ratios[0], rel_tol=1e-9) for ratio in ratios)
+def _is_equal(one: Value, other: Value) -> bool:
+    """Equal fractions; or a difference that shrinks as digits are added, as that of what is equal does."""
+    if isinstance(one, Fraction) and isinstance(other, Fraction):
+        return one == other
+    low, high = (a - b for a, b in zip(_both(one), _both(other), strict=True))
+    return high == 0 or abs(low - high) > abs(high) / 1000
+
+
+def _both(value: Value) -> Inexact:
+    if isinstance(value, Fraction):
+        return _inexact(lambda context: context.mpf(value.numerator) / value.denominator)
+    return value
+
+
+def _is_multiple(one: tuple[Value, ...], other: tuple[Value, ...]) -> bool:
+    """True if one factor makes the values of one side those of the other."""
+    if any(_is_equal(values[0], Fraction(0)) for values in (one, other)):
+        return False
+    return all(_is_equal(_product(a, other[0]), _product(one[0], b)) for a, b in zip(one, other, strict=True))
+
+
+def _product(one: Value, other: Value) -> Value:
+    if isinstance(one, Fraction) and isinstance(other, Fraction):
+        return one * other
+    (a, b), (c, d) = _both(one), _both(other)
+    return a * c, b * d
