@@ -113,9 +113,7 @@ def measure(
     if error := add_grades(records, rows, task):
         notes["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")
-    columns = probe.columns_of(
-        rows, [record["completion"] for record in records], [ids for ids, _ in greedy], task.prompt.chat
-    )
+    columns = probe.columns_of(rows, [record["completion"] for record in records], [ids for ids, _ in greedy], task)
     notes |= add_rewards(records, _scores(rewards, columns, task), registry.weights_of(config, rewards))
     task.forget()
     return Evaluation({**summarize(records), **notes, "seconds": round(time.perf_counter() - start, 2)}, records)

@@ -135,7 +135,7 @@ def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_fil
         question = {"question": record["question"]} if "question" in record else {}
         data.append(row | question | {"prompt": task.ask(str(record.get("question", "")))})
     texts = [record["completion"] for record in records]
-    scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task.prompt.chat))
+    scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task))
     add_rewards(records, scores, dict.fromkeys(scores, 1.0))
 
 

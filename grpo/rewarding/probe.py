@@ -15,7 +15,7 @@ from grpo.core.processes import say
 from grpo.rewarding.guard import FAILED, RewardGuard, Values, own_copy
 from grpo.rewarding.registry import Rewards
 from grpo.task.answers import is_right, last_number
-from grpo.task.task import Task
+from grpo.task.task import ALTERNATIVES, Task
 
 REWRITTEN = "the same answer, written otherwise"
 PATIENCE = 60.0  # seconds for an async reward
@@ -30,11 +30,14 @@ Changed = dict[str, list[str]]  # by reward, the arguments that it changes
 
 
 def columns_of(
-    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]], chat: bool
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]], task: Task
 ) -> dict[str, Any]:
     """The arguments that TRL passes to rewards for these completions of these rows (with `prompt`), one each."""
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
+    if ALTERNATIVES in columns:
+        columns["answer"] = list(map(task.gold, texts, rows))
     columns["prompts"] = [row["prompt"] for row in rows]
+    chat = task.prompt.chat
     columns["completions"] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
     columns["completion_ids"] = [list(tokens) for tokens in ids]
     ignored = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
@@ -114,7 +117,7 @@ def try_rewards(
     if otherwise := rewritten(reasoning, row["answer"], task):
         texts[REWRITTEN] = otherwise
     ids = [encode(text) for text in texts.values()]
-    columns = columns_of([row] * len(texts), list(texts.values()), ids, task.prompt.chat)
+    columns = columns_of([row] * len(texts), list(texts.values()), ids, task)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
         watched = {name: _watched(reward, changed.setdefault(name, [])) for name, reward in rewards.items()}
         given, faults = guarded_values(watched, columns)
