@@ -45,7 +45,6 @@ def write_run(run, text="plain", count=12):
                 "question": f"{text} {{question}}",
                 "completion": text,
             },
-            "asked": [{"role": "user", "content": f"{text} {{question}}"}],
             "status": "finished",
             "seconds": 3725.0,
         },
