@@ -73,7 +73,7 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
         if directory.resolve() == resumed.resolve():
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier)
-    source.write(directory, config.source_files, resumed, step)
+    source.write(directory, config.source_files)
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
     now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.program, config.argv)
