@@ -94,11 +94,9 @@ def read_run(run: Path) -> RunFiles:
     status = _status(run, record)
     evaluations = {when: read_object(run / f"eval_{when}.json") for when in results.HEADINGS}
     comparison = read_object(run / "comparison.json")
-    # an earlier version wrote no step: its results count where the run has finished
-    without_step = None if record and status not in ("finished", "evaluated") else step
-    if evaluations["after"].get("step", without_step) != step:
+    if evaluations["after"].get("step") != step:
         evaluations["after"] = {}
-    if not evaluations["after"] or comparison.get("step", without_step) != step:
+    if not evaluations["after"] or comparison.get("step") != step:
         comparison = {}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     curves = read_curves(lines)

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from grpo.core.errors import ArgumentParser, reason_of
 from grpo.core.text import short_name
 from grpo.runs import charts
-from grpo.runs.curves import Curve, is_a_rewards_own, read_curves
+from grpo.runs.curves import is_a_rewards_own
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
 
@@ -24,8 +24,7 @@ def write(directory: Path) -> Path:
     """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
     run = read_run(directory)
     if run.curves:
-        curves = _before_and_after(run) | run.curves
-        charts.draw_curves(directory / "curves.png", curves, run.stages, _limits(run))
+        charts.draw_curves(directory / "curves.png", run.curves, run.stages, _limits(run))
     return _write_page(run)
 
 
@@ -48,17 +47,6 @@ def refresh(directory: Path, steps: int = 0, every: int = REFRESH) -> str:
     return ""
 
 
-def _before_and_after(run: RunFiles) -> dict[str, Curve]:
-    """The evaluations before and after as curves of two points, for a run without `eval_every`."""
-    if not {"before", "after"} <= run.evaluations.keys():
-        return {}
-    last = max(curve.steps[-1] for curve in run.curves.values())
-    ends = {0: run.evaluations["before"], run.evaluations["after"].get("step", last): run.evaluations["after"]}
-    return read_curves(
-        {f"eval/{key}": value for key, value in summary.items()} | {"step": step} for step, summary in ends.items()
-    )
-
-
 def _limits(run: RunFiles) -> dict[str, float]:
     """Limits by the key of their curve: a perfect answer's reward, and the norm that gradients are clipped to."""
     perfect, names = run.record.get("perfect") or {}, run.settings.get("reward_funcs") or []
@@ -74,26 +62,15 @@ def _limits(run: RunFiles) -> dict[str, float]:
 
 
 def _examples(run: RunFiles) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """The questions that were fixed, broken and never right (leniently), as records before and after.
-
-    Without gold answers: those whose answers earn more, less and the same, the largest differences first.
-    """
+    """The questions that were fixed, broken and never right (leniently), as records before and after."""
     # one that was killed while it was written has fewer
     pairs = list(zip(run.completions("before"), run.completions("after"), strict=False))
-    pairs = [(before, after) for before, after in pairs if before["question"] == after["question"]]
-    if all("lenient" in record for pair in pairs for record in pair):
-        kinds = {"fixed": (False, True), "broken": (True, False), "never right": (False, False)}
-        right = [(bool(before["lenient"]), bool(after["lenient"])) for before, after in pairs]
-        return {
-            kind: [pair for pair, verdicts in zip(pairs, right, strict=True) if verdicts == wanted]
-            for kind, wanted in kinds.items()
-        }
-    paid = [pair for pair in pairs if None not in (pair[0].get("reward"), pair[1].get("reward"))]
-    ranked = sorted(paid, key=lambda pair: pair[0]["reward"] - pair[1]["reward"])
+    if not all("lenient" in record for pair in pairs for record in pair):
+        return {}
+    kinds = {"fixed": (False, True), "broken": (True, False), "never right": (False, False)}
     return {
-        "earns more": [pair for pair in ranked if pair[0]["reward"] < pair[1]["reward"]],
-        "earns less": [pair for pair in reversed(ranked) if pair[0]["reward"] > pair[1]["reward"]],
-        "earns the same": [pair for pair in ranked if pair[0]["reward"] == pair[1]["reward"]],
+        kind: [pair for pair in pairs if (pair[0]["lenient"], pair[1]["lenient"]) == wanted]
+        for kind, wanted in kinds.items()
     }
 
 

@@ -13,7 +13,6 @@ from datasets import Dataset
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.fingerprint import REST, without_rest
-from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
@@ -42,8 +41,6 @@ MAY_CHANGE_PREFIXES = (
 )
 # What every prompt holds: with another one, the rest of the training rows are other ones
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
-# How held-out questions are chosen: by a hash of the question. Before, by the seed, and seals have no `split`
-SPLIT = 2
 
 
 def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
@@ -57,21 +54,12 @@ def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
     if checkpoint:
         _hide_false_warnings()
     if checkpoint and sealed.get("data", data) != data:
-        why = "so resuming would repeat or skip some"
-        then, now = sealed.get("settings") or {}, as_json(config.settings())
-        held_out = [key for key in then if key.startswith("eval_") and key in now and then[key] != now[key]]
-        if held_out:  # which cut questions off the training rows
-            why += f" ({', '.join(f'{key} was {then[key]}' for key in held_out)})"
-        if "split" not in sealed:
-            why += " (an earlier version wrote it, which held out other questions)"
         raise UserError(
-            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, {why}; use the run's own "
-            f"data and prompt settings, {_or_new_run(checkpoint)}"
+            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
+            f"skip some; use the run's own data, prompt and eval_* settings, {_or_new_run(checkpoint)}"
         )
-    if sealed and "split" not in sealed:
-        say(f"note: an earlier version wrote {checkpoint}: held-out questions may be others, asked anew")
-    seal = {"settings": as_json(config.settings()), "sources": config.sources, "data": data, "split": SPLIT}
-    return seal | {"versions": versions()}
+    settings = as_json(config.settings())
+    return {"settings": settings, "sources": config.sources, "data": data, "versions": versions()}
 
 
 def _hide_false_warnings() -> None:
