@@ -78,12 +78,12 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
         origin |= dict.fromkeys(values, source)
     for key in parser.required - origin.keys():
         raise UserError(f"{key}: it needs a value; write it into HYPERPARAMETERS")
-    notes = _drop_settings_of_other_data(settings, origin, layers)
+    _drop_settings_of_other_data(settings, origin, layers)
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     stages = _take_stages(settings, origin)
-    names = script.get("reward_funcs", [])
+    names, notes = script.get("reward_funcs", []), list[Check]()
     replaced = origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names
     if (
         names
@@ -96,24 +96,15 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     return Given(settings, origin, stages, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
 
 
-def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> list[Check]:
-    """Take settings of the data from those layers that mean the run's data; a note where held-out data are ignored."""
-    ignored: dict[str, Any] = {}
+def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> None:
+    """Take settings of the data from those layers that mean the run's data."""
     for key in OF_THE_DATA:
         settings[key], origin[key] = None, origin["dataset_name"]
         data = None
         for source, values in layers:
             data = values.get("dataset_name", data)
-            if key not in values:
-                continue
-            if data == settings["dataset_name"]:
-                settings[key], origin[key], ignored[key] = values[key], source, None
-            else:
-                ignored[key] = values[key]
-    if not (name := ignored.get("eval_dataset_name")):
-        return []
-    finding = f"{name} is ignored: your data replaces the training data, and held-out questions come from yours"
-    return [Check("ok", "eval_dataset_name", finding)]
+            if key in values and data == settings["dataset_name"]:
+                settings[key], origin[key] = values[key], source
 
 
 def _take_stages(settings: dict[str, Any], origin: dict[str, str]) -> list[Stage]:

@@ -45,7 +45,6 @@ def about_run(plan: Plan) -> Iterator[Check]:
 
 CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
     about_run,
-    policy_checks.about_load,
     data_checks.about_rows,
     evaluation_checks.about_held_out,
     data_checks.about_golds,

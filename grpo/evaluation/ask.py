@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     if not given.question or (given.run is None and Path(given.question).is_dir()):
         raise UserError(f"ask: there is no question; write it in quotes after {given.run or given.question}")
-    run = given.run or directory.newest(finished=True)
+    run = given.run or directory.newest_finished()
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")
     print(answer(run, given.question))

@@ -29,11 +29,6 @@ NOT_UPLOADED = ("--exclude", "checkpoint-*/*", "--exclude", "_ended-*/*")
 RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 
 
-def command_line(program: str, argv: list[str]) -> str:
-    """The command as a shell takes it."""
-    return shlex.join([program, *argv])
-
-
 def resume_command(output: Path, config: Config) -> str:
     """The command that resumes the run in `output`; where a flag occurs twice, the last one counts."""
     resume, words = re.compile(r"--resume[_-]from[_-]checkpoint\b"), []
@@ -45,7 +40,7 @@ def resume_command(output: Path, config: Config) -> str:
     words += ["--resume_from_checkpoint", "auto"]
     if config.script.dataset_name == IN_MEMORY:  # rows that were passed from Python, which no command can
         return f"{Path(config.script_file).stem}.main({words}, dataset=...)"
-    return f"{processes.launch()} {command_line(config.program, words)}"
+    return f"{processes.launch()} {shlex.join([config.program, *words])}"
 
 
 def without_nan(value: Any) -> Any:
@@ -76,7 +71,7 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
     source.write(directory, config.source_files)
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
-    now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.program, config.argv)
+    now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), shlex.join([config.program, *config.argv])
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     session = {"started": now, "from_step": step, "command": command}
     if config.resumed_with:

@@ -179,13 +179,6 @@ def test_the_largest_pack_is_known_before():
     assert policy_checks.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
 
 
-@pytest.mark.parametrize(("load", "cores", "noted"), [(0.9, 2, False), (3.1, 2, True), (3.1, 64, False)])
-def test_other_work_on_the_cpu_is_noted(load, cores, noted, table, monkeypatch):
-    monkeypatch.setattr(psutil, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(psutil, "cpu_count", lambda *_: cores)
-    assert ("load" in table()) is noted
-
-
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])
 def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, monkeypatch):
     usage = namedtuple("usage", "total used free")
