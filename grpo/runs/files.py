@@ -171,13 +171,9 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
             record = json.loads(path.read_text(encoding="utf-8"))
             prompt, shots = dict(record["prompt"]), list(record["shots"])
             return {"prompt": prompt, "shots": shots, "settings": {key: record["settings"][key] for key in SETTINGS}}
-        except FileNotFoundError:
-            continue
         except (OSError, ValueError, KeyError, TypeError) as error:
-            lacks_it = isinstance(error, KeyError | TypeError)
-            if path.name == SEAL or (path.parent != model and lacks_it):  # settings alone; another program's record
-                continue
-            raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
+            if path == model / "run.json" and path.exists():
+                raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
     return None
 
 

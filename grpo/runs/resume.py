@@ -80,9 +80,20 @@ def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) ->
     """The settings and sources in which a run is another experiment, each with a text for people."""
     newest, _ = checkpoints.newest(run)
     then = checkpoints.read_seal(newest) if newest else read_record(run) or {}
-    changed = changes(then, settings, decisive=True)
-    texts = {key: f"{key} ({before}, not {now})" for key, (before, now) in changed.items()}
-    return texts | {label: f"the {label}" for label in other_sources(then, sources) if label != REST}
+    found = _in_words(changes(then, settings, decisive=True), other_sources(then, sources))
+    return {label: text for label, text in found.items() if label != REST}
+
+
+def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:
+    """The changes that make a resumed run another experiment than the checkpoint's, in words; not its length."""
+    sealed = checkpoints.read_seal(checkpoint)
+    found = _in_words(changes(sealed, settings), other_sources(sealed, sources))
+    return [text for label, text in found.items() if label not in LENGTHS]
+
+
+def _in_words(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> dict[str, str]:
+    settings = {key: f"{key} {then} → {now}" for key, (then, now) in changed.items()}
+    return settings | {label: f"the {label}" for label in sources}
 
 
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
@@ -120,7 +131,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
                 f"{key}: {now} instead of the {then} of {checkpoint}, which makes it unusable; {remedy}, "
                 f"{_or_new_run(checkpoint)}"
             )
-    differing = described(changed, others)
+    differing = list(_in_words(changed, others).values())
     if settings.get("sync_ref_model"):
         differing.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
     if differing:
@@ -131,18 +142,6 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
         effect = "results may differ in their last digits"
         notes.append(Check("warning", "versions", f"since the checkpoint: {', '.join(other)}", effect))
     return notes
-
-
-def described(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> list[str]:
-    """Changed settings and sources, each in words."""
-    return [f"{key} {then} → {now}" for key, (then, now) in changed.items()] + [f"the {label}" for label in sources]
-
-
-def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:
-    """The changes that make a resumed run another experiment than the checkpoint's, in words; not its length."""
-    sealed = checkpoints.read_seal(checkpoint)
-    changed = {key: values for key, values in changes(sealed, settings).items() if key not in LENGTHS}
-    return described(changed, other_sources(sealed, sources))
 
 
 def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = False) -> dict[str, tuple[Any, Any]]:

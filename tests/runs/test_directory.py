@@ -121,7 +121,7 @@ def test_auto_takes_the_last_run_of_the_same_experiment():
         make_run(name, [number])
     differ = {
         "out/X": {},
-        "out/X-2": {"max_steps": "max_steps (4, not 9)"},
+        "out/X-2": {"max_steps": "max_steps 4 → 9"},
         "out/X-3": {},
         "out/X-4": {"seed": "seed"},
     }
@@ -132,11 +132,11 @@ def test_auto_takes_the_last_run_of_the_same_experiment():
     assert claimed() == "out/X-3"
     differ["out/X-3"] = differ["out/X"] = {"code of f": "the code of f"}
     assert claimed() == "out/X-2"
-    differ["out/X-2"] = {"learning_rate": "learning_rate (1e-4, not 3e-4)", "seed": "seed (1, not 2)"}
+    differ["out/X-2"] = {"learning_rate": "learning_rate 1e-4 → 3e-4", "seed": "seed 1 → 2"}
     with pytest.raises(UserError) as caught:
         claimed()
     said = str(caught.value)
-    assert "out/X-2 differs in learning_rate (1e-4, not 3e-4), seed (1, not 2)" in said
+    assert "out/X-2 differs in learning_rate 1e-4 → 3e-4, seed 1 → 2" in said
     assert all(f"{name} differs in" in said for name in differ) and "--output_dir out/X-4" in said
     with pytest.raises(UserError, match="'out/Y' holds no checkpoint"):
         claim(None, "out/Y", "auto", lambda run: pytest.fail("there is none"))

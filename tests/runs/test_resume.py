@@ -92,8 +92,8 @@ def test_an_experiment_is_its_settings_data_and_sources():
             run, settings | {"dataset_name": "b.csv", "max_steps": 9}, PARTS | {"exemplars": "x"}
         )
         assert found == {
-            "dataset_name": "dataset_name (a.csv, not b.csv)",
-            "max_steps": "max_steps (4, not 9)",
+            "dataset_name": "dataset_name a.csv → b.csv",
+            "max_steps": "max_steps 4 → 9",
             "exemplars": "the exemplars",
         }
 
