@@ -81,8 +81,6 @@ def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]
     for key, value in ON_CPU.items():
         if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    if settings["use_vllm"] and not settings["eval_only"] and not importlib.util.find_spec("vllm"):
-        raise UserError(NO_VLLM)
     settings.update({key: value for key, value in ON_CPU.items() if key not in flags})
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:

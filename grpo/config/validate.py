@@ -43,6 +43,10 @@ CHOICES = {
     "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": ("group", "batch", "none"),
 }
+HARMFUL = {
+    "use_transformers_continuous_batching": "turns float32 weights into 16-bit ones for good",
+    "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
+}
 # Flags, as a regular expression, that do nothing unless this setting is on
 REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
 
@@ -61,7 +65,9 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     for key, value in settings.items():
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
-    _check_together(settings, flags)
+    for key, harm in HARMFUL.items():
+        if settings[key]:
+            raise UserError(f"{key}: it {harm}; drop it")
     for pattern, switch in REQUIRES.items():
         ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
@@ -75,20 +81,6 @@ def _check_data(settings: Mapping[str, Any]) -> None:
         missing = settings[key] is None and key == "dataset_name" and needed
         if missing or not (settings[key] or "-").strip():
             raise UserError(f"{key}: it is empty; use a file, a directory or a Hub id")
-
-
-def _check_together(settings: Mapping[str, Any], flags: set[str]) -> None:
-    for key in {"eval_only", "eval_every"} & flags:
-        if settings["eval_samples"] == 0 and settings[key]:
-            raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
-    for key in ("use_transformers_continuous_batching", "use_transformers_paged"):
-        if settings[key]:
-            raise UserError(f"{key}: it turns float32 weights into 16-bit ones for good; drop it")
-    if settings["enable_jit_checkpoint"]:
-        raise UserError(
-            "enable_jit_checkpoint: it saves in the middle of a rollout, from where no run can resume, and replaces "
-            "this program's own answer to SIGTERM, a checkpoint at the rollout's end; drop it"
-        )
 
 
 def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:

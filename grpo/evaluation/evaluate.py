@@ -231,9 +231,7 @@ def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> N
     summary.unlink(missing_ok=True)
     # a column of the data may hold what JSON has no form for, such as a date
     lines = [json.dumps(without_nan(record), ensure_ascii=False, default=str) for record in evaluation.records]
-    part = completions.with_name(f".{completions.name}.part")
-    part.write_text("\n".join([*lines, ""]), encoding="utf-8", errors="replace")
-    part.replace(completions)
+    checkpoints.write_text(completions, "\n".join([*lines, ""]))
     checkpoints.write_json(summary, evaluation.summary | {"step": step})
 
 

@@ -11,7 +11,6 @@ get its other fields, too. The recipe's five rewards score it, or those that you
 import argparse
 import inspect
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +25,7 @@ from grpo.task.answers import is_right
 from grpo.task.gold import gold_answer, gold_mark
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, XML_COT_FORMAT, completion_text, count_xml
+from rewards import REWARD_FUNCS, completion_text
 
 FIRST = 5  # flagged rows of each kind that are listed
 FIVE = list(REWARD_FUNCS)[:5]
@@ -37,7 +36,6 @@ RECORDED = {"read": str, "format_strict": bool, "format_soft": bool}  # with the
 def suspicions(record: Record, task: Task) -> Iterator[str]:
     """The reasons why a completion deserves a second look; where a judge decides, the lenient rule gives none."""
     text, gold = record["completion"], record["answer"]
-    template = task.prompt.completion
     unpaid = not task.judge_name and gold is not None and record["read"] != gold
     if unpaid and (record["lenient"] or is_right(text.rpartition("</answer>")[2], gold)):  # "or rather 7"
         yield "right by the lenient rule, but not exactly the gold answer"
@@ -45,10 +43,6 @@ def suspicions(record: Record, task: Task) -> Iterator[str]:
         yield "format right, answer empty"
     if text.count("<answer>") > 1:
         yield "several <answer> tags: the last one counts"
-    if any(text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>") for tag in re.findall(r"<(\w+)>", template)):
-        yield "an opened tag is never closed (cut off?)"
-    if template == XML_COT_FORMAT and count_xml(text) < 0:
-        yield "xmlcount below 0: the tail costs more than the tags earn"
 
 
 def read(file: Path, task: Task) -> list[Record]:

@@ -49,11 +49,6 @@ def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], Pretrained
         if find_adapter_config_file(name, revision=revision):
             adapter = PeftConfig.from_pretrained(name, revision=revision)
     if adapter:
-        if not adapter.base_model_name_or_path:
-            raise UserError(
-                f"model_name_or_path: {name!r} is an adapter that names no model; set base_model_name_or_path in its "
-                "adapter_config.json"
-            )
         name, revision = str(adapter.base_model_name_or_path), adapter.revision
     options = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
     with loads(name):

@@ -46,14 +46,20 @@ def seal(directory: Path, world_size: int, **record: Any) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically: whatever happens, the file holds all of it or what it held before."""
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically: whatever happens, it holds all of the text or what it held before."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, default=str)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w", encoding="utf-8", errors="replace") as file:  # a lone surrogate cannot be encoded
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)  # what a full disk has cut short
     _flush(path.parent)
 
 

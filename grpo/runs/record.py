@@ -20,7 +20,7 @@ from grpo.core import processes
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
 from grpo.runs import source
-from grpo.runs.checkpoints import step_of, write_json
+from grpo.runs.checkpoints import step_of, write_json, write_text
 from grpo.runs.files import read_record
 
 # Flags of `hf upload`
@@ -125,16 +125,17 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
     """Replace the file by the earlier one's lines up to this step, without a session's summary."""
     kept = []
-    for line in earlier.read_bytes().splitlines(keepends=True) if earlier and earlier.exists() else ():
+    for line in (
+        earlier.read_text(encoding="utf-8", errors="replace").split("\n") if earlier and earlier.exists() else ()
+    ):
         with contextlib.suppress(ValueError):  # a half-written line
             record = json.loads(line)
             if record.get("step", 0) <= step and "train_runtime" not in record:
                 kept.append(line)
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(b"".join(kept))
-    part.replace(path)
-    if not kept:
-        path.unlink()
+    if kept:
+        write_text(path, "\n".join([*kept, ""]))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:

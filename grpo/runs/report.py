@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from grpo.core.errors import ArgumentParser, reason_of
 from grpo.core.text import short_name
 from grpo.runs import charts
+from grpo.runs.checkpoints import write_text
 from grpo.runs.curves import is_a_rewards_own
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
@@ -28,19 +29,18 @@ def write(directory: Path) -> Path:
     return _write_page(run)
 
 
-def refresh(directory: Path, steps: int = 0, every: int = REFRESH) -> str:
+def refresh(directory: Path, steps: int = 0) -> str:
     """Write `report.html` without `curves.png`: while its run trains, the page reloads itself.
 
     Args:
         steps: optimizer steps of the whole run.
-        every: seconds after which it does.
 
     Returns:
         why it could not be written, empty if it was: no run ends for its report.
     """
     try:
         run = read_run(directory)
-        live = {"every": every, "at": time.strftime("%H:%M:%S"), "steps": steps}
+        live = {"every": REFRESH, "at": time.strftime("%H:%M:%S"), "steps": steps}
         _write_page(run, live if run.status == "running" else None)
     except Exception as error:
         return reason_of(error)
@@ -81,30 +81,20 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _setting(value: Any) -> Any:
-    """A setting's value; whole numbers without `.0`, where a setting could be a ratio, too (save_steps)."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
-
-
 @functools.cache
 def _template() -> Template:
     folder = FileSystemLoader(Path(__file__).with_name("templates"))
     rules: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     page = Environment(loader=folder, **rules)  # it escapes: models write markup
-    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name, "setting": _setting}
+    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
     return page.get_template("report.html.j2")
 
 
 def _write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
     values = {"run": run, "limits": _limits(run), "examples": _examples(run), "live": live, "headings": HEADINGS}
     text = _template().render(values | {"image": charts.image, "is_a_rewards_own": is_a_rewards_own})
-    # a browser may load the page while it is written
-    path, part = run.directory / "report.html", run.directory / ".report.html.part"
-    try:
-        part.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)  # what a full disk has cut short
+    path = run.directory / "report.html"
+    write_text(path, text + "\n")  # a browser may load the page while it is written
     return path
 
 

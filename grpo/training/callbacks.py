@@ -44,7 +44,6 @@ class LiveReport(TrainerCallback):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._due = 0.0  # not before; infinite once it has failed
-        self._every = report.REFRESH  # seconds
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.on_log(args, state, control)
@@ -55,10 +54,9 @@ class LiveReport(TrainerCallback):
         if not state.is_world_process_zero or time.monotonic() < self._due:
             return
         start = time.monotonic()
-        reason = report.refresh(self.directory, state.max_steps, self._every)
+        reason = report.refresh(self.directory, state.max_steps)
         end = time.monotonic()
-        self._every = max(report.REFRESH, math.ceil(DRAWING * (end - start)))
-        self._due = math.inf if reason else end + self._every
+        self._due = math.inf if reason else end + max(report.REFRESH, DRAWING * (end - start))
         if reason:
             show(f"note: no report while it trains ({escape(reason)}); it is written at the end")
 

@@ -191,9 +191,6 @@ CASES = [  # words of the kind, a completion that is one, a completion that is n
     ("lenient rule", "<answer>8</answer> or rather 7", "<answer>8</answer> or rather 9"),
     ("answer empty", R + "<answer>\n\n</answer>\n", R + "<answer>\n7\n</answer>\n"),
     ("several <answer>", "<answer>6</answer><answer>7</answer>", "<answer>7</answer></answer>"),
-    ("never closed", "<reasoning>\n3 + 4", "3 + 4"),
-    ("never closed", R + "<answer>\n7", R + "<answer>\n7\n</answer>"),
-    ("xmlcount below 0", R + "<answer>\n7\n</answer>\n" + "!" * 260, R + "<answer>\n7\n</answer>\n" + "!" * 240),
 ]
 
 
