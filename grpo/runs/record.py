@@ -125,9 +125,8 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
     """Replace the file by the earlier one's lines up to this step, without a session's summary."""
     kept = []
-    for line in (
-        earlier.read_text(encoding="utf-8", errors="replace").split("\n") if earlier and earlier.exists() else ()
-    ):
+    text = earlier.read_text(encoding="utf-8", errors="replace") if earlier and earlier.exists() else ""
+    for line in text.split("\n"):
         with contextlib.suppress(ValueError):  # a half-written line
             record = json.loads(line)
             if record.get("step", 0) <= step and "train_runtime" not in record:

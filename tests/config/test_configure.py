@@ -175,18 +175,6 @@ def test_a_shipped_recipe_is_found_by_its_name_or_path(argv, monkeypatch):
     assert read(INLINE, argv).settings["run_name"] == "demo"
 
 
-def test_a_file_goes_before_a_shipped_recipe_of_its_name(tmp_path):
-    (tmp_path / "demo").write_text("run_name: mine\n")
-    assert read(INLINE, ["--config", "demo"]).settings["run_name"] == "mine"
-
-
-def test_a_bad_value_counts_only_where_it_is_used(tmp_path):
-    path = recipe(tmp_path, "learning_rate: fast\n")
-    assert configure(INLINE, ["--config", path, "--learning_rate", "1e-4", *CPU]).training.learning_rate == 1e-4
-    with pytest.raises(UserError, match=r"^learning_rate: invalid float value: 'fast'"):
-        configure(INLINE, ["--config", path, *CPU])
-
-
 def test_a_setting_without_a_default_needs_a_value():
     for without in ({key: INLINE[key] for key in INLINE.keys() - {"num_shots"}}, INLINE | {"num_shots": None}):
         with pytest.raises(UserError, match=r"^num_shots: it needs a value"):
@@ -197,12 +185,7 @@ def test_a_setting_without_a_default_needs_a_value():
 
 SLIPS = {  # words of the error
     "--lr 1": "learning_rate?",
-    "--epochs 1": "num_train_epochs?",
     "--batch_size 1": "per_device_train_batch_size?",
-    "--max_new_tokens 1": "max_completion_length?",
-    "--use_lora true": "use_peft?",
-    "--kl_coef 1": "beta?",
-    "--group_size 1": "num_generations?",
     "--num_generation 1": "num_generations?",  # no abbreviation is taken
     "--torch-dtype bfloat16": "dtype?",
     "--optim adam": "adamw_torch",

@@ -120,7 +120,6 @@ RATES = [  # of the command line, million weights, an adapter: the rate to try
     (None, 1500, "false", ""),
     ("5e-6", 1.7, "false", ""),  # a learning rate is what is written
     (None, 1.7, "true", "5e-4"),
-    (None, 1500, "true", "5e-5"),
     ("1e-5", 1500, "true", "5e-5"),
     ("5e-5", 1500, "true", ""),
 ]

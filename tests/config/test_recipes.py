@@ -1,10 +1,6 @@
 """Every shipped recipe resolves to a GRPOConfig; where it needs a GPU, through the CPU override."""
 
-import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -114,31 +110,6 @@ def test_the_prompt_in_a_recipe_is_the_scripts(name):
     task = make_task(config, {}, [("1?", "1", "1")])
     assert task.prompt == train_grpo.PROMPT_FORMATS["xml"]
     assert list(task.shots) == train_grpo.EXEMPLARS[: config.script.num_shots]
-
-
-@pytest.mark.slow
-def test_the_demo_is_the_demo_in_an_edited_script(tmp_path):
-    text = (ROOT / "train_grpo.py").read_text(encoding="utf-8")
-    for old, new in (
-        ("Respond in the following format:", "Reply with the date only:"),
-        ("        int_reward_func,\n", "        int_reward_func,\n        lambda completions, **_: [1.0],\n"),
-        ('question_column="question"', 'question_column="sentence"'),
-        ('answer_column="answer"', 'answer_column="iso_date"'),
-        ('dataset_name="openai/gsm8k"', 'dataset_name="dates.csv"'),
-        ("reward_weights=None", "reward_weights=[1, 1, 1, 1, 1, 3]"),
-        ("temperature=1.0", "temperature=0.2"),
-    ):
-        assert old in text
-        text = text.replace(old, new, 1)
-    (tmp_path / "my_dates.py").write_text(text, encoding="utf-8")
-    command = [sys.executable, "my_dates.py", "--config", str(ROOT / "recipes/demo.yaml"), "--max_steps", "2"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "replaces the script's own" in " ".join(done.stdout.split())
-    record = json.loads((tmp_path / "outputs" / "demo-GRPO" / "run.json").read_text(encoding="utf-8"))
-    assert record["status"] == "finished" and record["settings"]["reward_funcs"] == FIVE
-    assert record["prompt"] == dataclasses.asdict(train_grpo.PROMPT_FORMATS["xml"])
-    assert record["settings"]["temperature"] == 1.0 and list(record["perfect"]) == FIVE
 
 
 OF_WRITE_UPS = {  # what docs/write-ups.md says of them

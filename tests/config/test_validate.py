@@ -27,10 +27,6 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         configure(train_grpo.HYPERPARAMETERS, [*CPU, *flags.split()])
 
 
-def test_an_adapters_size_belongs_to_an_adapter():
-    assert configure(train_grpo.HYPERPARAMETERS, [*CPU, "--use_peft", "true", "--lora_r", "8"]).model.lora_r == 8
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -92,20 +88,6 @@ def test_the_inline_defaults_are_the_demo_gists_64_completions():
     assert (geometry.rollout, geometry.per_step, geometry.rollout_prompts) == (64, 64, 4)
     assert "4 prompts × 16 generations = 64 completions per optimizer step" in geometry.describe()
     assert "on-policy" in geometry.describe()
-
-
-def test_steps_per_epoch_of_gsm8k():
-    assert solved().steps_per_epoch(7473) == 1868
-    assert solved(world_size=4).steps_per_epoch(7473) == 467
-    assert solved(num_iterations=2).steps_per_epoch(7473) == 3736
-    assert solved().steps_per_epoch(3) == 0
-
-
-def test_generation_batch_size_counts_all_devices():
-    two = solved(2, per_device_train_batch_size=32, gradient_accumulation_steps=1, generation_batch_size=64)
-    assert two.steps_per_generation == 1 and "on-policy" in two.describe()
-    one = solved(1, per_device_train_batch_size=32, gradient_accumulation_steps=1, generation_batch_size=64)
-    assert one.steps_per_generation == 2 and "serves 2 optimizer steps" in one.describe()
 
 
 @pytest.mark.parametrize(

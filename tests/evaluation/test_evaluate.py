@@ -232,9 +232,3 @@ def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
     found = measure(*demo, without, judged_by(lambda text, row: True), rewards=rewards, reward_funcs=[*rewards])
     assert "reward_xmlcount_reward_func" in found.summary and "reward_correctness_reward_func" not in found.summary
     assert "reward" not in found.summary and [record["reward"] for record in found.records] == [None, None]
-
-
-def test_the_lenient_rule_may_not_fail(monkeypatch):
-    monkeypatch.setattr(Task, "verdict", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        evaluate.add_grades([{"completion": "7"}], [{"answer": "7"}], TASK)

@@ -78,7 +78,8 @@ def test_rows_without_gold_answers_have_no_rewards_that_need_them(capsys):
 
 OWN = """
 ran = print("my code runs")
-async def near(prompts, completions, answer, level, length, *, far=10, **_):
+async def near(prompts, completions, answer, question, level, length, *, far=10, **_):
+    assert question == ["kept out"]
     assert prompts[0][-1]["content"] == "Ask: kept out" and completions[0][-1]["role"] == "assistant"
     return [far * each + length[0] for each in level]
 def fails(completions, nothing): pass
@@ -209,16 +210,6 @@ def test_model_text_is_shown_and_not_obeyed(capsys):
 def test_a_line_of_a_million_characters_comes_to_an_end(capsys):
     out = shown(capsys, rows=["<reasoning>" + "</answer>\n<answer>\n...\n" * 40_000])
     assert max(map(len, out.splitlines())) <= 160
-
-
-def test_rewards_get_the_question_of_a_run(capsys):
-    Path("mine.py").write_text(
-        "def asked(completions, question, **kwargs):\n    return [float(len(q)) for q in question]\n"
-    )
-    write_run()
-    write_evaluation("after", {"completion": GOOD, "answer": "7", "question": "four", "row": {"level": 3}})
-    assert tool(["xray", ".", "--allow_custom_rewards", "true", "--reward_funcs", "mine.asked"]) == 0
-    assert means(capsys.readouterr().out) == {"asked": 4.0, "total": 4.0}
 
 
 @pytest.mark.parametrize(

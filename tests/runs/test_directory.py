@@ -3,19 +3,15 @@
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from threading import Barrier
 
 import pytest
-from filelock import FileLock
 from helpers_checkpoints import make_checkpoint
 from helpers_runs import ROOT
 
 import train_grpo
 from grpo.core.errors import UserError
-from grpo.runs.directory import LOCK, claim, default_names, locked
+from grpo.runs.directory import claim, default_names, locked
 
 
 def make_run(name, checkpoints=(), **record):
@@ -55,22 +51,6 @@ def test_an_unset_directory_takes_the_next_free_number():
     assert not Path("out/X-3").exists()
     with locked(Path("out/X-3")):  # a run that has only begun
         assert claim(None, "out/X", None)[0] == "out/X-4"
-
-
-def test_runs_that_start_together_take_the_next_free_names():
-    """All have chosen before any of them makes its directory, as in three shells at once."""
-    make_run("out/X")
-    together = Barrier(3)
-
-    def start(_):
-        chosen = claim(None, "out/X", None).output_dir
-        together.wait()
-        taken = stack.enter_context(locked(Path(chosen), default_dir="out/X"))
-        return chosen, str(taken)
-
-    with ExitStack() as stack, ThreadPoolExecutor(3) as threads:
-        chosen, taken = zip(*threads.map(start, range(3)), strict=True)
-    assert set(chosen) == {"out/X-2"} and sorted(taken) == ["out/X-2", "out/X-3", "out/X-4"]
 
 
 def test_a_default_name_that_another_run_took_meanwhile_is_given_up():
@@ -232,18 +212,6 @@ def test_one_process_writes_until_it_is_killed(tiny_run, capfd):
     assert Path("run/run.json").exists()
 
 
-def test_of_two_starts_the_refused_one_removes_nothing(tiny_run, monkeypatch, capfd):
-    """Both found no directory, and the other one's holds nothing but its lock yet."""
-    exists = Path.exists
-    monkeypatch.setattr(Path, "exists", lambda path: path.name != "run" and exists(path))
-    Path("run").mkdir()
-    with FileLock(Path("run") / LOCK):
-        assert train_grpo.main(tiny_run()) == 2
-        (line,) = capfd.readouterr().err.splitlines()
-        assert line.startswith("error: output_dir: 'run'") and "unknown" not in line and "delete" not in line
-        assert [path.name for path in Path("run").iterdir()] == [LOCK]
-
-
 def test_a_run_that_finished_meanwhile_is_not_overwritten():
     assert claim("run", "unused", None).output_dir == "run"
     make_run("run", [5], status="finished")
@@ -265,11 +233,3 @@ def test_a_directory_without_a_new_file_is_removed_again():
     with locked(Path("kept/run")):
         Path("kept/run/metrics.jsonl").write_text("{}")
     assert Path("kept/run/metrics.jsonl").exists()
-
-
-def test_other_processes_leave_the_lock_to_the_first(monkeypatch):
-    with locked(Path("run")):
-        monkeypatch.setenv("RANK", "1")
-        monkeypatch.setenv("LOCAL_RANK", "1")
-        with locked(Path("run")):
-            pass

@@ -78,11 +78,6 @@ def test_an_adapter_is_loaded_by_peft(complete):
     assert complete()[0].data.library_name == "peft"
 
 
-def test_each_stage_has_its_rewards(complete):
-    _, section = complete(stages=[{"name": "format", "reward_funcs": ["int_reward_func"], "reward_weights": [2.0]}])
-    assert "- format: `int` × 2" in section
-
-
 # --- What it says of an end
 
 

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers_report import PARTS, Page, add_metrics, change, write_run
-from matplotlib.figure import Figure
 
 from grpo.core.errors import UserError
 from grpo.runs import charts, report
@@ -79,20 +78,6 @@ def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
     assert "date 0.25 0.75 +0.50 +0.10 to +0.90" in text
 
 
-def test_a_steps_mean_time_is_over_the_steps_that_were_timed(run, undrawn):
-    """Not those after the last log."""
-    add_metrics(run, {"step": 40, "train_runtime": 9.0})
-    change(run, step=40)
-    text = Page(report.write(run)).text
-    assert "Time in optimizer steps 6 s An optimizer step, mean 0.25 s" in text and "Optimizer steps 40" in text
-
-
-@pytest.mark.parametrize(("status", "shown"), [("finished", "24 of 24"), ("interrupted by Ctrl-C", "24")])
-def test_a_run_of_epochs_says_its_steps_as_others_do(run, status, shown, undrawn):
-    change(run, status=status, settings={"max_steps": -1})
-    assert f"{status} {shown} optimizer steps" in Page(report.write(run)).text
-
-
 def test_a_rewards_own_numbers_have_curves_and_none_is_missing(run, no_picture):
     logged = ({"step": step, "loss": 0.1, "share_of_dates": step / 24, "clip_ratio/low_mean": 0.0} for step in (2, 24))
     add_metrics(run, *logged)
@@ -127,11 +112,6 @@ def test_the_page_needs_nothing_else(run, no_picture):
     assert not re.search(r"https?:|url\(|@import|<link|<base", (run / "report.html").read_text())
 
 
-def test_two_reports_of_one_run_are_the_same(run):
-    first, second = ([report.write(run).read_bytes(), (run / "curves.png").read_bytes()] for _ in range(2))
-    assert first == second and first[1].startswith(b"\x89PNG")
-
-
 # --- Of a run that trains
 
 
@@ -161,14 +141,6 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(run, undrawn, monke
 
 
 # --- Charts
-
-
-def test_a_chart_shows_all_steps_of_its_curves():
-    """A reward on held-out questions is measured before the first log."""
-    axes = Figure().subplots()
-    held_out, logged = (Curve([*steps], *[[1.0, 2.0]] * 3) for steps in ((0, 20), (5, 15)))
-    charts.draw(axes, logged, beside=[(held_out, "earlier")])
-    assert axes.get_xlim() == (0, 20)
 
 
 def test_accuracy_has_a_curve_with_its_interval(run):

@@ -25,15 +25,6 @@ def sealed(world_size=1, **facts):
     return directory
 
 
-def test_the_same_settings_need_no_note():
-    directory = sealed()
-    assert resume.compare(directory, dict(THEN), 1, {}) == []
-    assert (
-        resume.compare(directory, {**THEN, "output_dir": "b", "save_steps": 5, "new_in_this_version": 1}, 1, {}) == []
-    )
-    assert resume.changes(checkpoints.read_seal(directory), {**THEN, "output_dir": "b"}) == {}
-
-
 def test_a_change_is_listed():
     (note,) = resume.compare(sealed(), {**THEN, "learning_rate": 2e-5, "top_p": 0.9}, 1, {})
     assert "learning_rate 1e-05 → 2e-05, top_p None → 0.9" in note.finding

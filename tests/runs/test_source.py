@@ -54,12 +54,5 @@ def test_a_library_in_a_folder_of_its_own_is_not_copied(own, tmp_path_factory, m
     assert "their_library.py" not in source.read_files(Path("my_dates.py"), [own.date], None)
 
 
-def test_files_of_the_same_name_are_both_kept(own):
-    Path("other").mkdir()
-    Path("other/my_dates.py").write_text("# a script\n")
-    files = source.read_files(Path("other/my_dates.py"), [own.date], None)
-    assert files["my_dates.py"] == b"# a script\n" and b"def date" in files[f"{Path.cwd().name}-my_dates.py"]
-
-
 def test_a_notebook_has_no_script():
     assert set(source.read_files(Path("notebook"), [], None)) == {"rewards.py"}
