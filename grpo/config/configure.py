@@ -43,14 +43,7 @@ class Given(NamedTuple):
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Given:
-    """Merge the settings of all sources.
-
-    Args:
-        dataset: rows that the caller of the script passes, which replace `dataset_name`.
-
-    Raises:
-        UserError: an unknown name, a value of the wrong type, or stages beside rewards of other sources.
-    """
+    """Merge the settings of all sources; `dataset` replaces `dataset_name`."""
     parser = Parser()
     script, functions = registry.by_name(hyperparameters)
     rows = {IN_MEMORY: dataset}
@@ -128,9 +121,6 @@ def configure(
     Args:
         dataset: rows that the caller of the script passes, which replace `dataset_name`.
         script_file: the script whose settings these are, for commands that people copy.
-
-    Raises:
-        UserError: for the first thing that is wrong.
     """
     settings, origin, stages, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}

@@ -59,10 +59,7 @@ def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "tr
 def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program: str = "train_grpo.py") -> list[Check]:
     """Adjust the settings to this machine, in place, and return one line for each adjustment.
 
-    Args:
-        settings: every setting by name.
-        origin: script, recipe or flag, by setting; a flag that contradicts use_cpu is refused, not adjusted.
-        program: the script as a command names it.
+    A flag that contradicts use_cpu is refused, not adjusted.
     """
     if settings["use_unsloth"]:
         _check_unsloth(settings)

@@ -21,14 +21,7 @@ from grpo.task.prompts import PromptFormat
 
 
 def answer(model_dir: Path, question: str) -> str:
-    """The greedy completion of a question, and the answer read out of it, below a line with the model's name.
-
-    Args:
-        model_dir: a run, a checkpoint, a merged model, or a copy of one.
-
-    Raises:
-        UserError: it holds no model, or no record of this version's form.
-    """
+    """The greedy completion of a question, and the answer read out of it, below a line with the model's name."""
     is_adapter = (model_dir / "adapter_config.json").is_file()
     if not (is_adapter or (model_dir / "config.json").is_file()):
         newest, _ = checkpoints.newest(model_dir)

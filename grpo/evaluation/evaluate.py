@@ -221,11 +221,7 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> None:
-    """Write `eval_<when>.json` and `completions_<when>.jsonl`; killed in between, no two evaluations mix.
-
-    Args:
-        step: the optimizer step at which it was measured.
-    """
+    """Write `eval_<when>.json` and `completions_<when>.jsonl`; killed in between, no two evaluations mix."""
     directory.mkdir(parents=True, exist_ok=True)
     summary, completions = directory / f"eval_{when}.json", directory / f"completions_{when}.jsonl"
     summary.unlink(missing_ok=True)

@@ -46,11 +46,7 @@ def suspicions(record: Record, task: Task) -> Iterator[str]:
 
 
 def read(file: Path, task: Task) -> list[Record]:
-    """A record of each line, with the line's number and its grade, the run's where there is one; no blank lines.
-
-    Raises:
-        UserError: for the first line that is not one.
-    """
+    """A record of each line, with the line's number and its grade, the run's where there is one; no blank lines."""
     records = []
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
@@ -105,11 +101,7 @@ def task_of(file: Path) -> Task:
 
 
 def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_files: bool) -> None:
-    """Write into each record the values of the named rewards, and their sum.
-
-    Raises:
-        UserError: a file of completions cannot score one of them.
-    """
+    """Write into each record the values of the named rewards, and their sum."""
     rewards = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
     for name, reward in rewards.items():
         needed = ""

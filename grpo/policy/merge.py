@@ -17,12 +17,7 @@ from grpo.runs.files import read_prompt
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:
-    """The model that an adapter was trained on, unquantized.
-
-    Args:
-        where: what errors call the caller.
-        dtype: the weights' number format; "auto": the model's own.
-    """
+    """The model that an adapter was trained on, unquantized; dtype "auto" is its own."""
     with loads(str(adapter), where):
         config = PeftConfig.from_pretrained(str(adapter))
     base = str(config.base_model_name_or_path)
@@ -41,9 +36,6 @@ def merge(adapter: Path, output: Path) -> None:
 
     The tokenizer and the part of the run's record that `ask` reads go with it. The base model is loaded unquantized,
     so that an adapter trained on 4-bit weights merges, too. The sum is computed in float32 and rounded once.
-
-    Raises:
-        UserError: there is no adapter, its files cannot be used, or `output` exists.
     """
     if not (adapter / "adapter_config.json").is_file():
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")

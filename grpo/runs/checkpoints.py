@@ -33,12 +33,7 @@ def list_all(run: Path) -> list[Path]:
 
 
 def seal(directory: Path, world_size: int, **record: Any) -> None:
-    """Declare a checkpoint complete, once the disk holds all of it.
-
-    Args:
-        world_size: processes of the run; each has a random state of its own.
-        record: further values that the seal holds.
-    """
+    """Declare a checkpoint complete, once the disk holds all of it; the seal also holds the values of `record`."""
     for path in [*directory.rglob("*"), directory]:
         _flush(path)
     write_json(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **record})

@@ -50,11 +50,7 @@ class Curve:
 
 
 def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
-    """A curve of every logged number, by its key; the reward, the mean length and accuracies have a band.
-
-    Args:
-        lines: the logs, in the order in which they were written.
-    """
+    """A curve of every logged number, by its key; the reward, the mean length and accuracies have a band."""
     points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
     for line in _with_seconds(_by_step(lines)):
         numbers = {key: item for key, item in line.items() if isinstance(item, int | float) and math.isfinite(item)}

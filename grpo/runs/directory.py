@@ -100,9 +100,6 @@ def claim(
         resume: None, `auto` (the newest complete checkpoint of the run that `output_dir` names, or of the last run of
             the default name that is this experiment) or a checkpoint's directory.
         differences: a run's differences from this experiment: a text for each setting or source.
-
-    Raises:
-        UserError: there is nothing to resume from, or a run would be overwritten.
     """
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
@@ -195,13 +192,7 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
     Args:
         checkpoint: what the run resumes from, if anything.
         default_dir: the default name that `directory` comes from. Where another process was faster, the run takes the
-            next free number instead.
-
-    Yields:
-        The directory that is locked.
-
-    Raises:
-        UserError: another process writes there, or has finished a run there since this one chose the directory.
+            next free number instead, which is yielded.
     """
     if not is_first_process():
         yield directory

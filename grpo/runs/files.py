@@ -162,9 +162,6 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
 
     They are in the record of its directory (a run, a merged model), in a checkpoint's seal, or in the record of the
     run around it (a checkpoint, an earlier end).
-
-    Raises:
-        UserError: the model's own record is not that of a run.
     """
     for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
         try:

@@ -103,9 +103,6 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 
     The model's files are those that the checkpoint has, too. Killed in between, the run has fewer results, no false
     one.
-
-    Args:
-        earlier: the run's record at that end.
     """
     weights = [path.name for path in run.glob("*.safetensors")]
     model = [path.name for path in checkpoint.iterdir() if (run / path.name).is_file()]

@@ -30,10 +30,7 @@ def write(directory: Path) -> Path:
 
 
 def refresh(directory: Path, steps: int = 0) -> str:
-    """Write `report.html` without `curves.png`: while its run trains, the page reloads itself.
-
-    Args:
-        steps: optimizer steps of the whole run.
+    """Write `report.html` without `curves.png`: while its run of so many steps trains, the page reloads itself.
 
     Returns:
         why it could not be written, empty if it was: no run ends for its report.

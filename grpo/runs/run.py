@@ -211,12 +211,7 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[Run]:
-    """Lock the run's directory, take signals, make errors readable.
-
-    Raises:
-        UserError: another process writes there; the disk is full; a device is full.
-        Interrupted: a signal came while nothing was trained.
-    """
+    """Lock the run's directory, take signals, make errors readable."""
     with contextlib.ExitStack() as stack:
         output, refusal = config.output, ""
         try:

@@ -67,9 +67,6 @@ class SkipNonFiniteSteps(TrainerCallback):
     Optimizers ignore parameters without a gradient: neither weights nor moments change, the schedule advances. The
     run ends after SKIPPED such steps in a row.
 
-    Args:
-        stop: ends the run, given the reason (`Run.request_stop`).
-
     Attributes:
         in_a_row, in_all: skipped steps, in this session.
     """
@@ -105,8 +102,6 @@ class Watch(TrainerCallback):
     same step without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
 
     Args:
-        request_stop: ends the run, given the reason (`Run.request_stop`).
-        stop_on_alarm: whether an alarm does.
         seen: the history, still empty, which a resumed run replaces by its own.
     """
 

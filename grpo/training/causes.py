@@ -103,12 +103,7 @@ class History:
 def explain(
     state: TrainerState, before: Sequence[Record], after: Sequence[Record], comparison: dict[str, Any]
 ) -> list[str]:
-    """Likely causes that a run did not get better, each with its remedy; at most MOST, the most important first.
-
-    Args:
-        before, after: the records of two evaluations.
-        comparison: of both (evaluation/comparison.py).
-    """
+    """Likely causes that a run did not get better, each with its remedy; at most MOST, the most important first."""
     kept: Any = state.stateful_callbacks
     answers = list(zip(before, after, strict=True))
     seen = replace(
