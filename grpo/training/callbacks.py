@@ -125,7 +125,7 @@ class Watch(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint: a resumed run raises what the whole would
         if "watch" in kept:
-            self.seen, self.raised = History.of(kept["watch"]["seen"]), kept["watch"]["raised"]
+            self.seen, self.raised = History(**kept["watch"]["seen"]), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)

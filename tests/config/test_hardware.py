@@ -120,12 +120,6 @@ def test_vllm_is_not_taken_by_itself_where_it_cannot_work(gpus, key, monkeypatch
     assert any(key in note.finding for note in notes)
 
 
-def test_vllm_that_is_missing_is_one_line(gpus):
-    gpus(1)
-    with pytest.raises(UserError, match=r"use_vllm: .*requirements-cuda\.txt"):
-        hardware.fit_to_machine(settings(use_vllm=True), {"use_vllm": "flag"})
-
-
 HALF = {"bf16": False, "fp16": True}
 T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float32"
 
@@ -180,12 +174,15 @@ def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
     assert len(notes) == noted and all(note.name == "optim" for note in notes)
 
 
-def test_quantized_weights_need_bitsandbytes(gpus):
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"use_vllm": True}, r"use_vllm: .*requirements-cuda\.txt"),
+        ({"use_peft": True, "load_in_4bit": True}, r"load_in_4bit: .*pip install bitsandbytes"),
+        ({"use_unsloth": True}, r"use_unsloth: .*--use_peft true"),
+    ],
+)
+def test_what_is_missing_is_one_line(asked, says, gpus):
     gpus(1, bitsandbytes=False)
-    with pytest.raises(UserError, match=r"load_in_4bit: .*pip install bitsandbytes"):
-        hardware.fit_to_machine(settings(use_peft=True, load_in_4bit=True), {})
-
-
-def test_what_unsloth_needs_is_one_line():
-    with pytest.raises(UserError, match=r"use_unsloth: .*--use_peft true"):
-        hardware.fit_to_machine(settings(use_unsloth=True), {})
+    with pytest.raises(UserError, match=says):
+        hardware.fit_to_machine(settings(**asked), dict.fromkeys(asked, "flag"))

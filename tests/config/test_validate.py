@@ -68,7 +68,6 @@ def test_a_schedule_is_tried_before_anything_is_loaded():
 # --- Geometry
 
 BATCH, GROUP = "per_device_train_batch_size", "num_generations"
-TOTAL = "generation_batch_size"
 BASE = {
     "per_device_train_batch_size": 16,
     "gradient_accumulation_steps": 4,

@@ -64,13 +64,10 @@ def test_loading_is_told_whether_to_trust_code(trusted, monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda path: (path / "config.json").write_text("{"), "does not load"),
         (lambda path: (path / "config.json").write_text(json.dumps({"model_type": "nonsense"})), "does not load"),
         (lambda path: (path / "config.json").write_text(json.dumps({"model_type": "bert"})), r"masked LM \(bert\)"),
-        (lambda path: (path / "model.safetensors").unlink(), "no file named model.safetensors"),
-        (shutil.rmtree, "does not exist"),
     ],
-    ids=["JSON", "unknown", "BERT", "no weights", "no directory"],
+    ids=["unknown", "BERT"],
 )
 def test_broken_files_are_one_line(spoil, reason, tmp_path):
     path = tmp_path / "model"

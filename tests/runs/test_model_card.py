@@ -81,13 +81,6 @@ def test_an_adapter_is_loaded_by_peft(complete):
 # --- What it says of an end
 
 
-def test_the_card_of_an_early_end_says_its_step_and_no_earlier_result(complete):
-    earlier = {name: {"step": 24} for name in ("eval_after.json", "comparison.json")}
-    _, section = complete(record={"step": 16, "status": "ended early at step 16 of 24"}, step=16, files=earlier)
-    assert "- Optimizer steps: 16 (ended early at step 16 of 24)" in section
-    assert "| Before |" in section and "After" not in section and "Too small to tell" not in section
-
-
 def test_the_card_in_a_checkpoint_says_the_checkpoints_step(complete):
     """The last log may be older, and a later one may have been written."""
     assert "- Optimizer steps: 23 (running)" in complete(record={"status": "running"}, step=23)[1]

@@ -122,14 +122,8 @@ def test_the_resume_command_names_run_and_launcher(monkeypatch):
         "python my_dates.py --config recipes/demo.yaml --output_dir outputs/X --resume_from_checkpoint auto"
     )
     assert resumes("outputs/X", *command.split()[2:]) == command  # it does not grow
-    again = [
-        "--resume_from_checkpoint=auto",
-        "--config",
-        "recipes/demo.yaml",
-        "--resume-from-checkpoint",
-        "x/checkpoint-3",
-    ]
-    assert resumes("outputs/X", *again) == command
+    again = "--resume_from_checkpoint=auto --config recipes/demo.yaml --resume-from-checkpoint x/checkpoint-3"
+    assert resumes("outputs/X", *again.split()) == command
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     command = resumes("mine", "--output_dir", "mine")

@@ -53,20 +53,6 @@ def test_a_full_run_shows_the_numbers_of_its_files(run, no_picture):
     assert page.text.count("question ") == 3 + 2  # fixed, broken
 
 
-def test_a_result_of_another_step_is_not_the_runs(run, undrawn):
-    """As an earlier end leaves it, whatever has become of the run since."""
-    for name in ("eval_after.json", "comparison.json"):
-        change(run, name, step=24)
-    (run / "_ended-at-step-12").mkdir()
-    text = Page(report.write(run)).text
-    assert "Too small to tell" in text and "After" in text and "_ended-at-step-12" not in text
-    change(run, step=17, status="ended early at step 17 of 24")
-    text = Page(report.write(run)).text
-    assert "ended early at step 17 of 24 17 of 24 optimizer steps" in text
-    assert "Too small to tell" not in text and "Change" not in text and "fixed" not in text
-    assert "results of earlier ends are in _ended-at-step-12" in text
-
-
 def test_each_reward_has_a_row_with_its_paired_change(run, undrawn):
     paired = {"n": 8, "before": 0.25, "after": 0.75, "difference": 0.5, "difference_low": 0.1, "difference_high": 0.9}
     change(run, "eval_before.json", reward_date_reward_func=0.25, reward=1.0)
