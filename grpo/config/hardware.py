@@ -51,8 +51,8 @@ def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "tr
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        # printed here, since preflight's table would break a command to copy
         launch = f"torchrun --nproc_per_node={count} {shlex.join([program, *argv])}"
-        # to copy: no table may break it
         print(f"note: {count} GPUs are visible, one is used; to use all: {launch}")
 
 

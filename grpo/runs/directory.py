@@ -103,12 +103,8 @@ def claim(
     """
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
-    if output_dir:
-        free = Path(output_dir)
-        if free.is_file():
-            raise UserError(f"output_dir: {output_dir!r} is a file; use another name")
-    else:  # the first that neither holds a run nor is about to
-        free = next(filter(is_free, numbered(default_dir)))
+    # the first that neither holds a run nor is about to
+    free = Path(output_dir) if output_dir else next(filter(is_free, numbered(default_dir)))
     if resume == "auto":
         return _resume_newest(free if output_dir else _run_of_experiment(default_dir, differences))
     if holds_run(free):

@@ -81,7 +81,7 @@ def test_any_subset_of_the_files_makes_a_report(tmp_path, undrawn):
         run = write_run(tmp_path / "run")
         for name in set(PARTS) - set(kept):
             (run / name).unlink()
-        if set(kept) <= {"comparison.json", "alarms.jsonl"}:
+        if set(kept) <= {"eval_after.json", "comparison.json", "alarms.jsonl"}:
             with pytest.raises(UserError):
                 report.write(run)
             continue
