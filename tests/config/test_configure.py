@@ -1,13 +1,11 @@
 """grpo/config/configure.py: HYPERPARAMETERS < recipe < command line, and one readable line for every mistake."""
 
 import json
-import os
 import re
 from pathlib import Path
 
 import datasets
 import pytest
-import torch
 from helpers_runs import ROOT
 
 import train_grpo
@@ -149,24 +147,6 @@ def test_the_directory_of_your_own_data_names_them(tmp_path):
         (configure(INLINE, ["--config", "demo"], rows), "demo-GRPO-rows-in-memory"),
     ]:
         assert found.output == Path("outputs") / name
-
-
-def test_a_run_that_moves_to_the_next_number_is_named_so():
-    config = configure(INLINE, CPU)
-    config.move(Path("outputs/Qwen-1.5B-GRPO-3"))
-    assert config.output == Path("outputs/Qwen-1.5B-GRPO-3") and config.training.run_name == "Qwen-1.5B-GRPO-gsm8k-3"
-    config.move(Path("outputs/Qwen-1.5B-GRPO-4"))
-    assert config.training.run_name == "Qwen-1.5B-GRPO-gsm8k-4"
-    named = configure(INLINE, [*CPU, "--run_name", "mine"])
-    named.move(Path("outputs/Qwen-1.5B-GRPO-3"))
-    assert named.training.run_name == "mine"
-
-
-def test_nothing_is_written_or_changed_while_settings_are_read(capsys):
-    before = dict(os.environ)
-    configure(INLINE, CPU)
-    assert dict(os.environ) == before and capsys.readouterr() == ("", "") and not list(Path.cwd().iterdir())
-    assert not torch.distributed.is_initialized()
 
 
 @pytest.mark.parametrize("argv", [["--config", "demo"], ["--config=recipes/demo.yaml"]])
