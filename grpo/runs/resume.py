@@ -51,29 +51,17 @@ def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
     """
     checkpoint, data = config.training.resume_from_checkpoint, fingerprint(rows)
     sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
-    if checkpoint:
-        _hide_false_warnings()
-    if checkpoint and sealed.get("data", data) != data:
+    # transformers warns of a tied head, which checkpoints hold once
+    logging.getLogger("transformers.trainer").addFilter(
+        lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
+    )
+    if sealed.get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
             f"skip some; use the run's own data, prompt and eval_* settings, {_or_new_run(checkpoint)}"
         )
     settings = as_json(config.settings())
     return {"settings": settings, "sources": config.sources, "data": data, "versions": versions()}
-
-
-def _hide_false_warnings() -> None:
-    """Drop what transformers 5.23 says at a resume, and this module checks itself.
-
-    It warns of logging_steps, eval_steps and save_steps, which may change, of the batch, which must not, and of a tied
-    head, which checkpoints hold once.
-    """
-    logging.getLogger("transformers.trainer_utils").addFilter(
-        lambda record: "do not match the ones in the `trainer_state.json`" not in record.getMessage()
-    )
-    logging.getLogger("transformers.trainer").addFilter(
-        lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
-    )
 
 
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
