@@ -17,26 +17,6 @@ def test_a_step_that_was_logged_twice_counts_once():
     assert curves["loss"].steps == [2]
 
 
-def off_policy(rollouts=3, steps=4):
-    """Logs of rollouts that serve several optimizer steps, as TRL writes them: the reward once a rollout."""
-    lines = []
-    for step in range(1, rollouts * steps + 1):
-        line = {"step": step, "loss": step / 100, "kl": step / 10, "step_time": 1.0}
-        if step % steps == 1:
-            line |= {"reward": 1.0, "step_time": 3.0}
-        lines.append(line)
-    return [*lines, {"step": len(lines), "train_runtime": 99.0, "step_time": 9.0}]
-
-
-def test_every_optimizer_step_counts_where_a_rollout_serves_several():
-    lines, last = off_policy(), 12
-    curves = read_curves(lines)
-    for key in ("loss", "kl", "step_time"):
-        assert curves[key].steps == list(range(1, last + 1))
-        assert curves[key].values == [line[key] for line in lines[:-1]]
-    assert curves["reward"].steps == [1, 5, 9] and sum(curves["seconds"].values) == last + 2 * 3
-
-
 def test_times_are_of_all_steps_since_the_log_before():
     lines = [{"step": step, "loss": 0.0, "step_time": 2.0} for step in (5, 10, 12)]
     assert read_curves(lines)["seconds"].values == [10.0, 10.0, 4.0]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers_checkpoints import make_checkpoint
-from helpers_runs import ROOT, examples
+from helpers_runs import examples
 from helpers_texts import JSON
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,19 +94,6 @@ def test_a_run_that_begins_anew_keeps_no_lines():
         records.append_line(Path("r") / name, {"step": 1})
     records.start_record(Path("r"), config())
     assert {path.name for path in Path("r").iterdir()} == {"run.json", "source"}
-
-
-def test_resuming_elsewhere_copies_the_curve():
-    make_checkpoint("r", 4)
-    Path("r/metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
-    Path("new/source").mkdir(parents=True)
-    Path("new/source/train_grpo.py").write_text("before")
-    Path("new/alarms.jsonl").write_text('{"step": 5}\n')  # of an attempt that was killed before its first checkpoint
-    records.start_record(Path("new"), config("--output_dir", "new", "--resume_from_checkpoint", "r/checkpoint-4"))
-    assert not Path("new/alarms.jsonl").exists()
-    assert Path("new/metrics.jsonl").read_text() == '{"step": 4}\n'
-    assert Path("r/metrics.jsonl").read_text() == '{"step": 4}\n{"step": 5}\n'
-    assert Path("new/source/train_grpo.py").read_bytes() == (ROOT / "train_grpo.py").read_bytes()
 
 
 def resumes(output, *argv, dataset_name="a.csv"):

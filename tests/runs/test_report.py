@@ -114,18 +114,6 @@ def test_only_the_page_of_a_run_that_trains_reloads_itself(run, status, undrawn)
     assert "http-equiv" not in (run / "report.html").read_text()
 
 
-def test_a_page_that_cannot_be_written_leaves_the_one_before(run, undrawn, monkeypatch):
-    assert report.refresh(run) == ""
-    before, here = (run / "report.html").read_bytes(), {path.name for path in run.iterdir()}
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    assert "No space left on device" in report.refresh(run)
-    assert (run / "report.html").read_bytes() == before and {path.name for path in run.iterdir()} == here
-
-
 # --- Charts
 
 
