@@ -55,7 +55,7 @@ def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )
-    if sealed.get("data", data) != data:
+    if checkpoint and sealed.get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
             f"skip some; use the run's own data, prompt and eval_* settings, {_or_new_run(checkpoint)}"
