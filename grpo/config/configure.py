@@ -21,9 +21,7 @@ from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, St
 from grpo.rewarding import registry
 from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
-from rewards import REWARD_FUNCS
 
-AS_IT_COMES = list(REWARD_FUNCS.values())[:5]  # the script's rewards
 # Settings that belong to one data set, and never meet another one that a recipe or a flag names
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
 Layers = Sequence[tuple[str, Mapping[str, Any]]]  # an origin with its settings, the weaker ones first
@@ -77,12 +75,7 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     stages = _take_stages(settings, origin)
     names, notes = script.get("reward_funcs", []), list[Check]()
-    replaced = origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names
-    if (
-        names
-        and replaced
-        and [functions["reward_funcs"].get(name, REWARD_FUNCS.get(name)) for name in names] != AS_IT_COMES
-    ):
+    if names and origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names:
         notes.append(Check("ok", "reward_funcs", f"{recipe_name} replaces the script's own: {', '.join(names)}"))
     file = find_recipe(recipe_name) if recipe_name else None
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")

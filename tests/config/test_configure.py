@@ -127,7 +127,6 @@ def test_a_recipe_that_replaces_own_rewards_says_so(tmp_path):
     assert len(notes(INLINE | {"reward_funcs": ["int_reward_func"]}, "reward_funcs: [judge_reward_func]\n")) == 1
     assert len(notes(own, f"stages: [{json.dumps(STAGE)}]\n")) == 1
     for inline, text, argv in [
-        (INLINE, five, ()),  # the five that the script comes with
         (own, "beta: 0.5\n", ()),
         (own, five, ("--reward_funcs", "int_reward_func")),  # the user's own words
         (own | {"reward_funcs": ["int_reward_func"]}, five, ()),
