@@ -87,7 +87,6 @@ def test_rows_in_memory_train(tiny_run):
     record = read("run/run.json")
     assert record["settings"]["dataset_name"] == "rows in memory" and record["data"]["train"] == 23
     assert record["settings"]["run_name"].endswith("-rows-in-memory")
-    assert "datasets:" not in Path("run/README.md").read_text()
 
 
 def test_the_recipes_settings_come_first_with_its_values():

@@ -6,22 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from grpo.core.text import short_name
 from grpo.runs import charts
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
-
-
-def hub_id(dataset_name: Any) -> str | None:
-    """The id of a data set of the Hub, without its configuration; None for files and rows in memory."""
-    name = str(dataset_name).partition(":")[0]
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return None
-    return None if Path(str(dataset_name)).exists() else name
 
 
 def complete(directory: Path, step: int) -> None:

@@ -46,20 +46,6 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
     assert "| max_steps | `24` | flag |" in section
 
 
-@pytest.mark.parametrize(
-    ("name", "hub_id"),
-    [
-        ("openai/gsm8k", "openai/gsm8k"),
-        ("openai/gsm8k:main", "openai/gsm8k"),
-        ("rows in memory", None),
-        ("a.csv", None),
-    ],
-)
-def test_local_files_are_no_hub_ids(name, hub_id):
-    Path("a.csv").touch()
-    assert model_card.hub_id(name) == hub_id
-
-
 def test_paths_of_this_machine_stay_here(complete, tmp_path):
     (rows := tmp_path / "rows.csv").touch()
     (model := tmp_path / "model").mkdir()
