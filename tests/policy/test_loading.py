@@ -9,7 +9,7 @@ import torch
 from helpers_runs import DEMO
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import train_grpo
 from grpo.config.configure import configure
@@ -42,23 +42,6 @@ def test_weights_in_a_harmless_pickle_are_read(tmp_path):
     (tmp_path / "model/model.safetensors").unlink()
     loaded = loading.load_model(configured(tmp_path / "model"))[0].state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in weights.items())
-
-
-@pytest.mark.parametrize("trusted", [False, True])
-def test_loading_is_told_whether_to_trust_code(trusted, monkeypatch):
-    """Untold, transformers asks at a terminal."""
-    told = []
-    for kind in (AutoConfig, AutoModelForCausalLM, AutoTokenizer):
-
-        def spy(*args, real=kind.from_pretrained, **kwargs):
-            told.append(kwargs.get("trust_remote_code"))
-            return real(*args, **kwargs)
-
-        monkeypatch.setattr(kind, "from_pretrained", spy)
-    config = configured(DEMO / "model", "--trust_remote_code", str(trusted).lower())
-    loading.load_model(config)
-    loading.load_tokenizer(config, Task(XML))
-    assert len(told) >= 3 and set(told) == {trusted}
 
 
 @pytest.mark.parametrize(
