@@ -75,7 +75,7 @@ def test_two_experiments_in_one_script_are_two(script, capfd):
     capfd.readouterr()
 
     # another prompt and another helper of the reward: another experiment, which auto does not continue
-    for edit, told in ((PROMPT, "the system prompt"), (CODE, "the code of shorter"), (RATE, "learning_rate (5e-06, ")):
+    for edit, told in ((PROMPT, "the system prompt"), (CODE, "the code of shorter"), (RATE, "learning_rate 5e-06 → ")):
         assert script(edit)(AUTO) == 2
         assert f"{runs[0]} differs in {told}" in (said := shown(capfd)), said
     assert script(PROMPT, CODE)(ARGV) == 0

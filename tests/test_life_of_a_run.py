@@ -325,13 +325,6 @@ def test_a_run_extended_twice_keeps_both_results(finished):
     assert sessions_of(run) == [0, 2, 4] and len(list(run.glob("_ended-at-*"))) == 2
 
 
-def test_a_finished_run_that_has_nothing_to_train_stays_finished(finished):
-    argv, run, other = finished
-    assert train(*argv, *AUTO)[0] == 0
-    assert_truthful(run, 2, 2, "finished", other)
-    assert sessions_of(run) == [0, 2]
-
-
 def test_a_run_resumed_elsewhere_leaves_the_first_as_it_was(finished):
     argv, run, other = finished
     words = ["--resume_from_checkpoint", run / "checkpoint-2", "--output_dir", "elsewhere", "--max_steps", 4]

@@ -18,10 +18,6 @@ def begin(argv: Sequence[str], script: str) -> None:
     """Call this first in a script: answer --help or --version and exit, or import what is slow.
 
     A missing package is one line here, and so is Ctrl-C while the libraries are imported.
-
-    Args:
-        argv: the command line without the program's name.
-        script: the file whose docstring and HYPERPARAMETERS are the help.
     """
     asked = {"--version", "--help", "-h"} & set(argv)
     status = run_main(lambda: _answer(asked, Path(script)) if asked else _import(argv))

@@ -21,9 +21,7 @@ from grpo.core.settings import IN_MEMORY, IN_SCRIPT, Config, ScriptArguments, St
 from grpo.rewarding import registry
 from grpo.rewarding.stages import read_stages, settings_of
 from grpo.runs import directory
-from rewards import REWARD_FUNCS
 
-AS_IT_COMES = list(REWARD_FUNCS.values())[:5]  # the script's rewards
 # Settings that belong to one data set, and never meet another one that a recipe or a flag names
 OF_THE_DATA = ("eval_dataset_name", "dataset_config")
 Layers = Sequence[tuple[str, Mapping[str, Any]]]  # an origin with its settings, the weaker ones first
@@ -43,14 +41,7 @@ class Given(NamedTuple):
 
 
 def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any = None) -> Given:
-    """Merge the settings of all sources.
-
-    Args:
-        dataset: rows that the caller of the script passes, which replace `dataset_name`.
-
-    Raises:
-        UserError: an unknown name, a value of the wrong type, or stages beside rewards of other sources.
-    """
+    """Merge the settings of all sources; `dataset` replaces `dataset_name`."""
     parser = Parser()
     script, functions = registry.by_name(hyperparameters)
     rows = {IN_MEMORY: dataset}
@@ -78,42 +69,28 @@ def read(hyperparameters: Mapping[str, Any], argv: Sequence[str], dataset: Any =
         origin |= dict.fromkeys(values, source)
     for key in parser.required - origin.keys():
         raise UserError(f"{key}: it needs a value; write it into HYPERPARAMETERS")
-    notes = _drop_settings_of_other_data(settings, origin, layers)
+    _drop_settings_of_other_data(settings, origin, layers)
     settings |= {key: parser.typed(key, settings[key]) for key, source in origin.items() if source != "flag"}
     settings |= {key: None for key in MAY_BE_NONE if settings[key] in ("none", "None")}
     settings["model_name_or_path"] = os.path.expanduser(settings["model_name_or_path"])
     stages = _take_stages(settings, origin)
-    names = script.get("reward_funcs", [])
-    replaced = origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names
-    if (
-        names
-        and replaced
-        and [functions["reward_funcs"].get(name, REWARD_FUNCS.get(name)) for name in names] != AS_IT_COMES
-    ):
+    names, notes = script.get("reward_funcs", []), list[Check]()
+    if names and origin["reward_funcs"] == "recipe" and settings["reward_funcs"] != names:
         notes.append(Check("ok", "reward_funcs", f"{recipe_name} replaces the script's own: {', '.join(names)}"))
     file = find_recipe(recipe_name) if recipe_name else None
     shipped_data = bool(file and file.parent == RECIPES) and settings["dataset_name"] == recipe.get("dataset_name")
     return Given(settings, origin, stages, notes, functions, shipped_data, file, rows.get(settings["dataset_name"]))
 
 
-def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> list[Check]:
-    """Take settings of the data from those layers that mean the run's data; a note where held-out data are ignored."""
-    ignored: dict[str, Any] = {}
+def _drop_settings_of_other_data(settings: dict[str, Any], origin: dict[str, str], layers: Layers) -> None:
+    """Take settings of the data from those layers that mean the run's data."""
     for key in OF_THE_DATA:
         settings[key], origin[key] = None, origin["dataset_name"]
         data = None
         for source, values in layers:
             data = values.get("dataset_name", data)
-            if key not in values:
-                continue
-            if data == settings["dataset_name"]:
-                settings[key], origin[key], ignored[key] = values[key], source, None
-            else:
-                ignored[key] = values[key]
-    if not (name := ignored.get("eval_dataset_name")):
-        return []
-    finding = f"{name} is ignored: your data replaces the training data, and held-out questions come from yours"
-    return [Check("ok", "eval_dataset_name", finding)]
+            if key in values and data == settings["dataset_name"]:
+                settings[key], origin[key] = values[key], source
 
 
 def _take_stages(settings: dict[str, Any], origin: dict[str, str]) -> list[Stage]:
@@ -137,9 +114,6 @@ def configure(
     Args:
         dataset: rows that the caller of the script passes, which replace `dataset_name`.
         script_file: the script whose settings these are, for commands that people copy.
-
-    Raises:
-        UserError: for the first thing that is wrong.
     """
     settings, origin, stages, notes, functions, shipped_data, recipe, rows = read(hyperparameters, argv, dataset)
     given = settings | {"report_to": (settings["report_to"] or "none").split(",")}

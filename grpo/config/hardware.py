@@ -2,27 +2,26 @@
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import is_flash_attn_2_available, is_liger_kernel_available
+from transformers.utils import is_flash_attn_2_available
 from trl.import_utils import is_vllm_available
 
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.settings import given_by
-from grpo.runs import directory, trackers
-from grpo.runs.files import resume_command
-from grpo.runs.record import command_line
+from grpo.runs import trackers
 from lean_grpo import gpu
 
 NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
 ON_A_CPU = """\
 . To watch a tiny model learn on this machine in under a minute, run: python {program} --config \
 recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --use_cpu true."""
+OF_THE_RUN = "; to resume a run, use its own recipe and flags: its report shows the command"
 
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
 ON_CPU: dict[str, Any] = {
@@ -52,27 +51,21 @@ def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "tr
     count = torch.cuda.device_count()
     if count > 1 and "LOCAL_RANK" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        launch = (
-            f"torchrun --nproc_per_node={count} {command_line(program, list(argv))}"  # to copy: no table may break it
-        )
+        # printed here, since preflight's table would break a command to copy
+        launch = f"torchrun --nproc_per_node={count} {shlex.join([program, *argv])}"
         print(f"note: {count} GPUs are visible, one is used; to use all: {launch}")
 
 
 def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program: str = "train_grpo.py") -> list[Check]:
     """Adjust the settings to this machine, in place, and return one line for each adjustment.
 
-    Args:
-        settings: every setting by name.
-        origin: script, recipe or flag, by setting; a flag that contradicts use_cpu is refused, not adjusted.
-        program: the script as a command names it.
+    A flag that contradicts use_cpu is refused, not adjusted.
     """
     if settings["use_unsloth"]:
         _check_unsloth(settings)
     for key in ("load_in_4bit", "load_in_8bit"):
         if settings[key] and not settings["use_cpu"] and importlib.util.find_spec("bitsandbytes") is None:
             raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
-    if settings["use_liger_kernel"] and not is_liger_kernel_available():
-        raise UserError("use_liger_kernel: it is not installed; pip install liger-kernel, or drop it")
     notes = (
         _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
     )
@@ -80,26 +73,11 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
     return notes + _about_rounding(settings) + trackers.check(settings, asked=origin.get("report_to") == "flag")
 
 
-def _with_its_flags(settings: dict[str, Any], flags: set[str]) -> str:
-    """The run's own command to resume it, with the recipe and the flags that were forgotten here."""
-    checkpoint = settings["resume_from_checkpoint"]
-    if checkpoint == "auto":
-        model, data = settings["model_name_or_path"], settings["dataset_name"] or ""
-        name, _ = directory.default_names(model, data, of_recipe="dataset_name" not in flags)
-        run = settings["output_dir"] or next(iter(directory.runs_of(name)), None) or directory.newest()
-    else:
-        run = Path(checkpoint).parent
-    command = run and resume_command(Path(run))
-    return f"; to resume a run, use its own recipe and flags: {command or 'the command that it printed'}"
-
-
 def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]:
     flags, chosen = given_by(origin, "flag"), given_by(origin, "recipe", "flag")
     for key, value in ON_CPU.items():
         if key in flags and settings[key] not in (value, False, None, "eager", "bfloat16"):
             raise UserError(f"{key}: {settings[key]} contradicts use_cpu, which means {key} {value}; drop one of them")
-    if settings["use_vllm"] and not settings["eval_only"] and not importlib.util.find_spec("vllm"):
-        raise UserError(NO_VLLM)
     settings.update({key: value for key, value in ON_CPU.items() if key not in flags})
     settings["bf16"] = bool(settings["bf16"] and "bf16" in chosen)  # HYPERPARAMETERS' is for a GPU
     if "8bit" not in settings["optim"] and "4bit" not in settings["optim"]:
@@ -114,8 +92,8 @@ def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]
 def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Check]:
     if not torch.cuda.is_available():
         missing = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
-        resumes = settings["resume_from_checkpoint"]
-        raise UserError(missing + (_with_its_flags(settings, flags) if resumes else ON_A_CPU.format(program=program)))
+        remedy = OF_THE_RUN if settings["resume_from_checkpoint"] else ON_A_CPU.format(program=program)
+        raise UserError(missing + remedy)
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in flags)
     asked = settings["bf16"] and "bf16" in flags
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):

@@ -45,7 +45,6 @@ def about_run(plan: Plan) -> Iterator[Check]:
 
 CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
     about_run,
-    policy_checks.about_load,
     data_checks.about_rows,
     evaluation_checks.about_held_out,
     data_checks.about_golds,
@@ -66,10 +65,6 @@ def run(
 
     Returns:
         Each reward's value for a perfect completion, by name; empty for an evaluation alone.
-
-    Raises:
-        UserError: for the first check that failed, where the model's files cannot be used, and for a column that would
-            replace a reward's parameter.
     """
     plan = make_plan(config, tokenizer, task, data, rewards)
     checks = [check for about in CHECKS for check in about(plan)]

@@ -17,12 +17,7 @@ COMPARED_APART = ("HYPERPARAMETERS", "SYSTEM_PROMPT", "PROMPT_FORMATS", "EXEMPLA
 
 
 def settle(config: Config, task: Task, rewards: Rewards) -> None:
-    """Set the run's directory and name, and the checkpoint that it resumes from, in `config`; write nothing.
-
-    Raises:
-        UserError: there is nothing to resume from, another run would be overwritten, or what was changed makes the
-            checkpoint unusable.
-    """
+    """Set the run's directory and name, and the checkpoint that it resumes from, in `config`; write nothing."""
     training = config.training
     functions = functions_of(config, task, rewards)
     config.source_files = source.read_files(Path(config.script_file), functions.values(), config.recipe)

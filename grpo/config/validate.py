@@ -4,7 +4,6 @@ TRL, transformers and PEFT refuse other values themselves, at once and in a read
 """
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,38 +18,23 @@ RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
         lambda number: number >= 1,
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
         "generation_batch_size num_iterations max_completion_length max_prompt_length max_samples eval_num_samples "
-        "eval_every pack_tokens lora_r ref_model_sync_steps num_generations_eval eval_accumulation_steps ddp_timeout "
-        "vllm_tensor_parallel_size vllm_max_model_length",
+        "eval_every pack_tokens lora_r",
     ),
     ("at least 2", lambda number: number >= 2, "num_generations"),
     (
         "at least 0",
         lambda number: number >= 0,
-        "num_shots eval_samples seed data_seed top_k dataloader_num_workers epsilon epsilon_high max_grad_norm "
-        "warmup_steps eval_delay save_total_limit off_policy_mask_threshold",
+        "num_shots eval_samples seed top_k epsilon epsilon_high max_grad_norm warmup_steps save_total_limit",
     ),
-    (
-        "at least 0",
-        lambda number: 0 <= number < math.inf,
-        "beta weight_decay adam_epsilon neftune_noise_alpha router_aux_loss_coef",
-    ),
+    ("at least 0", lambda number: 0 <= number < math.inf, "beta weight_decay"),
     (
         "above 0",
         lambda number: 0 < number < math.inf,
-        "temperature num_train_epochs delta repetition_penalty lora_alpha logging_steps save_steps eval_steps "
-        "sapo_temperature_pos sapo_temperature_neg vllm_importance_sampling_clip_max vllm_server_timeout",
+        "temperature num_train_epochs delta repetition_penalty lora_alpha logging_steps save_steps",
     ),
-    (
-        "from 0 to 1",
-        lambda number: 0 <= number <= 1,
-        "learning_rate max_faulty_rewards min_p top_entropy_quantile ref_model_mixup_alpha",
-    ),
+    ("from 0 to 1", lambda number: 0 <= number <= 1, "learning_rate max_faulty_rewards min_p"),
     ("above 0 and at most 1", lambda number: 0 < number <= 1, "top_p vllm_gpu_memory_utilization"),
-    (
-        "at least 0 and below 1",
-        lambda number: 0 <= number < 1,
-        "adam_beta1 adam_beta2 lora_dropout label_smoothing_factor",
-    ),
+    ("at least 0 and below 1", lambda number: 0 <= number < 1, "adam_beta1 adam_beta2 lora_dropout"),
     ("at least 1, or -1 for whole epochs", lambda number: number == -1 or number >= 1, "max_steps"),
 )
 # Where TRL takes any text and complains in the first step
@@ -58,6 +42,10 @@ CHOICES = {
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": ("group", "batch", "none"),
+}
+HARMFUL = {
+    "use_transformers_continuous_batching": "turns float32 weights into 16-bit ones for good",
+    "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
 }
 # Flags, as a regular expression, that do nothing unless this setting is on
 REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
@@ -73,32 +61,18 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     for key, choices in CHOICES.items():
         if settings[key] not in choices:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
-    _check_mappings(settings)
     _check_data(settings)
     for key, value in settings.items():
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
-    _check_together(settings, flags)
+    for key, harm in HARMFUL.items():
+        if settings[key]:
+            raise UserError(f"{key}: it {harm}; drop it")
     for pattern, switch in REQUIRES.items():
         ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
         if ignored and not settings[switch] and not by_itself:
             raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")
-
-
-def _check_mappings(settings: Mapping[str, Any]) -> None:
-    for key, value in settings.items():
-        file_or_text = key in (
-            "accelerator_config",
-            "deepspeed",
-            "fsdp_config",
-            "transformers_continuous_batching_config",
-        )
-        if value is None or isinstance(value, Mapping) or not (file_or_text or key.endswith("_kwargs")):
-            continue
-        if file_or_text and isinstance(value, str) and (value.strip().startswith("{") or os.path.isfile(value)):
-            continue
-        raise UserError(f"{key}: {value!r} is not a mapping; write {{name: value}}, as a flag in JSON")
 
 
 def _check_data(settings: Mapping[str, Any]) -> None:
@@ -107,20 +81,6 @@ def _check_data(settings: Mapping[str, Any]) -> None:
         missing = settings[key] is None and key == "dataset_name" and needed
         if missing or not (settings[key] or "-").strip():
             raise UserError(f"{key}: it is empty; use a file, a directory or a Hub id")
-
-
-def _check_together(settings: Mapping[str, Any], flags: set[str]) -> None:
-    for key in {"eval_only", "eval_every"} & flags:
-        if settings["eval_samples"] == 0 and settings[key]:
-            raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop --{key}")
-    for key in ("use_transformers_continuous_batching", "use_transformers_paged"):
-        if settings[key]:
-            raise UserError(f"{key}: it turns float32 weights into 16-bit ones for good; drop it")
-    if settings["enable_jit_checkpoint"]:
-        raise UserError(
-            "enable_jit_checkpoint: it saves in the middle of a rollout, from where no run can resume, and replaces "
-            "this program's own answer to SIGTERM, a checkpoint at the rollout's end; drop it"
-        )
 
 
 def solve_geometry(settings: Mapping[str, Any], world_size: int) -> Geometry:

@@ -34,12 +34,7 @@ class UserError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came while nothing was being trained, so that there was nothing to finish first.
-
-    Args:
-        message: follows "Interrupted".
-        status: the exit status that names the signal.
-    """
+    """A signal came while nothing was being trained, so that there was nothing to finish first."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

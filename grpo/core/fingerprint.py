@@ -15,8 +15,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-import torch
-
 from grpo.core.errors import is_of_a_library
 
 REST = "rest of the script"  # the label of a script's code besides its settings, prompt and rewards
@@ -83,10 +81,7 @@ def _collect(value: Any, parts: list[str], seen: dict[int, Any]) -> None:
         for item in value:
             _collect(item, parts, seen)
     elif isinstance(value, set | frozenset):
-        items: list[list[str]] = [[] for _ in value]
-        for item, texts in zip(value, items, strict=True):
-            _collect(item, texts, {})
-        parts.extend(text for texts in sorted(items) for text in texts)
+        parts.extend(sorted(map(_without_address, value)))
     elif isinstance(value, functools.partial):
         _collect((value.func, value.args, value.keywords), parts, seen)
     elif isinstance(value, ModuleType):
@@ -102,15 +97,10 @@ def _collect(value: Any, parts: list[str], seen: dict[int, Any]) -> None:
             parts.append(_source(value))
             attributes = {name: item for name, item in vars(value).items() if not name.startswith("__")}
             _collect([*attributes.values(), *filter(inspect.isfunction, vars(value).values())], parts, seen)
-    elif isinstance(value, torch.Tensor) or hasattr(value, "tobytes"):  # an array
-        parts += [type(value).__qualname__, _of_array(value)]
     elif not is_of_a_library(_file_of(type(value))):  # an object of a user's class
         _collect((type(value), getattr(value, "__dict__", {})), parts, seen)
-    elif type(value).__repr__ is object.__repr__:  # of a library's, by what is plain in it
-        plain = {key: item for key, item in getattr(value, "__dict__", {}).items() if isinstance(item, PLAIN)}
-        _collect(plain, parts, seen)
-    else:  # a date, a decimal number, a path
-        parts += [type(value).__qualname__, re.sub(" at 0x[0-9a-f]+", "", repr(value))]
+    else:  # a library's object: a date, an array, a path
+        parts += [type(value).__qualname__, _without_address(value)]
 
 
 def _collect_function(function: Any, parts: list[str], seen: dict[int, Any]) -> None:
@@ -137,12 +127,8 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _of_array(value: Any) -> str:
-    """A hash of an array's values; its shape alone where it is as large as a model's weights."""
-    if getattr(value, "nbytes", 0) > 1e7:
-        return repr(value.shape)
-    array: Any = value.detach().cpu().float().numpy() if isinstance(value, torch.Tensor) else value
-    return hashlib.sha256(array.tobytes()).hexdigest()
+def _without_address(value: Any) -> str:
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _file_of(value: type) -> str:

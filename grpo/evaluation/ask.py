@@ -21,14 +21,7 @@ from grpo.task.prompts import PromptFormat
 
 
 def answer(model_dir: Path, question: str) -> str:
-    """The greedy completion of a question, and the answer read out of it, below a line with the model's name.
-
-    Args:
-        model_dir: a run, a checkpoint, a merged model, or a copy of one.
-
-    Raises:
-        UserError: it holds no model, or no record of this version's form.
-    """
+    """The greedy completion of a question, and the answer read out of it, below a line with the model's name."""
     is_adapter = (model_dir / "adapter_config.json").is_file()
     if not (is_adapter or (model_dir / "config.json").is_file()):
         newest, _ = checkpoints.newest(model_dir)
@@ -78,7 +71,7 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     if not given.question or (given.run is None and Path(given.question).is_dir()):
         raise UserError(f"ask: there is no question; write it in quotes after {given.run or given.question}")
-    run = given.run or directory.newest(finished=True)
+    run = given.run or directory.newest_finished()
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")
     print(answer(run, given.question))

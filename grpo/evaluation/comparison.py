@@ -83,9 +83,6 @@ def compare(
         and `neither`, the shares `before`, `after` and `difference` with `difference_low` and `difference_high`, and
         `p_value`. For the weighted sum of the rewards as `reward`, and for each of them by name in `rewards`, means
         instead of shares, over the `n` questions on which they worked both times.
-
-    Raises:
-        UserError: the questions are not the same.
     """
     if [row["question"] for row in before] != [row["question"] for row in after] or not before:
         raise UserError("comparison: the two evaluations asked different questions; evaluate both on the same rows")

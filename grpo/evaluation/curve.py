@@ -26,10 +26,6 @@ class AccuracyCurve(TrainerCallback):
 
     It draws no random numbers, so that the weights are those of a run without it.
 
-    Args:
-        trainer: a RunTrainer.
-        before: the evaluation before training.
-
     Attributes:
         after: the evaluation after the last step; None while that has not been made.
         after_stopping: it comes after the callback that ends training, and measures nothing that a signal waits for.

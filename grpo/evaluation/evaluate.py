@@ -219,19 +219,13 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def save(directory: Path, when: str, evaluation: Evaluation, step: int = 0) -> None:
-    """Write `eval_<when>.json` and `completions_<when>.jsonl`; killed in between, no two evaluations mix.
-
-    Args:
-        step: the optimizer step at which it was measured.
-    """
+    """Write `eval_<when>.json` and `completions_<when>.jsonl`; killed in between, no two evaluations mix."""
     directory.mkdir(parents=True, exist_ok=True)
     summary, completions = directory / f"eval_{when}.json", directory / f"completions_{when}.jsonl"
     summary.unlink(missing_ok=True)
     # a column of the data may hold what JSON has no form for, such as a date
     lines = [json.dumps(without_nan(record), ensure_ascii=False, default=str) for record in evaluation.records]
-    part = completions.with_name(f".{completions.name}.part")
-    part.write_text("\n".join([*lines, ""]), encoding="utf-8", errors="replace")
-    part.replace(completions)
+    checkpoints.write_text(completions, "\n".join([*lines, ""]))
     checkpoints.write_json(summary, evaluation.summary | {"step": step})
 
 

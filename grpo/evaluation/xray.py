@@ -11,7 +11,6 @@ get its other fields, too. The recipe's five rewards score it, or those that you
 import argparse
 import inspect
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,18 +25,16 @@ from grpo.task.answers import is_right
 from grpo.task.gold import gold_answer, gold_mark
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, XML_COT_FORMAT, completion_text, count_xml
+from rewards import REWARD_FUNCS, completion_text
 
 FIRST = 5  # flagged rows of each kind that are listed
 FIVE = list(REWARD_FUNCS)[:5]
 Record = dict[str, Any]  # of a completion, as an evaluation writes it
-RECORDED = {"read": str, "format_strict": bool, "format_soft": bool}  # with their types
 
 
 def suspicions(record: Record, task: Task) -> Iterator[str]:
     """The reasons why a completion deserves a second look; where a judge decides, the lenient rule gives none."""
     text, gold = record["completion"], record["answer"]
-    template = task.prompt.completion
     unpaid = not task.judge_name and gold is not None and record["read"] != gold
     if unpaid and (record["lenient"] or is_right(text.rpartition("</answer>")[2], gold)):  # "or rather 7"
         yield "right by the lenient rule, but not exactly the gold answer"
@@ -45,19 +42,11 @@ def suspicions(record: Record, task: Task) -> Iterator[str]:
         yield "format right, answer empty"
     if text.count("<answer>") > 1:
         yield "several <answer> tags: the last one counts"
-    if any(text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>") for tag in re.findall(r"<(\w+)>", template)):
-        yield "an opened tag is never closed (cut off?)"
-    if template == XML_COT_FORMAT and count_xml(text) < 0:
-        yield "xmlcount below 0: the tail costs more than the tags earn"
 
 
 def read(file: Path, task: Task) -> list[Record]:
-    """A record of each line, with the line's number and its grade, the run's where there is one; no blank lines.
-
-    Raises:
-        UserError: for the first line that is not one.
-    """
-    records = []
+    """A record of each line, with the line's number and its grade, in a run's directory the run's; no blank lines."""
+    records, of_run = [], file.name.startswith("completions_") and file.with_name("run.json").is_file()
     for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
@@ -71,14 +60,13 @@ def read(file: Path, task: Task) -> list[Record]:
         if not is_record:
             needed = "a JSON object with a `completion` (text or messages) and an `answer` (text or a number)"
             raise UserError(f"{file}, line {number} is not {needed}")
-        columns = fields["row"] if isinstance(fields.get("row"), dict) else fields
-        record = {**fields, "row": columns, "line": number, "completion": text, "answer": gold}
-        if not isinstance(lenient := fields.get("lenient"), bool):  # no run has judged it
+        record = {"row": fields, "line": number, "completion": text, "answer": gold, "strict": None, "lenient": None}
+        if of_run:
+            record |= fields
+        else:
             lenient = None if gold is None or task.judge_name else task.verdict(text, record)
-        grade = task.grade(text, record, lenient)._asdict()
-        if all(isinstance(fields.get(key), kind) for key, kind in RECORDED.items()):  # the run's own grade
-            grade |= {key: fields[key] for key in RECORDED} | {"strict": fields.get("strict")}
-        records.append(record | grade)
+            record |= task.grade(text, record, lenient)._asdict()
+        records.append(record)
     if not records:
         raise UserError(f"{file} is empty; it needs one JSON object a line")
     return records
@@ -111,11 +99,7 @@ def task_of(file: Path) -> Task:
 
 
 def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_files: bool) -> None:
-    """Write into each record the values of the named rewards, and their sum.
-
-    Raises:
-        UserError: a file of completions cannot score one of them.
-    """
+    """Write into each record the values of the named rewards, and their sum."""
     rewards = registry.choose(names, {}, registry.following(task, 0), allow_files=allow_files)
     for name, reward in rewards.items():
         needed = ""
@@ -132,8 +116,8 @@ def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_fil
     data = []
     for record in records:
         row = {key: record["row"].get(key) for key in columns} | {"answer": record["answer"]}
-        question = {"question": record["question"]} if "question" in record else {}
-        data.append(row | question | {"prompt": task.ask(str(record.get("question", "")))})
+        row |= {"question": record["question"]} if "question" in record else {}
+        data.append(row | {"prompt": task.ask(str(row.get("question", "")))})
     texts = [record["completion"] for record in records]
     scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task))
     add_rewards(records, scores, dict.fromkeys(scores, 1.0))
@@ -170,13 +154,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
 
 
 def are_scored(records: Sequence[Record]) -> bool:
-    """True if a run has recorded the rewards of each completion."""
-    scores = [record["rewards"] for record in records if isinstance(record.get("rewards"), dict)]
-    complete = (
-        len(scores) == len(records) and scores[0] and all(values.keys() == scores[0].keys() for values in scores)
-    )
-    numbers = (value for values in scores for value in values.values())
-    return bool(complete) and all(value is None or isinstance(value, int | float) for value in numbers)
+    return all("rewards" in record for record in records)
 
 
 def _shown(text: Any) -> str:

@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from grpo.core.checklist import Check, warn_if
-from grpo.core.text import counted, human_bytes
+from grpo.core.text import human_bytes
 from grpo.data.checks import Plan
 from grpo.policy import memory
 from lean_grpo import attention, packing
@@ -16,14 +16,6 @@ from lean_grpo import attention, packing
 DEFAULT_RATE = 5e-6  # that of HYPERPARAMETERS, for 1.5 billion weights
 # Weights of a model at most → the rates of its recipe, for all weights and an adapter (docs/reading-curves.md)
 RATES = {15e6: ("1e-4", "5e-4"), 0.5e9: ("2e-5", "2e-4"), math.inf: ("5e-6", "5e-5")}
-
-
-def about_load(plan: Plan) -> Iterator[Check]:
-    """A note where other work leaves less than one core to a run on the CPU."""
-    load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
-    if plan.config.training.use_cpu and load > max(cores - 1, 1):
-        finding = f"{load:.1f} in the last minute on {counted(cores, 'core')}: other programs make steps slower"
-        yield Check("ok", "load", finding)
 
 
 def about_model(plan: Plan) -> Iterator[Check]:

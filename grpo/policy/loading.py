@@ -38,22 +38,13 @@ def loads(name: str, where: str = "model_name_or_path") -> Iterator[None]:
 
 
 def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], PretrainedConfig]:
-    """The saved adapter, if `model_name_or_path` is one; and the model's source and configuration, without weights.
-
-    Raises:
-        UserError: there is none, it is a masked LM's, or it asks for an attention kernel of the Hub.
-    """
+    """The saved adapter, if `model_name_or_path` is one; and the model's source and configuration, without weights."""
     name, adapter = str(config.model.model_name_or_path), None
     revision: str | None = config.model.model_revision
     with loads(name):
         if find_adapter_config_file(name, revision=revision):
             adapter = PeftConfig.from_pretrained(name, revision=revision)
     if adapter:
-        if not adapter.base_model_name_or_path:
-            raise UserError(
-                f"model_name_or_path: {name!r} is an adapter that names no model; set base_model_name_or_path in its "
-                "adapter_config.json"
-            )
         name, revision = str(adapter.base_model_name_or_path), adapter.revision
     options = {"revision": revision, "trust_remote_code": config.training.trust_remote_code}
     with loads(name):
@@ -71,11 +62,7 @@ def _read(config: Config) -> tuple[PeftConfig | None, dict[str, Any], Pretrained
 
 
 def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
-    """The configurations of the model (an adapter's base model) and of the adapter: a saved one, a new one, or None.
-
-    Raises:
-        UserError: the files cannot be used, or settings do not fit this kind of model.
-    """
+    """Configurations of the model (an adapter's base model) and of the adapter: a saved one, a new one, or None."""
     model = config.model
     adapter, source, model_config = _read(config)
     try:
@@ -95,9 +82,6 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     """The policy, on this process' device, and the adapter that the trainer is to make on it, if any.
 
     A PreTrainedModel, or a PeftModel where a saved adapter is trained further.
-
-    Raises:
-        UserError: weights are missing, do not fit config.json, or are not finite.
     """
     name, training, model = str(config.model.model_name_or_path), config.training, config.model
     if config.script.use_unsloth:
@@ -147,11 +131,7 @@ def runs_on(config: Config) -> str:
 
 
 def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase, Task]:
-    """The model's tokenizer, padding on the left, with a pad token; and the task as it can render it.
-
-    Raises:
-        UserError: there is none, it has no end token, or its chat template cannot render a question.
-    """
+    """The model's tokenizer, padding on the left, with a pad token; and the task as it can render it."""
     name, training, prompt_format = str(config.model.model_name_or_path), config.training, task.prompt
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     with loads(name):

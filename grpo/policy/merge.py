@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard
 from peft import PeftConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
@@ -18,12 +17,7 @@ from grpo.runs.files import read_prompt
 
 
 def load_base(adapter: Path, where: str, dtype: str) -> Any:
-    """The model that an adapter was trained on, unquantized.
-
-    Args:
-        where: what errors call the caller.
-        dtype: the weights' number format; "auto": the model's own.
-    """
+    """The model that an adapter was trained on, unquantized; dtype "auto" is its own."""
     with loads(str(adapter), where):
         config = PeftConfig.from_pretrained(str(adapter))
     base = str(config.base_model_name_or_path)
@@ -40,12 +34,8 @@ def load_base(adapter: Path, where: str, dtype: str) -> Any:
 def merge(adapter: Path, output: Path) -> None:
     """Write a model with its adapter added to the weights, in the base model's number format.
 
-    The tokenizer, the part of the run's record that `ask` reads and the run's card go with it. The base model is
-    loaded unquantized, so that an adapter trained on 4-bit weights merges, too. The sum is computed in float32 and
-    rounded once.
-
-    Raises:
-        UserError: there is no adapter, its files cannot be used, or `output` exists.
+    The tokenizer and the part of the run's record that `ask` reads go with it. The base model is loaded unquantized,
+    so that an adapter trained on 4-bit weights merges, too. The sum is computed in float32 and rounded once.
     """
     if not (adapter / "adapter_config.json").is_file():
         raise UserError(f"merge: {str(adapter)!r} is not an adapter (no adapter_config.json); name a LoRA run")
@@ -64,17 +54,7 @@ def merge(adapter: Path, output: Path) -> None:
     tokenizer.save_pretrained(partial)
     if record:
         write_json(partial / "run.json", {"status": "merged", **record})
-    if (adapter / "run.json").is_file() and (adapter / "README.md").is_file():  # a checkpoint's card is PEFT's form
-        _write_card(adapter, partial)
     partial.rename(output)
-
-
-def _write_card(run: Path, merged: Path) -> None:
-    """Write the run's card for the merged model: another name, no adapter, and one line that says so."""
-    card, name = ModelCard.load(run / "README.md"), f"{run.resolve().name}-merged"
-    card.data.model_name, card.data.library_name, card.data.tags = name, "transformers", ["grpo", "trl"]
-    card.text = f"\n**{name}** is the model of this card with its adapter merged into the weights.\n{card.text}"
-    card.save(merged / "README.md")
 
 
 def main(argv: list[str]) -> int:

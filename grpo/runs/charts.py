@@ -77,8 +77,6 @@ def draw(
     """Draw a curve against optimizer steps.
 
     Args:
-        stages: vertical lines where they begin.
-        alarms: dashed vertical lines.
         color: a name in COLORS.
         limit: a dotted horizontal line.
         beside: other curves, drawn thinner, with their colours.
@@ -133,11 +131,7 @@ def image(curve: Curve, width: int, height: int, **lines: Any) -> str:
 def draw_curves(
     path: Path, curves: dict[str, Curve], stages: Sequence[dict[str, Any]], limits: dict[str, float]
 ) -> None:
-    """Write `curves.png`: accuracies, the reward and each of its parts.
-
-    Args:
-        limits: dotted lines, by the key of the curve.
-    """
+    """Write `curves.png`: accuracies, the reward and each of its parts, with dotted lines at the limits."""
     parts = {key: short_name(key[8:-5]) for key in curves if re.fullmatch("rewards/.*/mean", key)}
     names = {key: name for key, name in PANELS.items() if key in curves} | parts
     rows = math.ceil(len(names) / 4) or 1  # no reward was ever finite

@@ -33,12 +33,7 @@ def list_all(run: Path) -> list[Path]:
 
 
 def seal(directory: Path, world_size: int, **record: Any) -> None:
-    """Declare a checkpoint complete, once the disk holds all of it.
-
-    Args:
-        world_size: processes of the run; each has a random state of its own.
-        record: further values that the seal holds.
-    """
+    """Declare a checkpoint complete, once the disk holds all of it; the seal also holds the values of `record`."""
     for path in [*directory.rglob("*"), directory]:
         _flush(path)
     write_json(directory / SEAL, {"step": step_of(directory), "world_size": world_size, **record})
@@ -46,14 +41,20 @@ def seal(directory: Path, world_size: int, **record: Any) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically: whatever happens, the file holds all of it or what it held before."""
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically: whatever happens, it holds all of the text or what it held before."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, default=str)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w", encoding="utf-8", errors="replace") as file:  # a lone surrogate cannot be encoded
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)  # what a full disk has cut short
     _flush(path.parent)
 
 

@@ -11,7 +11,7 @@ PER_CENT = r"completions/clipped_ratio|frac_reward_zero_std|groups/.*|eval/(accu
 # What TRL, transformers and this program log; any other number is a reward's own (TRL's log_metric)
 OURS = re.compile(
     r"step|epoch|stage|((policy|aux)_)?loss|grad_norm|learning_rate|entropy(_coef)?|kl|reward|reward_std|num_tokens"
-    r"|num_input_tokens_seen|tokens_per_second|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
+    r"|num_input_tokens_seen|seconds|step_time|skipped_steps|frac_reward_zero_std|cispo_clip_ratio"
     r"|(eval|train)_.*|total_flos|runtime|(samples|steps)_per_second|(model_preparation|jit_compilation)_time"
     r"|(completions|vespo|rewards|reward_weights|clip_ratio|sampling|time|groups|eval|alarms|tools)/.*",
     re.DOTALL,
@@ -50,13 +50,9 @@ class Curve:
 
 
 def read_curves(lines: Iterable[dict[str, Any]]) -> dict[str, Curve]:
-    """A curve of every logged number, by its key; the reward, the mean length and accuracies have a band.
-
-    Args:
-        lines: the logs, in the order in which they were written.
-    """
+    """A curve of every logged number, by its key; the reward, the mean length and accuracies have a band."""
     points: dict[str, list[tuple[int, float, float, float]]] = {}  # step, value, low, high
-    for line in _with_times(_by_step(lines)):
+    for line in _with_seconds(_by_step(lines)):
         numbers = {key: item for key, item in line.items() if isinstance(item, int | float) and math.isfinite(item)}
         for key, value in numbers.items():
             spread = numbers.get("reward_std", 0) if key == "reward" else 0
@@ -77,30 +73,13 @@ def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [steps[step] for step in sorted(steps)]
 
 
-def _with_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add `seconds`, the time of all optimizer steps since the log before, and `tokens_per_second`.
-
-    TRL logs the mean time of an optimizer step since the last log, and where a step began with a rollout the tokens
-    since the start. A rollout's tokens are spread over the time of all steps that it serves; while it still serves
-    some, its rate is not known.
-    """
-    last, tokens = 0, 0.0
-    rollouts: list[tuple[float, int, list[dict[str, Any]]]] = []  # tokens, the first step, the lines of its steps
+def _with_seconds(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add `seconds`, the time of all optimizer steps since the log before; TRL logs the mean of one."""
+    last = 0
     for line in lines:
-        if not line.get("step_time") or line["step"] <= last:
-            continue
-        line["seconds"] = (line["step"] - last) * line["step_time"]
-        if line.get("num_tokens"):
-            rollouts.append((line["num_tokens"] - tokens, last + 1, []))
-            tokens = line["num_tokens"]
-        if rollouts:
-            rollouts[-1][2].append(line)
-        last = line["step"]
-    served = [logged[-1]["step"] - first + 1 for _, first, logged in rollouts]
-    if len(served) > 1 and served[-1] < served[-2]:
-        rollouts.pop()
-    for count, _, logged in rollouts:
-        logged[-1]["tokens_per_second"] = count / sum(line["seconds"] for line in logged)
+        if line.get("step_time"):
+            line["seconds"] = (line["step"] - last) * line["step_time"]
+            last = line["step"]
     return lines
 
 

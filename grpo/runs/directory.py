@@ -66,19 +66,9 @@ def is_free(directory: Path) -> bool:
     return not holds_run(directory) and not is_locked(directory)
 
 
-def runs_of(default_dir: str) -> list[Path]:
-    """The runs of this name, before the first that is free, the last one first."""
-    taken = list(itertools.takewhile(lambda path: not is_free(path), numbered(default_dir)))
-    return [path for path in reversed(taken) if holds_run(path)]
-
-
-def newest(finished: bool = False) -> Path | None:
-    """The run under outputs/ that wrote its record last, of all or of those that finished; None without one."""
-    runs = [
-        path
-        for path in Path("outputs").glob("*/run.json")
-        if not finished or read_record(path.parent, "status") == "finished"
-    ]
+def newest_finished() -> Path | None:
+    """Of the finished runs under outputs/ the one that wrote its record last; None without one."""
+    runs = [path for path in Path("outputs").glob("*/run.json") if read_record(path.parent, "status") == "finished"]
     return max(runs, key=lambda path: path.stat().st_mtime_ns).parent if runs else None
 
 
@@ -110,18 +100,11 @@ def claim(
         resume: None, `auto` (the newest complete checkpoint of the run that `output_dir` names, or of the last run of
             the default name that is this experiment) or a checkpoint's directory.
         differences: a run's differences from this experiment: a text for each setting or source.
-
-    Raises:
-        UserError: there is nothing to resume from, or a run would be overwritten.
     """
     if resume not in (None, "auto"):
         return _resume_from(Path(resume), output_dir)
-    if output_dir:
-        free = Path(output_dir)
-        if free.is_file():
-            raise UserError(f"output_dir: {output_dir!r} is a file; use another name")
-    else:  # the first that neither holds a run nor is about to
-        free = next(filter(is_free, numbered(default_dir)))
+    # the first that neither holds a run nor is about to
+    free = Path(output_dir) if output_dir else next(filter(is_free, numbered(default_dir)))
     if resume == "auto":
         return _resume_newest(free if output_dir else _run_of_experiment(default_dir, differences))
     if holds_run(free):
@@ -131,27 +114,16 @@ def claim(
 
 def _run_of_experiment(default_dir: str, differences: Callable[[Path], dict[str, str]]) -> Path:
     """The last run of the default name that is this experiment, or else this experiment with another length."""
-    runs = {run: differences(run) for run in runs_of(default_dir)}
-    if not runs:
-        return Path(default_dir)
-    same = [run for run, differ in runs.items() if not differ]
-    same += [run for run, differ in runs.items() if differ.keys() <= LENGTHS]
-    if same:
-        return next(filter(_can_resume, same), same[0])
+    taken = itertools.takewhile(lambda path: not is_free(path), numbered(default_dir))
+    runs = {run: differences(run) for run in reversed(list(taken)) if holds_run(run)}
+    same = [run for run, differ in runs.items() if differ.keys() <= LENGTHS]
+    if same or not runs:
+        return min(same, key=lambda run: bool(runs[run]), default=Path(default_dir))
     others = "; ".join(f"{run} differs in {', '.join(differ.values())}" for run, differ in runs.items())
     raise UserError(
         f"resume_from_checkpoint: auto finds no run of these settings ({others}); repeat that run's own command, name "
         f"the run with --output_dir {next(iter(runs))}, or drop the flag to start a new one"
     )
-
-
-def _can_resume(run: Path) -> bool:
-    """True if there is something to resume from, or a run that was killed before there was."""
-    try:
-        _resume_newest(run)
-    except UserError:
-        return False
-    return True
 
 
 def _resume_from(checkpoint: Path, output_dir: str | None) -> Claim:
@@ -216,13 +188,7 @@ def locked(directory: Path, checkpoint: str | None = None, default_dir: str = ""
     Args:
         checkpoint: what the run resumes from, if anything.
         default_dir: the default name that `directory` comes from. Where another process was faster, the run takes the
-            next free number instead.
-
-    Yields:
-        The directory that is locked.
-
-    Raises:
-        UserError: another process writes there, or has finished a run there since this one chose the directory.
+            next free number instead, which is yielded.
     """
     if not is_first_process():
         yield directory

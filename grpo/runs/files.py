@@ -94,11 +94,9 @@ def read_run(run: Path) -> RunFiles:
     status = _status(run, record)
     evaluations = {when: read_object(run / f"eval_{when}.json") for when in results.HEADINGS}
     comparison = read_object(run / "comparison.json")
-    # an earlier version wrote no step: its results count where the run has finished
-    without_step = None if record and status not in ("finished", "evaluated") else step
-    if evaluations["after"].get("step", without_step) != step:
+    if evaluations["after"].get("step") != step:
         evaluations["after"] = {}
-    if not evaluations["after"] or comparison.get("step", without_step) != step:
+    if not evaluations["after"] or comparison.get("step") != step:
         comparison = {}
     evaluations = {when: summary for when, summary in evaluations.items() if summary}
     curves = read_curves(lines)
@@ -164,22 +162,15 @@ def read_prompt(model: Path) -> dict[str, Any] | None:
 
     They are in the record of its directory (a run, a merged model), in a checkpoint's seal, or in the record of the
     run around it (a checkpoint, an earlier end).
-
-    Raises:
-        UserError: the model's own record is not that of a run.
     """
     for path in (model / "run.json", model / SEAL, model.resolve().parent / "run.json"):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             prompt, shots = dict(record["prompt"]), list(record["shots"])
             return {"prompt": prompt, "shots": shots, "settings": {key: record["settings"][key] for key in SETTINGS}}
-        except FileNotFoundError:
-            continue
         except (OSError, ValueError, KeyError, TypeError) as error:
-            lacks_it = isinstance(error, KeyError | TypeError)
-            if path.name == SEAL or (path.parent != model and lacks_it):  # settings alone; another program's record
-                continue
-            raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
+            if path == model / "run.json" and path.exists():
+                raise UserError(f"{str(model)!r} is not a run ({type(error).__name__} in {path})") from None
     return None
 
 

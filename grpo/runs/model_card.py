@@ -1,30 +1,16 @@
-"""The section that a run appends to TRL's model card: results, how to ask, data, rewards with their code, settings."""
+"""The section that a run appends to TRL's model card: results, data, rewards with their code, prompt, settings."""
 
 import os
-import pprint
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from grpo.core.text import short_name
 from grpo.runs import charts
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
-
-LONGEST_QUESTION = 300  # characters of a question that the card asks
-
-
-def hub_id(dataset_name: Any) -> str | None:
-    """The id of a data set of the Hub, without its configuration; None for files and rows in memory."""
-    name = str(dataset_name).partition(":")[0]
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return None
-    return None if Path(str(dataset_name)).exists() else name
 
 
 def complete(directory: Path, step: int) -> None:
@@ -36,7 +22,7 @@ def complete(directory: Path, step: int) -> None:
     run, card = read_run(directory), ModelCard.load(directory / "README.md")
     if (directory / "adapter_config.json").exists():
         card.data.library_name = "peft"
-    lines = [*_results(run), *_quick_start(run), *_training(run, step), *_code(run), *_settings(run)]
+    lines = [*_results(run), *_training(run, step), *_code(run), *_settings(run)]
     card.text = "\n".join([card.text.rstrip("\n"), "", *lines])
     card.save(directory / "README.md")
 
@@ -60,7 +46,7 @@ def _results(run: RunFiles) -> list[str]:
 
 
 def _training(run: RunFiles, step: int) -> list[str]:
-    """Model, data, steps, rewards with their weights, and a perfect completion, as lines of Markdown."""
+    """Model, data, steps, rewards with their weights, and the prompt, as lines of Markdown."""
     settings, prompt = run.settings, run.record.get("prompt") or {}
     lines = ["## Training data and rewards", ""]
     if model := settings.get("model_name_or_path"):
@@ -75,8 +61,10 @@ def _training(run: RunFiles, step: int) -> list[str]:
         weights = stage.get("reward_weights") or [1.0] * len(names)
         parts = [f"`{short_name(name)}` × {charts.number(value)}" for name, value in zip(names, weights, strict=True)]
         lines.append(f"- {stage['name']}: {', '.join(parts)}")
-    if text := prompt.get("completion"):
-        lines += ["", "A perfect completion:", "", _indented(text)]
+    if prompt:
+        texts = {"Prompt": prompt["system"] if prompt["chat"] else prompt["opening"], "Question": prompt["question"]}
+        texts["A perfect completion"] = prompt["completion"]
+        lines += [line for name, text in texts.items() if text for line in ("", f"{name}:", "", _indented(text))]
     return [*lines, ""]
 
 
@@ -105,46 +93,3 @@ def _public(value: Any) -> str:
 def _indented(text: str) -> str:
     """A block of code in Markdown that no text in it can end."""
     return textwrap.indent(text.strip("\n"), "    ", lambda line: True)
-
-
-# --- The quick start ----------------------------------------------------------------------------------------------
-
-
-def _quick_start(run: RunFiles) -> list[str]:
-    """A block of code that asks with the run's prompt, and greedily, as it was evaluated."""
-    prompt = run.record.get("asked")  # messages or a text, with {question} last
-    if not prompt:
-        return []
-    options = {"max_new_tokens": run.settings.get("max_completion_length") or 256, "do_sample": False}
-    options["return_full_text"] = False
-    if kwargs := run.settings.get("chat_template_kwargs"):
-        options["tokenizer_encode_kwargs"] = kwargs
-    model = run.settings.get("hub_model_id") or f"your-name/{run.directory.resolve().name}"
-    if isinstance(prompt, str):
-        asked = ['before, _, after = prompt.rpartition("{question}")', "prompt = before + question + after"]
-    else:
-        asked = ['before, _, after = prompt[-1]["content"].rpartition("{question}")']
-        asked.append('prompt[-1]["content"] = before + question + after')
-    return [
-        "## Ask it as it was trained",
-        "",
-        "```python",
-        "from transformers import pipeline",
-        "",
-        f"question = {_example(run)!r}",
-        f"prompt = ({pprint.pformat(prompt, width=100, sort_dicts=False)})",
-        *asked,
-        f'generator = pipeline("text-generation", model={model!r}, device_map="auto")',
-        f"output = generator(prompt, {', '.join(f'{key}={value!r}' for key, value in options.items())})[0]",
-        'print(output["generated_text"])',
-        "```",
-        "",
-    ]
-
-
-def _example(run: RunFiles) -> str:
-    """A held-out question; only of data that anybody can read, since the card is published."""
-    if not hub_id(run.settings.get("dataset_name")) or run.settings.get("eval_dataset_name"):
-        return "your question"
-    questions = [row["question"] for when in HEADINGS for row in run.completions(when)]
-    return next((text for text in questions if len(text) <= LONGEST_QUESTION), "your question")

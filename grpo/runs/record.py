@@ -20,18 +20,13 @@ from grpo.core import processes
 from grpo.core.settings import IN_MEMORY, Config
 from grpo.core.versions import commit, versions
 from grpo.runs import source
-from grpo.runs.checkpoints import step_of, write_json
+from grpo.runs.checkpoints import step_of, write_json, write_text
 from grpo.runs.files import read_record
 
 # Flags of `hf upload`
 NOT_UPLOADED = ("--exclude", "checkpoint-*/*", "--exclude", "_ended-*/*")
 # Results of an end, besides the model's files
 RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
-
-
-def command_line(program: str, argv: list[str]) -> str:
-    """The command as a shell takes it."""
-    return shlex.join([program, *argv])
 
 
 def resume_command(output: Path, config: Config) -> str:
@@ -45,7 +40,7 @@ def resume_command(output: Path, config: Config) -> str:
     words += ["--resume_from_checkpoint", "auto"]
     if config.script.dataset_name == IN_MEMORY:  # rows that were passed from Python, which no command can
         return f"{Path(config.script_file).stem}.main({words}, dataset=...)"
-    return f"{processes.launch()} {command_line(config.program, words)}"
+    return f"{processes.launch()} {shlex.join([config.program, *words])}"
 
 
 def without_nan(value: Any) -> Any:
@@ -73,10 +68,10 @@ def start_record(directory: Path, config: Config, **values: Any) -> None:
         if directory.resolve() == resumed.resolve():
             write_json(directory / "run.json", earlier | {"status": "running"})  # not finished without its results
             _set_aside(directory, checkpoint, earlier)
-    source.write(directory, config.source_files, resumed, step)
+    source.write(directory, config.source_files)
     for name in ("metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
         _keep_until(step, resumed and resumed / name, directory / name)
-    now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), command_line(config.program, config.argv)
+    now, command = time.strftime("%Y-%m-%dT%H:%M:%S%z"), shlex.join([config.program, *config.argv])
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     session = {"started": now, "from_step": step, "command": command}
     if config.resumed_with:
@@ -108,9 +103,6 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 
     The model's files are those that the checkpoint has, too. Killed in between, the run has fewer results, no false
     one.
-
-    Args:
-        earlier: the run's record at that end.
     """
     weights = [path.name for path in run.glob("*.safetensors")]
     model = [path.name for path in checkpoint.iterdir() if (run / path.name).is_file()]
@@ -130,16 +122,16 @@ def _set_aside(run: Path, checkpoint: Path, earlier: dict[str, Any]) -> None:
 def _keep_until(step: int, earlier: Path | None, path: Path) -> None:
     """Replace the file by the earlier one's lines up to this step, without a session's summary."""
     kept = []
-    for line in earlier.read_bytes().splitlines(keepends=True) if earlier and earlier.exists() else ():
+    text = earlier.read_text(encoding="utf-8", errors="replace") if earlier and earlier.exists() else ""
+    for line in text.split("\n"):
         with contextlib.suppress(ValueError):  # a half-written line
             record = json.loads(line)
             if record.get("step", 0) <= step and "train_runtime" not in record:
                 kept.append(line)
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(b"".join(kept))
-    part.replace(path)
-    if not kept:
-        path.unlink()
+    if kept:
+        write_text(path, "\n".join([*kept, ""]))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from grpo.core.errors import ArgumentParser, reason_of
 from grpo.core.text import short_name
 from grpo.runs import charts
-from grpo.runs.curves import Curve, is_a_rewards_own, read_curves
+from grpo.runs.checkpoints import write_text
+from grpo.runs.curves import is_a_rewards_own
 from grpo.runs.files import RunFiles, read_run
 from grpo.runs.results import HEADINGS
 
@@ -24,39 +25,23 @@ def write(directory: Path) -> Path:
     """Write `report.html`, and `curves.png` where the run has trained, and return the report's path."""
     run = read_run(directory)
     if run.curves:
-        curves = _before_and_after(run) | run.curves
-        charts.draw_curves(directory / "curves.png", curves, run.stages, _limits(run))
+        charts.draw_curves(directory / "curves.png", run.curves, run.stages, _limits(run))
     return _write_page(run)
 
 
-def refresh(directory: Path, steps: int = 0, every: int = REFRESH) -> str:
-    """Write `report.html` without `curves.png`: while its run trains, the page reloads itself.
-
-    Args:
-        steps: optimizer steps of the whole run.
-        every: seconds after which it does.
+def refresh(directory: Path, steps: int = 0) -> str:
+    """Write `report.html` without `curves.png`: while its run of so many steps trains, the page reloads itself.
 
     Returns:
         why it could not be written, empty if it was: no run ends for its report.
     """
     try:
         run = read_run(directory)
-        live = {"every": every, "at": time.strftime("%H:%M:%S"), "steps": steps}
+        live = {"every": REFRESH, "at": time.strftime("%H:%M:%S"), "steps": steps}
         _write_page(run, live if run.status == "running" else None)
     except Exception as error:
         return reason_of(error)
     return ""
-
-
-def _before_and_after(run: RunFiles) -> dict[str, Curve]:
-    """The evaluations before and after as curves of two points, for a run without `eval_every`."""
-    if not {"before", "after"} <= run.evaluations.keys():
-        return {}
-    last = max(curve.steps[-1] for curve in run.curves.values())
-    ends = {0: run.evaluations["before"], run.evaluations["after"].get("step", last): run.evaluations["after"]}
-    return read_curves(
-        {f"eval/{key}": value for key, value in summary.items()} | {"step": step} for step, summary in ends.items()
-    )
 
 
 def _limits(run: RunFiles) -> dict[str, float]:
@@ -74,26 +59,15 @@ def _limits(run: RunFiles) -> dict[str, float]:
 
 
 def _examples(run: RunFiles) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """The questions that were fixed, broken and never right (leniently), as records before and after.
-
-    Without gold answers: those whose answers earn more, less and the same, the largest differences first.
-    """
+    """The questions that were fixed, broken and never right (leniently), as records before and after."""
     # one that was killed while it was written has fewer
     pairs = list(zip(run.completions("before"), run.completions("after"), strict=False))
-    pairs = [(before, after) for before, after in pairs if before["question"] == after["question"]]
-    if all("lenient" in record for pair in pairs for record in pair):
-        kinds = {"fixed": (False, True), "broken": (True, False), "never right": (False, False)}
-        right = [(bool(before["lenient"]), bool(after["lenient"])) for before, after in pairs]
-        return {
-            kind: [pair for pair, verdicts in zip(pairs, right, strict=True) if verdicts == wanted]
-            for kind, wanted in kinds.items()
-        }
-    paid = [pair for pair in pairs if None not in (pair[0].get("reward"), pair[1].get("reward"))]
-    ranked = sorted(paid, key=lambda pair: pair[0]["reward"] - pair[1]["reward"])
+    if not all("lenient" in record for pair in pairs for record in pair):
+        return {}
+    kinds = {"fixed": (False, True), "broken": (True, False), "never right": (False, False)}
     return {
-        "earns more": [pair for pair in ranked if pair[0]["reward"] < pair[1]["reward"]],
-        "earns less": [pair for pair in reversed(ranked) if pair[0]["reward"] > pair[1]["reward"]],
-        "earns the same": [pair for pair in ranked if pair[0]["reward"] == pair[1]["reward"]],
+        kind: [pair for pair in pairs if (pair[0]["lenient"], pair[1]["lenient"]) == wanted]
+        for kind, wanted in kinds.items()
     }
 
 
@@ -104,30 +78,20 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _setting(value: Any) -> Any:
-    """A setting's value; whole numbers without `.0`, where a setting could be a ratio, too (save_steps)."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
-
-
 @functools.cache
 def _template() -> Template:
     folder = FileSystemLoader(Path(__file__).with_name("templates"))
     rules: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     page = Environment(loader=folder, **rules)  # it escapes: models write markup
-    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name, "setting": _setting}
+    page.filters |= {"number": charts.number, "duration": _duration, "short_name": short_name}
     return page.get_template("report.html.j2")
 
 
 def _write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
     values = {"run": run, "limits": _limits(run), "examples": _examples(run), "live": live, "headings": HEADINGS}
     text = _template().render(values | {"image": charts.image, "is_a_rewards_own": is_a_rewards_own})
-    # a browser may load the page while it is written
-    path, part = run.directory / "report.html", run.directory / ".report.html.part"
-    try:
-        part.write_text(text + "\n", encoding="utf-8", errors="replace")  # a lone surrogate cannot be encoded
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)  # what a full disk has cut short
+    path = run.directory / "report.html"
+    write_text(path, text + "\n")  # a browser may load the page while it is written
     return path
 
 

@@ -13,7 +13,6 @@ from datasets import Dataset
 from grpo.core.checklist import Check
 from grpo.core.errors import UserError
 from grpo.core.fingerprint import REST, without_rest
-from grpo.core.processes import say
 from grpo.core.settings import Config
 from grpo.core.versions import versions
 from grpo.runs import checkpoints
@@ -42,8 +41,6 @@ MAY_CHANGE_PREFIXES = (
 )
 # What every prompt holds: with another one, the rest of the training rows are other ones
 IN_PROMPTS = ("system prompt", "question template", "exemplars")
-# How held-out questions are chosen: by a hash of the question. Before, by the seed, and seals have no `split`
-SPLIT = 2
 
 
 def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
@@ -54,47 +51,37 @@ def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
     """
     checkpoint, data = config.training.resume_from_checkpoint, fingerprint(rows)
     sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
-    if checkpoint:
-        _hide_false_warnings()
-    if checkpoint and sealed.get("data", data) != data:
-        why = "so resuming would repeat or skip some"
-        then, now = sealed.get("settings") or {}, as_json(config.settings())
-        held_out = [key for key in then if key.startswith("eval_") and key in now and then[key] != now[key]]
-        if held_out:  # which cut questions off the training rows
-            why += f" ({', '.join(f'{key} was {then[key]}' for key in held_out)})"
-        if "split" not in sealed:
-            why += " (an earlier version wrote it, which held out other questions)"
-        raise UserError(
-            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, {why}; use the run's own "
-            f"data and prompt settings, {_or_new_run(checkpoint)}"
-        )
-    if sealed and "split" not in sealed:
-        say(f"note: an earlier version wrote {checkpoint}: held-out questions may be others, asked anew")
-    seal = {"settings": as_json(config.settings()), "sources": config.sources, "data": data, "split": SPLIT}
-    return seal | {"versions": versions()}
-
-
-def _hide_false_warnings() -> None:
-    """Drop what transformers 5.23 says at a resume, and this module checks itself.
-
-    It warns of logging_steps, eval_steps and save_steps, which may change, of the batch, which must not, and of a tied
-    head, which checkpoints hold once.
-    """
-    logging.getLogger("transformers.trainer_utils").addFilter(
-        lambda record: "do not match the ones in the `trainer_state.json`" not in record.getMessage()
-    )
+    # transformers warns of a tied head, which checkpoints hold once
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )
+    if checkpoint and sealed.get("data", data) != data:
+        raise UserError(
+            f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
+            f"skip some; use the run's own data, prompt and eval_* settings, {_or_new_run(checkpoint)}"
+        )
+    settings = as_json(config.settings())
+    return {"settings": settings, "sources": config.sources, "data": data, "versions": versions()}
 
 
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:
     """The settings and sources in which a run is another experiment, each with a text for people."""
     newest, _ = checkpoints.newest(run)
     then = checkpoints.read_seal(newest) if newest else read_record(run) or {}
-    changed = changes(then, settings, decisive=True)
-    texts = {key: f"{key} ({before}, not {now})" for key, (before, now) in changed.items()}
-    return texts | {label: f"the {label}" for label in other_sources(then, sources) if label != REST}
+    found = _in_words(changes(then, settings, decisive=True), other_sources(then, sources))
+    return {label: text for label, text in found.items() if label != REST}
+
+
+def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:
+    """The changes that make a resumed run another experiment than the checkpoint's, in words; not its length."""
+    sealed = checkpoints.read_seal(checkpoint)
+    found = _in_words(changes(sealed, settings), other_sources(sealed, sources))
+    return [text for label, text in found.items() if label not in LENGTHS]
+
+
+def _in_words(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> dict[str, str]:
+    settings = {key: f"{key} {then} → {now}" for key, (then, now) in changed.items()}
+    return settings | {label: f"the {label}" for label in sources}
 
 
 def other_sources(then: dict[str, Any], now: dict[str, str]) -> list[str]:
@@ -132,7 +119,7 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
                 f"{key}: {now} instead of the {then} of {checkpoint}, which makes it unusable; {remedy}, "
                 f"{_or_new_run(checkpoint)}"
             )
-    differing = described(changed, others)
+    differing = list(_in_words(changed, others).values())
     if settings.get("sync_ref_model"):
         differing.append("the reference model (no checkpoint contains it, so sync_ref_model restarts from the first)")
     if differing:
@@ -143,18 +130,6 @@ def compare(checkpoint: Path, settings: dict[str, Any], world_size: int, sources
         effect = "results may differ in their last digits"
         notes.append(Check("warning", "versions", f"since the checkpoint: {', '.join(other)}", effect))
     return notes
-
-
-def described(changed: dict[str, tuple[Any, Any]], sources: Sequence[str]) -> list[str]:
-    """Changed settings and sources, each in words."""
-    return [f"{key} {then} → {now}" for key, (then, now) in changed.items()] + [f"the {label}" for label in sources]
-
-
-def changed_since(checkpoint: Path, settings: dict[str, Any], sources: dict[str, str]) -> list[str]:
-    """The changes that make a resumed run another experiment than the checkpoint's, in words; not its length."""
-    sealed = checkpoints.read_seal(checkpoint)
-    changed = {key: values for key, values in changes(sealed, settings).items() if key not in LENGTHS}
-    return described(changed, other_sources(sealed, sources))
 
 
 def changes(sealed: dict[str, Any], settings: dict[str, Any], decisive: bool = False) -> dict[str, tuple[Any, Any]]:

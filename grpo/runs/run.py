@@ -24,12 +24,11 @@ from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out
 from grpo.core.processes import is_first_process, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
-from grpo.runs import checkpoints, directory, files, record, report
+from grpo.runs import checkpoints, directory, record, report
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
 EARLY = "ended early"
-SHORT = 100  # characters of a question in a command
 
 
 class Run:
@@ -120,16 +119,11 @@ class Run:
 
     def next_steps(self, written: Path) -> str:
         """Next steps with a finished run, as commands to copy."""
-        run, name, question = map(shlex.quote, (str(self.output), self.output.name, self._example()))
-        lines = ["Next:", f"  read the report  {written}", f"  ask the model    python -m grpo ask {run} {question}"]
+        run, name, ask = shlex.quote(str(self.output)), shlex.quote(self.output.name), "python -m grpo ask"
+        lines = ["Next:", f"  read the report  {written}", f'  ask the model    {ask} {run} "your question"']
         if not self.config.training.push_to_hub:
             lines.append(f"  publish it       hf upload your-name/{name} {run} {shlex.join(record.NOT_UPLOADED)}")
         return "\n".join(lines)
-
-    def _example(self) -> str:
-        """A held-out question that fits into a line."""
-        asked = [record["question"] for record in files.read_lines(self.output / "completions_after.jsonl")]
-        return next((text for text in asked if len(text) <= SHORT and text.isprintable()), "your question")
 
     # Signals
 
@@ -217,12 +211,7 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[Run]:
-    """Lock the run's directory, take signals, make errors readable.
-
-    Raises:
-        UserError: another process writes there; the disk is full; a device is full.
-        Interrupted: a signal came while nothing was trained.
-    """
+    """Lock the run's directory, take signals, make errors readable."""
     with contextlib.ExitStack() as stack:
         output, refusal = config.output, ""
         try:

@@ -4,8 +4,6 @@ It is read at the run's start. Whoever edits a file meanwhile changes the next r
 """
 
 import inspect
-import math
-import re
 import shutil
 import sys
 import textwrap
@@ -79,44 +77,9 @@ def _file_of(module: ModuleType) -> Path | None:
     return Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
 
 
-def write(run: Path, files: Files, resumed: Path | None = None, step: int = 0) -> None:
-    """Write `source/`; where a resumed run has other code, the earlier one is kept in `source-until-step-N/`.
-
-    Args:
-        resumed: the run that is resumed, in the same directory or in another one.
-        step: the optimizer step from which on these files count.
-    """
-    versions = _versions(resumed) if resumed else {}
-    wanted = {until: earlier for until, earlier in versions.items() if until < step}
-    then = next((versions[until] for until in sorted(versions) if until >= step), files)
-    if then != files:
-        wanted[step] = then
-    wanted[math.inf] = files
-    existing = _versions(run)
-    for until in existing.keys() - wanted.keys():
-        shutil.rmtree(run / _folder(until))
-    for until, version in wanted.items():
-        if existing.get(until) != version:
-            _write_folder(run / _folder(until), version)
-
-
-def _versions(run: Path) -> dict[float, Files]:
-    """A run's code by the optimizer step until which it was used; infinity for the present one."""
-    versions: dict[float, Files] = {}
-    for folder in run.glob(f"{FOLDER}*"):
-        if match := re.fullmatch(rf"{FOLDER}(?:-until-step-(\d+))?", folder.name):
-            until = int(match[1]) if match[1] else math.inf
-            versions[until] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    return versions
-
-
-def _folder(until: float) -> str:
-    return FOLDER if until == math.inf else f"{FOLDER}-until-step-{until}"
-
-
-def _write_folder(folder: Path, files: Files) -> None:
-    """Replace a folder at once: a run may be killed at any moment."""
-    part = folder.with_name(f".{folder.name}.part")
+def write(run: Path, files: Files) -> None:
+    """Write `source/` at once: a run may be killed at any moment."""
+    folder, part = run / FOLDER, run / f".{FOLDER}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     for name, content in files.items():

@@ -20,8 +20,7 @@ def check(settings: dict[str, Any], asked: bool = True) -> list[Check]:
     Args:
         asked: the command line names them, so that a missing one is a mistake; otherwise it is dropped.
     """
-    given = settings["report_to"] or "none"
-    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    names = [name.strip() for name in (settings["report_to"] or "none").split(",")]
     notes, usable = list[Check](), []
     for name in [name for name in names if name != "none"]:
         if name not in INTEGRATION_TO_CALLBACK:

@@ -44,7 +44,6 @@ class LiveReport(TrainerCallback):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._due = 0.0  # not before; infinite once it has failed
-        self._every = report.REFRESH  # seconds
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.on_log(args, state, control)
@@ -55,10 +54,9 @@ class LiveReport(TrainerCallback):
         if not state.is_world_process_zero or time.monotonic() < self._due:
             return
         start = time.monotonic()
-        reason = report.refresh(self.directory, state.max_steps, self._every)
+        reason = report.refresh(self.directory, state.max_steps)
         end = time.monotonic()
-        self._every = max(report.REFRESH, math.ceil(DRAWING * (end - start)))
-        self._due = math.inf if reason else end + self._every
+        self._due = math.inf if reason else end + max(report.REFRESH, DRAWING * (end - start))
         if reason:
             show(f"note: no report while it trains ({escape(reason)}); it is written at the end")
 
@@ -68,9 +66,6 @@ class SkipNonFiniteSteps(TrainerCallback):
 
     Optimizers ignore parameters without a gradient: neither weights nor moments change, the schedule advances. The
     run ends after SKIPPED such steps in a row.
-
-    Args:
-        stop: ends the run, given the reason (`Run.request_stop`).
 
     Attributes:
         in_a_row, in_all: skipped steps, in this session.
@@ -107,8 +102,6 @@ class Watch(TrainerCallback):
     same step without communicating. It also ends a run whose rewards fail too often (rewarding/guard.py).
 
     Args:
-        request_stop: ends the run, given the reason (`Run.request_stop`).
-        stop_on_alarm: whether an alarm does.
         seen: the history, still empty, which a resumed run replaces by its own.
     """
 
@@ -132,7 +125,7 @@ class Watch(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         kept: Any = state.stateful_callbacks  # part of every checkpoint: a resumed run raises what the whole would
         if "watch" in kept:
-            self.seen, self.raised = History.of(kept["watch"]["seen"]), kept["watch"]["raised"]
+            self.seen, self.raised = History(**kept["watch"]["seen"]), kept["watch"]["raised"]
         kept["watch"] = {"seen": vars(self.seen), "raised": self.raised}
         self._weights = _sample(self.trainer)
         self._warmup = args.get_warmup_steps(state.max_steps)

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -63,12 +63,6 @@ class History:
     answers: list[tuple[Record, Record]] = field(default_factory=list)
     comparison: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, stored: dict[str, Any]) -> "History":
-        """The history in a checkpoint; fields of another version are dropped."""
-        names = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in stored.items() if key in names})
-
     def add(self, metrics: Metrics, collapsed: bool) -> None:
         """Note a rollout."""
         self.rollouts.append(metrics)
@@ -103,16 +97,11 @@ class History:
 def explain(
     state: TrainerState, before: Sequence[Record], after: Sequence[Record], comparison: dict[str, Any]
 ) -> list[str]:
-    """Likely causes that a run did not get better, each with its remedy; at most MOST, the most important first.
-
-    Args:
-        before, after: the records of two evaluations.
-        comparison: of both (evaluation/comparison.py).
-    """
+    """Likely causes that a run did not get better, each with its remedy; at most MOST, the most important first."""
     kept: Any = state.stateful_callbacks
     answers = list(zip(before, after, strict=True))
     seen = replace(
-        History.of(kept["watch"]["seen"]), rollouts=state.log_history, answers=answers, comparison=comparison
+        History(**kept["watch"]["seen"]), rollouts=state.log_history, answers=answers, comparison=comparison
     )
     sentences: dict[str, str] = {}
     for name, check, remedy, _ in CAUSES:

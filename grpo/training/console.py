@@ -33,9 +33,7 @@ class Progress(TrainerCallback):
     """Replaces transformers' dictionary of 30 metrics a log, its progress bar, and TRL's table of samples.
 
     Args:
-        reward_names: as TRL logs them.
         golds: the gold answers, by question.
-        task: reads the answer out of a completion.
         perfect: the value of each reward for a perfect completion; in a narrow terminal the largest ones stay longest.
     """
 

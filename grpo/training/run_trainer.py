@@ -31,7 +31,6 @@ from grpo.core.processes import say
 from grpo.rewarding.guard import RewardGuard, fault_of
 from grpo.rewarding.isolation import random_states_kept
 from grpo.runs import checkpoints, model_card
-from grpo.runs.files import read_record
 from grpo.task.task import ALTERNATIVES, Task
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
@@ -189,7 +188,6 @@ class RunTrainer(LeanGRPOTrainer):
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """TRL's, and below it the run's own section where the directory holds a run."""
         output, hub_model_id = Path(self.args.output_dir or ""), cast(Any, self.hub_model_id)
-        kwargs.setdefault("dataset_name", model_card.hub_id(read_record(output, "settings", "dataset_name")))
         self.hub_model_id = hub_model_id or cast(Any, f"your-name/{output.name}")  # TRL would print None
         super().create_model_card(*args, **kwargs)
         self.hub_model_id = hub_model_id

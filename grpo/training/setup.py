@@ -19,9 +19,6 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
 
     Args:
         perfect: the value of each reward for a perfect completion, by its logged name.
-
-    Raises:
-        UserError: a tracker refuses the run, or the training rows are not those of the checkpoint to resume from.
     """
     config = run.config
     trainer.task, trainer.prefill = task, task.prompt.prefill

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train_grpo
 from grpo.config import preflight
@@ -120,7 +120,6 @@ RATES = [  # of the command line, million weights, an adapter: the rate to try
     (None, 1500, "false", ""),
     ("5e-6", 1.7, "false", ""),  # a learning rate is what is written
     (None, 1.7, "true", "5e-4"),
-    (None, 1500, "true", "5e-5"),
     ("1e-5", 1500, "true", "5e-5"),
     ("5e-5", 1500, "true", ""),
 ]
@@ -179,13 +178,6 @@ def test_the_largest_pack_is_known_before():
     assert policy_checks.largest_pack(planned(packed=False, chosen=4096), flash, 256) is None
 
 
-@pytest.mark.parametrize(("load", "cores", "noted"), [(0.9, 2, False), (3.1, 2, True), (3.1, 64, False)])
-def test_other_work_on_the_cpu_is_noted(load, cores, noted, table, monkeypatch):
-    monkeypatch.setattr(psutil, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(psutil, "cpu_count", lambda *_: cores)
-    assert ("load" in table()) is noted
-
-
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (40 * 10**6, "warning"), (10**7, "error")])
 def test_disk_space_is_held_against_checkpoints_and_model(free, status, table, monkeypatch):
     usage = namedtuple("usage", "total used free")
@@ -216,10 +208,3 @@ def test_an_adapter_is_checked_with_its_base_model(table, tmp_path):
     found = table(model_name_or_path=str(tmp_path / "adapter"))["model"]
     assert f"an adapter of {DEMO / 'model'}" in found.finding and "0.0 of 1.7 million" in found.finding
     assert found.status == "ok"
-
-
-def test_a_model_of_which_nothing_is_trained_is_an_error(table, monkeypatch):
-    frozen = dataclasses.replace(memory.shape(AutoConfig.from_pretrained(DEMO / "model")), trained=0)
-    monkeypatch.setattr(memory, "shape", lambda *_: frozen)
-    found = table()["model"]
-    assert found.status == "error" and "0.0 of 1.7 million" in found.finding

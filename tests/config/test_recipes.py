@@ -1,10 +1,6 @@
 """Every shipped recipe resolves to a GRPOConfig; where it needs a GPU, through the CPU override."""
 
-import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -116,31 +112,6 @@ def test_the_prompt_in_a_recipe_is_the_scripts(name):
     assert list(task.shots) == train_grpo.EXEMPLARS[: config.script.num_shots]
 
 
-@pytest.mark.slow
-def test_the_demo_is_the_demo_in_an_edited_script(tmp_path):
-    text = (ROOT / "train_grpo.py").read_text(encoding="utf-8")
-    for old, new in (
-        ("Respond in the following format:", "Reply with the date only:"),
-        ("        int_reward_func,\n", "        int_reward_func,\n        lambda completions, **_: [1.0],\n"),
-        ('question_column="question"', 'question_column="sentence"'),
-        ('answer_column="answer"', 'answer_column="iso_date"'),
-        ('dataset_name="openai/gsm8k"', 'dataset_name="dates.csv"'),
-        ("reward_weights=None", "reward_weights=[1, 1, 1, 1, 1, 3]"),
-        ("temperature=1.0", "temperature=0.2"),
-    ):
-        assert old in text
-        text = text.replace(old, new, 1)
-    (tmp_path / "my_dates.py").write_text(text, encoding="utf-8")
-    command = [sys.executable, "my_dates.py", "--config", str(ROOT / "recipes/demo.yaml"), "--max_steps", "2"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "replaces the script's own" in " ".join(done.stdout.split())
-    record = json.loads((tmp_path / "outputs" / "demo-GRPO" / "run.json").read_text(encoding="utf-8"))
-    assert record["status"] == "finished" and record["settings"]["reward_funcs"] == FIVE
-    assert record["prompt"] == dataclasses.asdict(train_grpo.PROMPT_FORMATS["xml"])
-    assert record["settings"]["temperature"] == 1.0 and list(record["perfect"]) == FIVE
-
-
 OF_WRITE_UPS = {  # what docs/write-ups.md says of them
     "notebook_gpt2": {
         "beta": 0.02, "num_generations": 4, "per_device_train_batch_size": 64, "gradient_accumulation_steps": 4,
@@ -192,22 +163,6 @@ def test_every_recipe_runs_dry_on_another_model_and_data(path):
 def test_a_recipe_and_its_files_are_found_from_any_directory_and_have_no_warnings(name, capfd):
     assert train_grpo.main(["--config", name, "--dry_run", "true"]) == 0
     assert "Dry run: no warnings, no error" in capfd.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gist_2025", "low_memory_24gb"])
-def test_recipes_that_differ_most_train_a_tiny_model(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    run = tmp_path / "run"
-    flags = (
-        "--max_steps 2 --max_completion_length 16 --num_generations 4 --per_device_train_batch_size 8 "
-        "--gradient_accumulation_steps 1 --max_prompt_length 600 --max_samples 40 --eval_samples 4 --logging_steps 1 "
-        f"--report_to none --output_dir {run}"
-    )
-    assert train_grpo.main(["--config", f"recipes/{name}.yaml", *DEMO_FLAGS, *flags.split()]) == 0
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 2] and lines[1]["reward"] is not None
-    assert json.loads((run / "run.json").read_text())["status"] == "finished"
 
 
 # --- MATH's format: problem, level, type, and a worked solution whose last \\boxed{} is the answer

@@ -74,13 +74,9 @@ def test_what_a_function_does_counts_with_all_that_it_uses(old, new, changed):
 
 CONSTANTS = [
     ("from datetime import date as A", "A(2001, 1, 1)", "A(2003, 1, 1)"),
-    ("from decimal import Decimal as A", "A('0.1')", "A('0.2')"),
     ("from pathlib import Path as A", "A('a')", "A('b')"),
-    ("from types import SimpleNamespace as A", "A(x=1)", "A(x=2)"),
-    ("from string import Template as A", "A('$x')", "A('$y')"),
     ("import numpy as A", "A.array([1, 2])", "A.array([1, 3])"),
     ("import torch as A", "A.tensor([1.0, 2.0])", "A.tensor([1.0, 3.0])"),
-    ("from collections import Counter as A", "A('aab')", "A('abb')"),
     ("A = set", "A({('a', 1), ('b', 2)})", "A({('a', 1), ('b', 3)})"),
     ("from dataclasses import make_dataclass\nA = make_dataclass('B', ['x'])", "A(1)", "A(2)"),
     ("class A:\n    def __init__(self, x):\n        self.x = x", "A(1)", "A(2)"),
@@ -96,10 +92,12 @@ def test_constants_of_any_kind_count(imported, value, other):
     assert of(value) == of(value) != of(other)
 
 
-def test_a_hash_is_the_same_in_another_process_whatever_an_object_is_called():
-    text = "import threading\nLOCK = threading.Lock()\nclass C:\n    pass\nSET = {C(), C()}\n"
+def test_a_hash_is_the_same_in_another_process():
+    """Whose objects have other addresses, and whose sets another order."""
+    text = "import threading\nLOCK, SET = threading.Lock(), {0, 8}\n"
     text += "def reward(completions, **kwargs):\n    return [LOCK, SET]\n"
-    assert fingerprint.of_code(load(text).reward) == fingerprint.of_code(load(text).reward)
+    other = text.replace("{0, 8}", "{8, 0}")
+    assert fingerprint.of_code(load(text).reward) == fingerprint.of_code(load(other).reward)
 
 
 def test_parameters_of_a_partial_count():

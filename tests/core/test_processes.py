@@ -1,6 +1,5 @@
 """grpo/core/processes.py: how processes are started, and that two machines train as one."""
 
-import os
 import socket
 from pathlib import Path
 
@@ -28,18 +27,6 @@ def test_the_command_starts_as_many_processes(variables, words, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert processes.launch() == words
-
-
-@pytest.mark.parametrize(
-    ("given", "spins"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, None)],
-    ids=["unset", "own count", "own policy"],
-)
-def test_idle_threads_sleep_soon_unless_you_say_otherwise(given, spins, monkeypatch):
-    environment = dict(given)
-    monkeypatch.setattr(os, "environ", environment)
-    processes.let_idle_threads_sleep()
-    assert environment.get("GOMP_SPINCOUNT") == spins
 
 
 def unused_port():

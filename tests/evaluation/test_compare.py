@@ -118,13 +118,6 @@ def test_other_judges_are_not_paired(runs, capsys):
     assert "seed3 was not judged as seed2 was" in shown(capsys, runs[1], runs[2])
 
 
-def test_an_evaluation_of_an_earlier_end_is_not_one_after_training(runs, capsys):
-    change(runs[1], step=40)
-    change(runs[1], "eval_after.json", step=24)
-    said = shown(capsys, *runs)
-    assert "seed2 50.0 37.5" in said and "seed2 against" not in said and "mean gain +43.8" in said
-
-
 @pytest.mark.parametrize("words", ["seed1", "seed1 ./seed1", "seed1 nothing", "seed1 empty", "seed1 seed2 --fast"])
 def test_a_mistake_is_one_line_and_status_2(words, runs, capsys):
     for path in write_learner(Path("empty"), 1).glob("eval_*.json"):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers_resume import assert_same, interrupted, state_of, without_clock
+from helpers_resume import without_clock
 from helpers_runs import LEARNS
 
 import train_grpo
@@ -47,14 +47,3 @@ def test_the_run_is_that_without_it(tiny_run, monkeypatch):
     assert summary("after")["step"] == 3 and "pass_k" not in measured[3]
     low, share, high = (measured[1][f"eval/accuracy_lenient{end}"] for end in ("_low", "", "_high"))
     assert low <= share <= high and measured[1]["time/evaluation"] > 0
-
-
-@pytest.mark.slow
-def test_a_resumed_run_continues_the_curve(tiny_run):
-    flags = tiny_run(**FLAGS, eval_every="2", save_steps="1", save_total_limit="9")
-    assert train_grpo.main(flags) == 0
-    again = interrupted("run", 3)
-    Path("run").rename("whole")
-    assert train_grpo.main([*flags, "--output_dir", str(again), "--resume_from_checkpoint", "auto"]) == 0
-    assert list(lines_of(again)[0]) == [0, 2, 4] and summary("after", again)["step"] == 4
-    assert_same(state_of(again), state_of(Path("whole")))

@@ -77,17 +77,6 @@ def test_an_evaluation_that_is_killed_while_it_is_saved_mixes_no_two(tmp_path, m
     assert not (tmp_path / "eval_after.json").exists()  # the old shares never stand beside the new completions
 
 
-@pytest.mark.parametrize(
-    ("read", "strict", "lenient"),
-    [("72", True, True), ("72.0", False, True), ("$72", False, True), ("71", False, False)],
-)
-def test_strict_compares_characters_and_lenient_numbers(read, strict, lenient):
-    record = {"completion": f"<answer>{read}</answer>"}
-    assert not evaluate.add_grades([record], [{"answer": "72"}], TASK)
-    assert (record["read"], record["strict"], record["lenient"]) == (read, strict, lenient)
-    assert (record["format_strict"], record["format_soft"]) == (False, False)
-
-
 def measure(model, tokenizer, questions, task=TASK, bf16=False, rewards=None, **script):
     config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", "--max_completion_length", "40"])
     config.training.bf16, config.script = bf16, dataclasses.replace(config.script, **script)
@@ -128,14 +117,6 @@ def test_k_samples_give_majority_and_pass_at_k():
     assert not evaluate.add_grades(records, [{"answer": "4"}] * 4, TASK)
     summary = evaluate.summarize(records)
     assert (summary["k"], summary["maj_k"], summary["pass_k"]) == (4, 0.5, 0.75) and summary["maj_k_low"] < 0.5
-
-
-def test_samples_are_drawn_for_each_question_and_kept(demo, questions):
-    found = measure(*demo, questions.select(range(4)), eval_num_samples=3)
-    assert found.summary["k"] == 3 and 0 <= found.summary["maj_k"] <= found.summary["pass_k"] <= 1
-    assert all(len(row["samples"]) == 3 for row in found.records)
-    assert any(len(set(row["samples"])) > 1 for row in found.records)  # as in training, not greedily
-    assert found.records == measure(*demo, questions.select(range(4)), eval_num_samples=3).records
 
 
 # --- A judge of one's own
@@ -232,9 +213,3 @@ def test_a_sum_that_lacks_a_reward_is_no_reward(demo, questions):
     found = measure(*demo, without, judged_by(lambda text, row: True), rewards=rewards, reward_funcs=[*rewards])
     assert "reward_xmlcount_reward_func" in found.summary and "reward_correctness_reward_func" not in found.summary
     assert "reward" not in found.summary and [record["reward"] for record in found.records] == [None, None]
-
-
-def test_the_lenient_rule_may_not_fail(monkeypatch):
-    monkeypatch.setattr(Task, "verdict", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        evaluate.add_grades([{"completion": "7"}], [{"answer": "7"}], TASK)

@@ -30,7 +30,8 @@ def write_run(template=XML_COT_FORMAT, pattern="xml", question="{question}", cha
 
 
 def write_evaluation(when, *records, step=6):
-    Path(f"completions_{when}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    grade = {"read": "7", "strict": True, "lenient": True, "format_strict": True, "format_soft": True, "row": {}}
+    Path(f"completions_{when}.jsonl").write_text("\n".join(json.dumps(grade | record) for record in records))
     Path(f"eval_{when}.json").write_text(json.dumps({"n": len(records), "step": step}))
 
 
@@ -78,7 +79,8 @@ def test_rows_without_gold_answers_have_no_rewards_that_need_them(capsys):
 
 OWN = """
 ran = print("my code runs")
-async def near(prompts, completions, answer, level, length, *, far=10, **_):
+async def near(prompts, completions, answer, question, level, length, *, far=10, **_):
+    assert question == ["kept out"]
     assert prompts[0][-1]["content"] == "Ask: kept out" and completions[0][-1]["role"] == "assistant"
     return [far * each + length[0] for each in level]
 def fails(completions, nothing): pass
@@ -131,9 +133,9 @@ def test_with_a_judge_of_ones_own_the_lenient_rule_flags_nothing(capsys):
 def test_a_run_is_read_after_training_if_it_has_that(capsys):
     """But not by the answers of an earlier end than the run's last step."""
     write_run()
-    write_evaluation("before", {"completion": "8", "answer": "7"}, step=0)
+    write_evaluation("before", {"completion": "8", "answer": "7", "lenient": False}, step=0)
     for step, line in (
-        (6, "completions_after.jsonl: 1 of 1 right (lenient), 0 in the format"),
+        (6, "completions_after.jsonl: 1 of 1 right (lenient), 1 in the format"),
         (4, "completions_before.jsonl: 0 of 1 right"),
     ):
         write_evaluation("after", {"completion": "7", "answer": "7"}, step=step)
@@ -191,9 +193,6 @@ CASES = [  # words of the kind, a completion that is one, a completion that is n
     ("lenient rule", "<answer>8</answer> or rather 7", "<answer>8</answer> or rather 9"),
     ("answer empty", R + "<answer>\n\n</answer>\n", R + "<answer>\n7\n</answer>\n"),
     ("several <answer>", "<answer>6</answer><answer>7</answer>", "<answer>7</answer></answer>"),
-    ("never closed", "<reasoning>\n3 + 4", "3 + 4"),
-    ("never closed", R + "<answer>\n7", R + "<answer>\n7\n</answer>"),
-    ("xmlcount below 0", R + "<answer>\n7\n</answer>\n" + "!" * 260, R + "<answer>\n7\n</answer>\n" + "!" * 240),
 ]
 
 
@@ -214,41 +213,20 @@ def test_a_line_of_a_million_characters_comes_to_an_end(capsys):
     assert max(map(len, out.splitlines())) <= 160
 
 
-def test_rewards_get_the_question_of_a_run(capsys):
-    Path("mine.py").write_text(
-        "def asked(completions, question, **kwargs):\n    return [float(len(q)) for q in question]\n"
-    )
-    write_run()
-    write_evaluation("after", {"completion": GOOD, "answer": "7", "question": "four", "row": {"level": 3}})
-    assert tool(["xray", ".", "--allow_custom_rewards", "true", "--reward_funcs", "mine.asked"]) == 0
-    assert means(capsys.readouterr().out) == {"asked": 4.0, "total": 4.0}
-
-
-@pytest.mark.parametrize(
-    "fields", [{"row": 3}, {"rewards": {"a": "x"}}, {"rewards": {}, "row": None}, {"read": 5, "strict": "yes"}]
-)
-def test_other_programs_fields_of_our_names_do_no_harm(fields, capsys):
-    Path("rows.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7", **fields}) + "\n")
-    assert tool(["xray", "rows.jsonl"]) == 0
-    assert means(capsys.readouterr().out)["correctness"] == 2.0
-
-
-def test_rows_with_rewards_of_other_names_are_scored_anew(capsys):
-    rows = [{"completion": GOOD, "answer": "7", "rewards": {name: 1.0}} for name in "ab"]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert tool(["xray", "rows.jsonl"]) == 0
-    assert list(means(capsys.readouterr().out))[:2] == ["xmlcount", "soft_format"]
-
-
 def test_a_column_in_the_place_of_a_parameter_is_one_line(capsys):
     Path("rows.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7", "template": "x"}) + "\n")
     assert tool(["xray", "rows.jsonl"]) == 2
     assert "the data's column 'template' would replace the parameter 'template'" in capsys.readouterr().err
 
 
-def test_a_judged_runs_recorded_grades_are_read_not_made_anew():
+@pytest.mark.parametrize("fields", [{"row": 3}, {"rewards": {"a": 1.0}}, {"read": 5, "lenient": False}])
+def test_grades_and_rewards_are_read_of_runs_alone(fields, capsys):
+    """Another program's fields may have the same names."""
+    Path("rows.jsonl").write_text(json.dumps({"completion": GOOD, "answer": "7", **fields}) + "\n")
+    out = shown(capsys)
+    assert means(out)["correctness"] == 2.0 and out.startswith("1 of 1 right")
     write_run(judge="mine.is_right")
     grade = {"read": "seven", "strict": True, "lenient": True, "format_strict": True, "format_soft": True}
-    write_evaluation("after", {"completion": "7", "answer": "8", "question": "?", "row": {}} | grade)
+    write_evaluation("after", {"completion": "7", "answer": "8", "question": "?"} | grade)
     (record,) = xray.read(Path("completions_after.jsonl"), xray.task_of(Path("completions_after.jsonl")))
     assert {key: record[key] for key in grade} == grade

@@ -45,13 +45,13 @@ def write_run(run, text="plain", count=12):
                 "question": f"{text} {{question}}",
                 "completion": text,
             },
-            "asked": [{"role": "user", "content": f"{text} {{question}}"}],
             "status": "finished",
             "seconds": 3725.0,
         },
-        "eval_before.json": summary(0.5, 0.375),
-        "eval_after.json": summary(0.625, 0.5625),
+        "eval_before.json": summary(0.5, 0.375) | {"step": 0},
+        "eval_after.json": summary(0.625, 0.5625) | {"step": 2 * count},
         "comparison.json": {
+            "step": 2 * count,
             "n": 8,
             "verdict": "too_small_to_tell",
             "sentence": f"Too small to tell: {text}.",
@@ -109,7 +109,7 @@ def write_learner(run, gain, right=2, **settings):
     }
     for when, rows in answered.items():
         (run / f"completions_{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values())))
+    (run / "comparison.json").write_text(json.dumps(comparison.compare(*answered.values()) | {"step": 24}))
     change(run, settings=json.loads((run / "run.json").read_text())["settings"] | settings)
     return run
 

@@ -122,18 +122,3 @@ def test_every_declared_end_token_ends_a_completion(policy, tokenizer, ids, refe
     monkeypatch.setattr(policy.generation_config, "eos_token_id", [tokenizer.eos_token_id, end])
     first = reference[0][0].index(end)
     assert answer(policy, tokenizer, ids[:1], 32, 1) == [(reference[0][0][:first], False)]
-
-
-def test_a_repetition_penalty_is_left_to_generate(policy, tokenizer, ids, reference, capsys):
-    drawn = answer(policy, tokenizer, ids[:2], 32, 2, Sampling(top_k=1, repetition_penalty=9.0))
-    assert drawn != reference[:2]
-    assert "model.generate answers the questions, because repetition_penalty is set" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("drawn", [None, Sampling()])
-def test_the_models_mode_and_the_random_state_stay(drawn, policy, tokenizer, ids):
-    policy.train()
-    state = torch.get_rng_state()
-    answer(policy, tokenizer, ids[:3], 4, 2, drawn)
-    assert policy.training and torch.equal(state, torch.get_rng_state())
-    policy.eval()

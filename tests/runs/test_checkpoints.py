@@ -90,23 +90,6 @@ def test_rotation_counts_complete_ones_only():
     assert len(names()) == 4
 
 
-def test_a_half_written_one_never_replaces_the_only_complete_one():
-    """A run is killed while it writes step 15, resumes from 10, and a signal makes it save step 12.
-
-    Here transformers' rotation deletes the only complete one, so ours is needed.
-    """
-    from transformers.trainer_utils import rotate_checkpoints
-
-    make_checkpoint("run", 10)
-    make_checkpoint("run", 15, sealed=False)
-    make_checkpoint("run", 12)
-    shutil.copytree("run", "stock")
-    checkpoints.rotate(Path("run"), keep=1)
-    assert names() == ["checkpoint-15", "checkpoint-12"]
-    rotate_checkpoints("stock", 1)
-    assert checkpoints.newest(Path("stock"))[0] is None
-
-
 def test_one_that_is_being_deleted_is_not_complete(monkeypatch):
     seen = []
     monkeypatch.setattr(shutil, "rmtree", lambda path, **_: seen.append(checkpoints.problem_with(path)))
@@ -119,9 +102,7 @@ def test_one_that_is_being_deleted_is_not_complete(monkeypatch):
 def test_write_whole_never_leaves_half_a_file(monkeypatch):
     path = Path("value.json")
     checkpoints.write_json(path, {"a": 1})
-    monkeypatch.setattr(
-        json, "dump", lambda value, file, **_: (file.write('{"a"'), (_ for _ in ()).throw(OSError(28, "full")))
-    )
-    with pytest.raises(OSError, match="full"):
+    monkeypatch.setattr("os.fsync", lambda descriptor: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         checkpoints.write_json(path, {"a": 2})
-    assert json.loads(path.read_text()) == {"a": 1}
+    assert json.loads(path.read_text()) == {"a": 1} and list(Path.cwd().iterdir()) == [path.absolute()]

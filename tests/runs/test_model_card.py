@@ -1,7 +1,6 @@
 """The model card is TRL's with the verdict, the results, the rewards and no path of this machine."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from huggingface_hub import ModelCard
 from trl.trainer.utils import generate_model_card
 
 from grpo.runs import model_card
-from grpo.task.prompts import PromptFormat
 
 BASE = "Qwen/Qwen2.5-0.5B-Instruct"
 
@@ -43,23 +41,9 @@ def test_the_card_says_what_was_learned_and_from_what(complete):
     assert "Too small to tell: plain." in section and "it hardly moved plain; raise learning_rate." in section
     assert "| Accuracy, lenient | 50.0 (43.8 to 56.2) | 62.5 (56.2 to 68.8) | +12.5 (−25.0 to +43.8) |" in section
     assert "`int` × 1, `own.brevity` × 0.25" in section
-    assert "A perfect completion:\n\n    plain\n" in section
+    assert "Prompt:\n\n    Respond so:\n    ```\n    plain\n" in section and "completion:\n\n    plain\n" in section
     assert "<summary>plain</summary>\n\n    def plain(completions):\n        return plain\n" in section
     assert "| max_steps | `24` | flag |" in section
-
-
-@pytest.mark.parametrize(
-    ("name", "hub_id"),
-    [
-        ("openai/gsm8k", "openai/gsm8k"),
-        ("openai/gsm8k:main", "openai/gsm8k"),
-        ("rows in memory", None),
-        ("a.csv", None),
-    ],
-)
-def test_local_files_are_no_hub_ids(name, hub_id):
-    Path("a.csv").touch()
-    assert model_card.hub_id(name) == hub_id
 
 
 def test_paths_of_this_machine_stay_here(complete, tmp_path):
@@ -80,60 +64,7 @@ def test_an_adapter_is_loaded_by_peft(complete):
     assert complete()[0].data.library_name == "peft"
 
 
-def test_each_stage_has_its_rewards(complete):
-    _, section = complete(stages=[{"name": "format", "reward_funcs": ["int_reward_func"], "reward_weights": [2.0]}])
-    assert "- format: `int` × 2" in section
-
-
-# --- The quick start
-
-
-def asked(section):
-    """What a section's block of code asks, and how."""
-    calls = []
-
-    def generator(*given, **options):
-        calls.append((*given, options))
-        return [{"generated_text": "42"}]
-
-    (code,) = re.findall(r"(?s)```python\n(.*?)\n```", section)
-    loading, code = code.split("\n", 1)
-    assert loading == "from transformers import pipeline"
-    exec(code, {"pipeline": lambda *_, **__: generator, "print": str})
-    return calls[0]
-
-
-SHOTS = [["1 + 1?", "easy\n", "2"], ["What stands for a question is {question}", "", "3"]]
-LONG = "Answer, and say nothing else: " * 9
-
-
-@pytest.mark.parametrize("chat", [True, False])
-@pytest.mark.parametrize("question", ["{question}", "<q>\n'{question}'\n```\n</q>\n", f"{LONG}\n{{question}}\n{LONG}"])
-@pytest.mark.parametrize(("system", "shots"), [("", []), ("Write ```\nas here: {question}", SHOTS), (LONG, SHOTS)])
-def test_the_quick_start_asks_as_the_run_does(complete, chat, question, system, shots):
-    kept = PromptFormat(system, question, "{reasoning}<a>{answer}</a>", opening=system, chat=chat)
-    prompt, options = asked(complete(record={"asked": kept.prompt("{question}", shots)}, max_completion_length=99)[1])
-    assert prompt == kept.prompt("question 0 plain", shots)  # a held-out one
-    assert options == {"max_new_tokens": 99, "do_sample": False, "return_full_text": False}
-
-
-def test_the_quick_start_passes_what_the_chat_template_got_and_no_question_of_private_data(complete, tmp_path):
-    _, options = asked(complete(chat_template_kwargs={"enable_thinking": False})[1])
-    assert options["tokenizer_encode_kwargs"] == {"enable_thinking": False}
-    (tmp_path / "rows.csv").touch()
-    for private in ({"dataset_name": str(tmp_path / "rows.csv")}, {"eval_dataset_name": str(tmp_path / "rows.csv")}):
-        _, section = complete(**private)
-        assert "your question" in asked(section)[0][-1]["content"] and "question 0" not in section
-
-
 # --- What it says of an end
-
-
-def test_the_card_of_an_early_end_says_its_step_and_no_earlier_result(complete):
-    earlier = {name: {"step": 24} for name in ("eval_after.json", "comparison.json")}
-    _, section = complete(record={"step": 16, "status": "ended early at step 16 of 24"}, step=16, files=earlier)
-    assert "- Optimizer steps: 16 (ended early at step 16 of 24)" in section
-    assert "| Before |" in section and "After" not in section and "Too small to tell" not in section
 
 
 def test_the_card_in_a_checkpoint_says_the_checkpoints_step(complete):

@@ -1,4 +1,4 @@
-"""A run directory holds the code that ran: script, rewards, the user's own files, recipe; and earlier code apart."""
+"""A run directory holds the code that ran: script, rewards, the user's own files, recipe."""
 
 import functools
 import importlib
@@ -54,38 +54,5 @@ def test_a_library_in_a_folder_of_its_own_is_not_copied(own, tmp_path_factory, m
     assert "their_library.py" not in source.read_files(Path("my_dates.py"), [own.date], None)
 
 
-def test_files_of_the_same_name_are_both_kept(own):
-    Path("other").mkdir()
-    Path("other/my_dates.py").write_text("# a script\n")
-    files = source.read_files(Path("other/my_dates.py"), [own.date], None)
-    assert files["my_dates.py"] == b"# a script\n" and b"def date" in files[f"{Path.cwd().name}-my_dates.py"]
-
-
 def test_a_notebook_has_no_script():
     assert set(source.read_files(Path("notebook"), [], None)) == {"rewards.py"}
-
-
-def kept(run):
-    return {path.name: {p.name: p.read_bytes() for p in path.iterdir()} for path in run.iterdir()}
-
-
-def test_a_resumed_run_keeps_the_code_of_before():
-    run, first, second, third = Path("run"), {"a.py": b"1"}, {"a.py": b"2"}, {"a.py": b"3", "b.py": b""}
-    run.mkdir()
-    source.write(run, first)
-    source.write(run, first, resumed=run, step=4)
-    assert kept(run) == {"source": first}
-    source.write(run, second, resumed=run, step=4)
-    assert kept(run) == {"source": second, "source-until-step-4": first}
-    source.write(run, third, resumed=run, step=4)  # no checkpoint was made with the second
-    assert kept(run) == {"source": third, "source-until-step-4": first}
-    source.write(run, second, resumed=run, step=8)
-    both = {"source": second, "source-until-step-4": first, "source-until-step-8": third}
-    assert kept(run) == both
-    other = Path("other")
-    other.mkdir()
-    source.write(other, second, resumed=run, step=6)  # where the third ran
-    assert kept(other) == {"source": second, "source-until-step-4": first, "source-until-step-6": third}
-    assert kept(run) == both
-    source.write(run, first)  # which begins anew
-    assert kept(run) == {"source": first}

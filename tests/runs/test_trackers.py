@@ -36,15 +36,6 @@ def test_names_that_are_no_trackers_are_refused(given, named):
         trackers.check(settings(given))
 
 
-@pytest.mark.parametrize(
-    ("given", "listed"), [(None, ["none"]), ("tensorboard, wandb", ["tensorboard", "wandb"]), (["wandb"], ["wandb"])]
-)
-def test_known_trackers_are_listed(given, listed, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    values = settings(given)
-    assert trackers.check(values) == [] and values["report_to"] == listed
-
-
 def test_a_missing_tracker_is_named():
     """A default or a recipe's is dropped instead."""
     with pytest.raises(UserError, match=r"report_to: dvclive is not installed"):

@@ -18,10 +18,6 @@ from grpo.runs import checkpoints
 # 8 prompts are 2 rollouts of 4: 3 epochs of 2 steps, a log at every second one
 SHORT = {**EPOCHS, "max_samples": "10", "max_completion_length": "12"}
 CASES = {  # and the step of the checkpoint that is resumed
-    "all weights, accumulated": (
-        {"gradient_accumulation_steps": "2", "per_device_train_batch_size": "8"},
-        3,
-    ),
     # a rollout serves two steps, twice: checkpoints are due at each step and written at every fourth
     "an adapter, off-policy": (
         {
