@@ -56,7 +56,7 @@ def timed(judge: Callable[[str, str], bool], pair: Pair) -> tuple[bool, float]:
 
 
 def math_verify(text: str, gold: str) -> bool:
-    """The verdict of math-verify with its defaults. It reads LaTeX between dollar signs alone: we add what is missing."""
+    """The verdict of math-verify with its defaults, also with added dollar signs, between which it looks for LaTeX."""
     from math_verify import parse, verify
 
     logging.disable(logging.ERROR)

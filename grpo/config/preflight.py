@@ -1,7 +1,7 @@
 """Preflight: check a run before its weights are loaded, and print a table, the rewards' trial and a prompt."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
@@ -21,7 +21,7 @@ from grpo.data.dataset import Data
 from grpo.policy import loading
 from grpo.rewarding import probe
 from grpo.rewarding.registry import Rewards, check_columns, weights_of
-from grpo.runs import hub
+from grpo.runs import checkpoints, hub
 from grpo.task.task import Task
 
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
@@ -43,12 +43,23 @@ def about_run(plan: Plan) -> Iterator[Check]:
     yield Check("ok", "output", f"{training.output_dir}{resumed}")
 
 
+def about_resumed_prompts(plan: Plan) -> Iterator[Check]:
+    """A warning where a resumed run's model reads other prompts than before: the rest of its rows are the same."""
+    checkpoint = plan.config.training.resume_from_checkpoint
+    sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
+    if sealed.get("tokens", plan.data.tokens) != plan.data.tokens:
+        plan.config.resumed_with.append("the tokens of the prompts")
+        finding = "the prompts' tokens are not the checkpoint's (an edited or dated chat template, another tokenizer)"
+        yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
+
+
 CHECKS: tuple[Callable[[Plan], Iterator[Check]], ...] = (  # the table's order
     about_run,
     data_checks.about_rows,
     evaluation_checks.about_held_out,
     data_checks.about_golds,
     data_checks.about_prompts,
+    about_resumed_prompts,
     reward_checks.about_judge,
     data_checks.about_lengths,
     reward_checks.about_tags,
@@ -90,10 +101,8 @@ def make_plan(config: Config, tokenizer: PreTrainedTokenizerBase, task: Task, da
     trial = Trial()
     if not config.script.eval_only:
         row, reasoning = data.train[0], data.reasoning[0]
-        encode = partial(tokenizer.encode, add_special_tokens=False)
-        values, changed, exact = probe.try_rewards(rewards, row, reasoning, task, encode)
-        texts = probe.perturbed(reasoning, row["answer"], task)
-        trial = Trial(texts, values, changed, exact, weights_of(config, rewards))
+        tried = probe.try_rewards(rewards, row, reasoning, task, tokenizer)
+        trial = Trial(*tried, weights_of(config, rewards))
     return Plan(config, tokenizer, task, data, rewards, *loading.read_configs(config), trial)
 
 

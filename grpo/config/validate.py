@@ -44,6 +44,8 @@ CHOICES = {
     "scale_rewards": ("group", "batch", "none"),
 }
 HARMFUL = {
+    "remove_unused_columns": "removes the columns that rewards read, gold answers among them",
+    "neftune_noise_alpha": "adds noise to training's log-probabilities that the sampled completions did not have",
     "use_transformers_continuous_batching": "turns float32 weights into 16-bit ones for good",
     "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
 }

@@ -42,9 +42,13 @@ class Plan:
     def first_row(self) -> dict[str, Any]:
         return self.data.train[0]
 
+    def prompt_ids(self) -> list[int]:
+        """The tokens of the first training prompt, from which completions are sampled."""
+        return prompts.tokenize([self.first_row["prompt"]], self.tokenizer, self.config.template_kwargs)[0]
+
     def prompt(self) -> str:
-        """The first training prompt, as the model gets it."""
-        return prompts.rendered(self.first_row["prompt"], self.tokenizer, self.config.template_kwargs)
+        """The first training prompt, as the model gets it: its tokens, decoded."""
+        return str(self.tokenizer.decode(self.prompt_ids()))
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -148,6 +152,12 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield warn_if(cannot, "prompts", finding, remedy)
+    if plan.prompt_ids()[-1] == plan.tokenizer.eos_token_id:
+        finding = (
+            f"prompts end in the end token {plan.tokenizer.eos_token!r}, after which a model begins something else"
+        )
+        remedy = "let the tokenizer add none (add_eos_token and the post_processor in its files, or the chat template)"
+        yield Check("error", "end token", finding, remedy)
     opened = re.search(r"<\w+>\s*$", plan.prompt())
     if opened and not task.prompt.prefill:
         finding = f"prompts end in {opened[0]!r}, which is not part of this format's completions"

@@ -51,6 +51,7 @@ class Data:
     readings: list[Reading]  # of the tables of either
     cut_off: bool  # the held-out rows are a part of the training rows
     overlap: int  # training rows dropped because they ask a held-out question
+    tokens: str  # a hash of the training prompts' tokens: of what the model reads
     lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
     too_long: int
     reasoning: list[str]  # of the gold solutions of the first thousand training rows
@@ -138,7 +139,8 @@ def load_data(
     else:
         train, overlap = drop_overlap(train, held_out)
         limit = script.max_prompt_length
-    lengths = [len(ids) for ids in tokenize(train["prompt"], tokenizer, config.template_kwargs)]
+    ids = tokenize(train["prompt"], tokenizer, config.template_kwargs)
+    lengths = list(map(len, ids))
     kept, too_long = drop_long(train, lengths, limit)
     return Data(
         train=kept.remove_columns(REASONING),
@@ -146,6 +148,7 @@ def load_data(
         readings=readings,
         cut_off=evaluation is None,
         overlap=overlap,
+        tokens=hashlib.sha256(repr(ids).encode()).hexdigest(),
         lengths=lengths,
         too_long=too_long,
         reasoning=kept[REASONING][:1000],

@@ -13,6 +13,7 @@ from grpo.core.text import printable
 from grpo.policy import answering
 from grpo.policy.loading import loads
 from grpo.policy.merge import load_base
+from grpo.policy.templates import keep_tags
 from grpo.runs import checkpoints, directory
 from grpo.runs.files import read_prompt
 from grpo.task import prompts
@@ -45,6 +46,7 @@ def answer(model_dir: Path, question: str) -> str:
             if is_adapter
             else AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, trust_remote_code=False)
         )
+    keep_tags(tokenizer, prompt_format.answered("", ""))
     model = model.to("cuda" if gpu else "cpu").eval()
     limit = settings["max_completion_length"]
     asked = prompts.tokenize([prompt], tokenizer, settings["chat_template_kwargs"])

@@ -26,7 +26,7 @@ def about_model(plan: Plan) -> Iterator[Check]:
         shape = memory.shape(plan.model_config, peft_config, config.training.trust_remote_code)
     except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # config.json says anything
         fits = f"the adapter does not fit {name}" if peft_config else f"{name} is not a causal language model"
-        remedy = "set lora_target_modules" if peft_config else "use another model"
+        remedy = "use --lora_target_modules all-linear" if peft_config else "use another model"
         yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
         return
     except RuntimeError as error:
@@ -39,6 +39,9 @@ def about_model(plan: Plan) -> Iterator[Check]:
     attends = kernel.name if config.script.packed and trains else config.model.attn_implementation
     finding += f"parameters{' are trained' if share else ''}, in {config.model.dtype}, attention {attends}"
     yield warn_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
+    if shape.unmatched and base is None:
+        finding = f"{', '.join(shape.unmatched)} match nothing in {name}, whose layers are {', '.join(shape.linear)}"
+        yield Check("error", "lora_target_modules", finding, "name some of these, or use all-linear")
     yield from _about_vocabulary(plan, shape)
     longest = max(plan.data.lengths)
     if trains:
@@ -64,7 +67,7 @@ def _kernel(plan: Plan) -> attention.Kernel:
 def _about_vocabulary(plan: Plan, shape: memory.Shape) -> Iterator[Check]:
     """An error where the tokenizer is another model's."""
     tokenizer = plan.tokenizer
-    largest = max(*plan.encode(plan.prompt()), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
+    largest = max(*plan.prompt_ids(), tokenizer.eos_token_id or 0, tokenizer.pad_token_id or 0)
     if largest >= shape.vocabulary > 0:
         finding = f"the tokenizer has token {largest}, but the model knows only {shape.vocabulary} tokens"
         yield Check("error", "vocabulary", finding, "use the tokenizer that belongs to the model")

@@ -4,7 +4,6 @@ Configurations are read for preflight, weights after it, and all of them before 
 """
 
 import contextlib
-import dataclasses
 import os
 import warnings
 from collections.abc import Iterator
@@ -20,8 +19,7 @@ from trl import get_peft_config, get_quantization_config
 
 from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
-from grpo.policy import unsloth
-from grpo.task import prompts
+from grpo.policy import templates, unsloth
 from grpo.task.task import Task
 
 
@@ -132,7 +130,7 @@ def runs_on(config: Config) -> str:
 
 def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase, Task]:
     """The model's tokenizer, padding on the left, with a pad token; and the task as it can render it."""
-    name, training, prompt_format = str(config.model.model_name_or_path), config.training, task.prompt
+    name, training = str(config.model.model_name_or_path), config.training
     source = dict(revision=config.model.model_revision, trust_remote_code=training.trust_remote_code)
     with loads(name):
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **source)
@@ -143,19 +141,11 @@ def load_tokenizer(config: Config, task: Task) -> tuple[PreTrainedTokenizerBase,
             f"model_name_or_path: the tokenizer of {name!r} has no end token, so that no completion would end; set "
             "eos_token in its tokenizer_config.json"
         )
-    if prompt_format.chat and tokenizer.chat_template is None:
-        prompt_format = dataclasses.replace(prompt_format, chat=False)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    where, kwargs = f"model_name_or_path: the chat template of {name!r}", config.template_kwargs
-    where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
-    remedy = "fix its chat_template.jinja, or use plain text (a prompt_format with chat: false)"
-    with one_line(f"{where} refuses a system message and a question (", f"); {remedy}"):
-        prompt = prompts.rendered(prompt_format.prompt("2 + 2?"), tokenizer, kwargs)
-    if "2 + 2?" not in prompt:
-        raise UserError(f"{where} leaves the question out; {remedy}")
-    prompt_format = dataclasses.replace(prompt_format, prefill=prompts.prefilled(prompt, prompt_format.completion))
-    return tokenizer, dataclasses.replace(task, prompt=prompt_format)
+    task, notes = templates.fitted(task, tokenizer, config.template_kwargs, name)
+    config.notes.extend(notes)
+    return tokenizer, task
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.pytorch_utils import Conv1D
 from trl import GRPOConfig, ModelConfig
 
 from grpo.policy.loading import loaded_whole
@@ -33,6 +34,8 @@ class Shape:
     key_value: int  # width of a layer's keys, which may have fewer heads than its queries
     vocabulary: int
     positions: int | None  # the longest sequence it was made for
+    linear: tuple[str, ...]  # the names of its linear layers
+    unmatched: tuple[str, ...]  # the adapter's target modules that it has not
 
 
 def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_code: bool = False) -> Shape:
@@ -47,6 +50,11 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
             model_config, trust_remote_code=trust_remote_code, attn_implementation="eager"
         )
         parameters = sum(weight.numel() for weight in model.parameters())
+        names = [name for name, _ in model.named_modules()]
+        layers = (name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D))
+        linear = dict.fromkeys(name.rpartition(".")[2] for name in layers)
+        targets = getattr(peft_config, "target_modules", None)  # PEFT ignores those that match nothing
+        wanted = sorted(targets) if isinstance(targets, set | list) else []
         if peft_config is not None:
             peft_config = copy.deepcopy(peft_config)
             peft_config.inference_mode = False  # which a saved one is set to
@@ -68,6 +76,8 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
         key_value=size("num_key_value_heads", heads) * size("head_dim", hidden // heads),
         vocabulary=size("vocab_size", 0),
         positions=size("max_position_embeddings", 0) or None,
+        linear=tuple(linear),
+        unmatched=tuple(target for target in wanted if not any(f".{name}".endswith(f".{target}") for name in names)),
     )
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerState
+from transformers import PreTrainedTokenizerBase, TrainerState
 from trl.trainer.utils import is_async_callable
 
 from grpo.core.processes import say
@@ -102,22 +102,21 @@ def rewritten(reasoning: str, answer: str | None, task: Task) -> str | None:
 
 
 def try_rewards(
-    rewards: Rewards,
-    row: dict[str, Any],
-    reasoning: str,
-    task: Task,
-    encode: Callable[[str], list[int]],
-) -> tuple[Tried, Changed, list[str]]:
+    rewards: Rewards, row: dict[str, Any], reasoning: str, task: Task, tokenizer: PreTrainedTokenizerBase
+) -> tuple[dict[str, str], Tried, Changed, list[str]]:
     """Each reward's value for each test completion of a training row, or its fault; the arguments that it changes.
 
-    The last are the rewards that pay a right answer only where it is the gold answer character by character.
+    The completions pass through the tokenizer, as a model's do. The last are the rewards that pay a right answer only
+    where it is the gold answer character by character.
     """
     changed: Changed = {}
     texts = perturbed(reasoning, row["answer"], task)
     if otherwise := rewritten(reasoning, row["answer"], task):
         texts[REWRITTEN] = otherwise
-    ids = [encode(text) for text in texts.values()]
-    columns = columns_of([row] * len(texts), list(texts.values()), ids, task)
+    ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts.values()]
+    decoded = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in ids]
+    texts = dict(zip(texts, decoded, strict=True))
+    columns = columns_of([row] * len(texts), decoded, ids, task)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
         watched = {name: _watched(reward, changed.setdefault(name, [])) for name, reward in rewards.items()}
         given, faults = guarded_values(watched, columns)
@@ -129,7 +128,8 @@ def try_rewards(
     exact = [name for name, values in tried.items() if wants_every_character(values)]
     for values in tried.values():
         values.pop(REWRITTEN, None)
-    return tried, {name: arguments for name, arguments in changed.items() if arguments}, exact
+    texts.pop(REWRITTEN, None)
+    return texts, tried, {name: arguments for name, arguments in changed.items() if arguments}, exact
 
 
 def _watched(reward: Callable[..., Any], changed: list[str]) -> Callable[..., Any]:

@@ -26,7 +26,8 @@ from grpo.core.settings import Config
 from grpo.core.text import human_bytes
 from grpo.runs import checkpoints, directory, record, report
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Of people, of the system, of SLURM before a time limit, and of a terminal that is closed
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 READS_CHECKPOINT = {"_load_from_checkpoint", "load_from_json", "_load_optimizer_and_scheduler", "_load_rng_state"}
 EARLY = "ended early"
 
@@ -129,7 +130,7 @@ class Run:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM: in training they ask for an end, otherwise they raise Interrupted.
+        """Take SIGNALS: in training they ask for an end, otherwise they raise Interrupted.
 
         A second one acts as if nobody had taken the first. Ignored signals (nohup) stay ignored. Only a process's
         main thread can take signals; elsewhere this does nothing.

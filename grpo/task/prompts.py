@@ -37,6 +37,8 @@ class PromptFormat:
     chat: bool = True  # whether prompts are chat messages; else plain text
     pattern: str = "xml"  # where the answer is in a completion, for `extract_answer`
     prefill: str = ""  # the part of a completion that the rendered prompt ends in: `<think>\\n` of some chat templates
+    system_apart: bool = True  # False: the system message is in the first user's (templates without its role)
+    shots_apart: bool = True  # False: worked examples are in the user's message (templates that rewrite answers)
 
     def prompt(self, question: str | list[Message], shots: Sequence[Shot] = ()) -> Prompt:
         """The prompt of a question, after worked examples.
@@ -53,11 +55,23 @@ class PromptFormat:
         has_system = asked[0]["role"] in SYSTEM
         if self.chat:
             system = asked[:1] if has_system else [{"role": "system", "content": self.system}] if self.system else []
-            return [*system, *examples, *asked[has_system:]]
+            return self._arranged(system, examples, asked[has_system:])
         lines = [
             f"{message['content'].rstrip()}\n" for message in [*asked[:has_system], *examples, *asked[has_system:]]
         ]
         return ("" if has_system else self.opening) + "".join(lines)
+
+    def _arranged(self, system: list[Message], examples: list[Message], asked: list[Message]) -> list[Message]:
+        """The messages of a chat; those that the template does not take apart stand before the first user's text."""
+        apart = [*(system if self.system_apart else ()), *(examples if self.shots_apart else ())]
+        merged = [*(() if self.system_apart else system), *(() if self.shots_apart else examples)]
+        messages = [*apart, *asked]
+        if merged:
+            first = next(index for index, message in enumerate(messages) if message["role"] == "user")
+            texts = [message["content"].strip() for message in merged]
+            content = "\n\n".join([*texts, messages[first]["content"]])
+            messages[first] = {**messages[first], "content": content}
+        return messages
 
     def answered(self, reasoning: str, answer: str) -> str:
         """A perfect completion."""

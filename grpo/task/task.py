@@ -107,9 +107,8 @@ class Task:
         return Grade(read, strict_format, has_soft_format(text, template), strict, lenient)
 
     def record(self) -> dict[str, Any]:
-        """The part of a run's record that asks a question again: the format, the worked examples, a prompt."""
-        prompt = dataclasses.asdict(self.prompt)
-        return {"prompt": prompt, "shots": list(self.shots), "asked": self.ask("{question}")}
+        """The part of a run's record that asks a question again: the format and the worked examples."""
+        return {"prompt": dataclasses.asdict(self.prompt), "shots": list(self.shots)}
 
     def forget(self) -> None:
         """Ask the judge anew about every completion; call it after a rollout or an evaluation."""

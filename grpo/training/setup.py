@@ -24,7 +24,7 @@ def watch(trainer: RunTrainer, run: Run, task: Task, data: Data, perfect: dict[s
     trainer.task, trainer.prefill = task, task.prompt.prefill
     record = task.record()
     # a checkpoint that is handed to somebody is asked with its prompt
-    trainer.seal_record = resume.seal_record(config, data.train) | {key: record[key] for key in ("prompt", "shots")}
+    trainer.seal_record = resume.seal_record(config, data.train) | {"tokens": data.tokens, **record}
     trackers.start(config.training)
     functions: Any = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))  # TRL also allows models
     seen = History(perfect=perfect, penalties=sorted(registry.penalties(functions)))

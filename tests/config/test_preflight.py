@@ -1,6 +1,7 @@
 """grpo/config/preflight.py: each check is ok where all is well, and names what is wrong and the remedy."""
 
 import dataclasses
+import json
 import shutil
 from collections import namedtuple
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import psutil
 import pytest
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
+from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train_grpo
@@ -30,7 +32,7 @@ FIVE = tuple(REWARD_FUNCS)[:5]
 def table(write_jsonl):
     """The checks of a run on the demo's model, by name."""
 
-    def checks(rows=ROWS, rewards=FIVE, **overrides):
+    def checks(rows=ROWS, rewards=FIVE, edit=lambda tokenizer: None, **overrides):
         flags = {
             "use_cpu": "true",
             "report_to": "none",
@@ -42,9 +44,10 @@ def table(write_jsonl):
             "learning_rate": "1e-4",
             **overrides,
         }
-        argv = [f"--{key}={value}" for key, value in flags.items() if value is not None]
+        argv = [word for key, value in flags.items() if value is not None for word in (f"--{key}", *value.split(" "))]
         config = configure(train_grpo.HYPERPARAMETERS, argv)
         tokenizer = AutoTokenizer.from_pretrained(DEMO / "model", padding_side="left")
+        edit(tokenizer)
         task = make_task(config, train_grpo.PROMPT_FORMATS, train_grpo.EXEMPLARS)
         data = dataset.load_data(config, task, tokenizer, ["correctness"])
         functions = {name: NAMED[name] for name in rewards}
@@ -63,6 +66,41 @@ def test_a_sound_run_is_ok_throughout(table):
     assert "300 training rows" in checks["dataset"].finding and "100 held-out" in checks["held out"].finding
     assert "after #### in 400 of 400 rows" in checks["gold answers"].finding
     assert "1.7 of 1.7 million" in checks["model"].finding
+
+
+def adds_its_end(tokenizer):
+    tokenizer.chat_template = None  # plain text, which gets what the tokenizer adds
+    end = (tokenizer.eos_token, tokenizer.eos_token_id)
+    single = f"$A {tokenizer.eos_token}"
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[end])
+
+
+def test_an_end_token_at_a_prompts_end_is_an_error_and_shown(table):
+    fields = json.dumps({"chat": False, "system": "s", "completion": "<answer>{answer}</answer>"}, separators=",:")
+    found = table(edit=adds_its_end, prompt_format=fields)["end token"]
+    assert found.status == "error" and "'<|im_end|>'" in found.finding and "add_eos_token" in found.remedy
+    assert "end token" not in table(prompt_format=fields)
+
+
+def test_completions_are_tried_as_the_tokenizer_gives_them_back(table):
+    """Tags that decoding drops earn nothing here, as in training."""
+
+    def drops_tags(tokenizer):
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<answer>", "</answer>"]})
+
+    assert table()["all rewards"].status == "ok"
+    assert "perfect earns" in table(edit=drops_tags)["all rewards"].finding
+    assert table(edit=drops_tags)["all rewards"].status == "warning"
+
+
+def test_target_modules_that_match_nothing_are_named(table):
+    peft = {"use_peft": "true", "learning_rate": "1e-3"}
+    assert "lora_target_modules" not in table(**peft) and "lora_target_modules" not in table(
+        **peft, lora_target_modules="all-linear"
+    )
+    found = table(**peft, lora_target_modules="q_proj v_prj")["lora_target_modules"]
+    assert found.status == "error" and found.finding.startswith("v_prj match nothing")
+    assert "gate_proj" in found.finding and "all-linear" in found.remedy
 
 
 LONG = [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)]

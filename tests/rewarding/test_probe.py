@@ -17,8 +17,18 @@ FIVE = dict(list(REWARD_FUNCS.items())[:5])
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
 
-def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", encode=lambda text: list(text.encode()), **rewards):
-    return try_rewards(rewards, row, reasoning, TASK, encode)[0]
+class Bytes:
+    """A tokenizer with a token for each byte."""
+
+    def encode(self, text, add_special_tokens):
+        return list(text.encode())
+
+    def decode(self, ids, skip_special_tokens):
+        return bytes(ids).decode()
+
+
+def try_out(row=ROW, reasoning="5 + 4 = <<5+4=9>>9", **rewards):
+    return try_rewards(rewards, row, reasoning, TASK, Bytes())[1]
 
 
 def constant(completions, **kwargs):
@@ -70,8 +80,8 @@ def test_a_wrong_answer_is_as_long_as_the_right_one():
 def test_rewards_that_want_every_character_of_the_gold_answer_are_known_by_what_they_pay(task, gold, names):
     rewards = choose(["soft_format_reward_func", *list(FIVE)[3:], "judge_reward_func"], {}, following(task, 64))
     needed = {name: reward for name, reward in rewards.items() if gold or name == "soft_format_reward_func"}
-    tried, _, exact = try_rewards(needed, {**ROW, "answer": gold}, "", task, str.split)
-    assert exact == names and all(probe.REWRITTEN not in values for values in tried.values())
+    texts, tried, _, exact = try_rewards(needed, {**ROW, "answer": gold}, "", task, Bytes())
+    assert exact == names and all(probe.REWRITTEN not in values for values in (texts, *tried.values()))
 
 
 def test_a_reward_that_changes_its_input_is_known_with_the_arguments():
@@ -86,7 +96,7 @@ def test_a_reward_that_changes_its_input_is_known_with_the_arguments():
         raise ValueError("and fails")
 
     rewards = {"tidies": tidies, "clears": clears, "constant": constant}
-    _, changed, _ = try_rewards(rewards, ROW, "", TASK, lambda text: list(text.encode()))
+    _, _, changed, _ = try_rewards(rewards, ROW, "", TASK, Bytes())
     assert changed == {"tidies": ["completions"], "clears": ["answer", "prompts"]}
 
 

@@ -1,0 +1,100 @@
+"""Fit a run's prompts to its tokenizer and chat template: the model reads, and rewards see, what was written.
+
+Each change announces itself in preflight's table.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from grpo.core.checklist import Check
+from grpo.core.errors import UserError, one_line, reason_of
+from grpo.task import prompts
+from grpo.task.prompts import PromptFormat
+from grpo.task.task import Task
+
+QUESTION = "What is 2 + 2?"
+
+
+def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: str) -> tuple[Task, list[Check]]:
+    """The task with prompts that this chat template can render, and what had to change for it.
+
+    Args:
+        kwargs: GRPOConfig's chat_template_kwargs.
+        name: of the model, for errors.
+
+    Raises:
+        UserError: the template refuses any question, or leaves it out.
+    """
+    notes = []
+    if tags := keep_tags(tokenizer, task.perfect("", "")):
+        finding = f"{', '.join(tags)} are special tokens of the tokenizer, which decoding would drop"
+        notes.append(Check("ok", "tags", f"{finding}; here they are ordinary ones, so that rewards see them"))
+    chosen = task.prompt
+    if tokenizer.chat_template is None:
+        chosen = dataclasses.replace(chosen, chat=False)
+    where = f"model_name_or_path: the chat template of {name!r}"
+    where += f" with chat_template_kwargs {kwargs}" if kwargs else ""
+    if chosen.chat and (why := _refusal(chosen, tokenizer, kwargs)):
+        apart = dataclasses.replace(chosen, system_apart=False)
+        if not _refusal(apart, tokenizer, kwargs):
+            chosen = apart
+            finding = f"the chat template takes no system message ({why}): it stands in the first user's message"
+            notes.append(Check("ok", "system prompt", finding))
+    remedy = "fix its chat_template.jinja, or use plain text (a prompt_format with chat: false)"
+    with one_line(f"{where} refuses a question (", f"); {remedy}"):
+        rendered = prompts.rendered(chosen.prompt(QUESTION), tokenizer, kwargs)
+    if QUESTION not in rendered:
+        raise UserError(f"{where} leaves the question out; {remedy}")
+    if chosen.chat and task.shots and not _shows(chosen, task, tokenizer, kwargs):
+        chosen = dataclasses.replace(chosen, shots_apart=False)
+        finding = "the chat template rewrites earlier answers: worked examples stand in the user's message"
+        if not _shows(chosen, task, tokenizer, kwargs):
+            raise UserError(f"{where} changes the worked examples, also in the user's message; use num_shots 0")
+        notes.append(Check("ok", "worked examples", finding))
+    chosen = dataclasses.replace(chosen, prefill=prompts.prefilled(rendered, chosen.completion))
+    return dataclasses.replace(task, prompt=chosen), notes
+
+
+def _refusal(chosen: PromptFormat, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> str:
+    """Why a template takes no system message, or that it leaves it out; empty where it takes one."""
+    try:
+        rendered = prompts.rendered(chosen.prompt(QUESTION), tokenizer, kwargs)
+    except Exception as error:  # a template may raise anything
+        return reason_of(error)
+    return "" if _words(chosen.system) in _words(rendered) else "it leaves it out"
+
+
+def _shows(chosen: PromptFormat, task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> bool:
+    """True if a rendered prompt has every worked example, word by word."""
+    try:
+        rendered = _words(prompts.rendered(chosen.prompt(QUESTION, task.shots), tokenizer, kwargs))
+    except Exception:  # it may refuse a conversation that it did not expect
+        return False
+    return all(_words(chosen.answered(reasoning, answer)) in rendered for _, reasoning, answer in task.shots)
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def keep_tags(tokenizer: PreTrainedTokenizerBase, completion: str) -> list[str]:
+    """Make the special tokens that a perfect completion contains ordinary ones, which decoding keeps; their names.
+
+    Else the tags that a model writes would vanish before rewards, evaluation and `ask` see them. Ids stay the same;
+    the end token and padding stay special. Tokenizers without a file of their own kind (tokenizer.json) stay as they
+    are, and preflight's test completions show what decoding drops.
+    """
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    ends = (tokenizer.eos_token, tokenizer.pad_token, tokenizer.bos_token)
+    tags = [token for token in tokenizer.all_special_tokens if token in completion and token not in ends]
+    if not tags or backend is None:
+        return []
+    state = json.loads(backend.to_str())
+    for token in state["added_tokens"]:
+        token["special"] &= token["content"] not in tags
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))  # type: ignore[attr-defined]  # it has no setter
+    return tags

@@ -1,0 +1,89 @@
+"""The model reads what a prompt says, and rewards see what a completion says, whatever the template."""
+
+import json
+from pathlib import Path
+
+import pytest
+import trl
+from helpers_runs import DEMO
+from tokenizers import AddedToken
+from transformers import AutoTokenizer
+
+from grpo.core.errors import UserError
+from grpo.policy import templates
+from grpo.task import Task, prompts
+from grpo.task.prompts import THINK, XML
+from train_grpo import EXEMPLARS
+
+SHIPPED = {path.stem: path for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja")}
+OF_IMAGES = {"idefics3", "llava_next", "smolvlm"}  # their messages are no texts: refused in one line
+
+
+@pytest.fixture
+def tokenizer():
+    loaded = AutoTokenizer.from_pretrained(DEMO / "model")
+    loaded.bos_token = "<|endoftext|>"  # which some templates write
+    return loaded
+
+
+@pytest.mark.parametrize("prompt_format", [THINK, XML], ids=["think", "xml"])
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_the_system_prompt_and_worked_examples_survive_every_template_that_trl_ships(name, prompt_format, tokenizer):
+    tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
+    if name.removesuffix("_training") in OF_IMAGES:
+        with pytest.raises(UserError, match=r"refuses a question|leaves the question out"):
+            templates.fitted(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {}, name)
+        return
+    task, _ = templates.fitted(Task(prompt_format, EXEMPLARS[:2]), tokenizer, {}, name)
+    rendered = " ".join(prompts.rendered(task.ask("What is 2 + 2?"), tokenizer).split())
+    answered = [prompt_format.answered(reasoning, answer) for _, reasoning, answer in EXEMPLARS[:2]]
+    for text in (prompt_format.system, *answered, "What is 2 + 2?"):
+        assert " ".join(text.split()) in rendered
+
+
+@pytest.mark.parametrize(
+    ("name", "notes", "roles"),
+    [
+        ("qwen3", ["worked examples"], ["system", "user"]),
+        ("gemma", ["system prompt"], ["user", "assistant", "user"]),
+        ("llama3", [], ["system", "user", "assistant", "user"]),
+    ],
+)
+def test_a_change_of_the_prompt_is_said_and_kept_in_the_record(name, notes, roles, tokenizer):
+    tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
+    task, said = templates.fitted(Task(THINK, EXEMPLARS[:1]), tokenizer, {}, name)
+    assert [check.name for check in said] == notes
+    assert [message["role"] for message in task.ask("2 + 2?")] == roles
+    again = prompts.PromptFormat(**json.loads(json.dumps(task.record()))["prompt"])  # as `ask` reads it
+    assert again.prompt("2 + 2?", EXEMPLARS[:1]) == task.ask("2 + 2?")
+
+
+def test_a_conversation_keeps_its_turns_where_the_system_prompt_goes_into_the_first(tokenizer):
+    tokenizer.chat_template = SHIPPED["gemma"].read_text(encoding="utf-8")
+    task, _ = templates.fitted(Task(XML), tokenizer, {}, "gemma")
+    turns = [("user", "Hi"), ("assistant", "Hello"), ("user", "2 + 2?")]
+    asked = task.ask([{"role": role, "content": text} for role, text in turns])
+    assert [message["role"] for message in asked] == ["user", "assistant", "user"]
+    assert asked[0]["content"] == f"{XML.system.strip()}\n\nHi" and asked[2]["content"] == "2 + 2?"
+
+
+TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]
+
+
+def test_tags_that_are_special_tokens_are_kept_in_decoding(tokenizer, tmp_path):
+    tokenizer.add_special_tokens({"additional_special_tokens": [*TAGS, "<other>"]})
+    tokenizer.save_pretrained(tmp_path)
+    for _ in range(2):  # and of a tokenizer that a run has saved
+        saved = AutoTokenizer.from_pretrained(tmp_path)
+        task, notes = templates.fitted(Task(XML), saved, {}, "m")
+        text = task.perfect("2 + 2 = 4", "4")
+        ids = saved.encode(f"{text}<other>{saved.eos_token}", add_special_tokens=False)
+        assert ids == tokenizer.encode(f"{text}<other>{saved.eos_token}", add_special_tokens=False)
+        assert saved.decode(ids, skip_special_tokens=True) == text == saved.batch_decode([ids], True)[0]
+        assert notes[0].name == "tags" and "<answer>" in notes[0].finding
+        saved.save_pretrained(tmp_path)
+
+
+def test_end_tokens_of_a_format_stay_special(tokenizer):
+    tokenizer.eos_token = AddedToken("</answer>", special=True)
+    assert templates.keep_tags(tokenizer, "<answer>4</answer>") == []
