@@ -14,13 +14,12 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from grpo.core.checklist import Check, Trial, warn_if
 from grpo.core.settings import Config
 from grpo.core.text import counted, short_name, shorten
-from grpo.data.dataset import Data, conflicting
+from grpo.data.dataset import Data
 from grpo.task import prompts
 from grpo.task.answers import kind_of
 from grpo.task.gold import gold_mark, has_mark, mark_name
-from grpo.task.task import ALTERNATIVES, Task
+from grpo.task.task import Task
 
-TWO_WAYS = re.compile(r"-?[0-9]+,([0-9]{1,2}|[0-9]{4,})")  # 2,5: a decimal comma, or a list
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
 
@@ -68,7 +67,7 @@ def about_rows(plan: Plan) -> Iterator[Check]:
         remedies.append(f"put {mark} in all gold answers, or in none")
     yield warn_if(remedies, "schema", finding, "; ".join(remedies))
     if data.reserved:
-        yield Check("ok", "columns", f"dropped {', '.join(data.reserved)}: the trainer uses these names")
+        yield Check("ok", "columns", f"dropped {', '.join(data.reserved)}: TRL uses these names")
     if config.script.eval_only:
         return
     steps = config.geometry.steps_per_epoch(rows)
@@ -122,20 +121,6 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
         remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
-    if ALTERNATIVES in data.train.column_names:
-        several = sum(len(of_row) > 1 for of_row in data.train[ALTERNATIVES])
-        yield Check(
-            "ok", "alternatives", f"{counted(several, 'row')} with several gold answers, any of which is right"
-        )
-    if unclear := [gold for gold in golds if TWO_WAYS.fullmatch(gold)]:
-        finding = f'{counted(len(unclear), "gold answer")} such as "{unclear[0]}", which is a number or a list'
-        remedy = f"both are right: write {unclear[0].replace(',', '.')}, or {unclear[0].replace(',', ', ')}"
-        yield Check("warning", "separators", finding, remedy)
-    if conflicts := conflicting(data.train):
-        question, different = next(iter(conflicts.items()))
-        finding = f'{counted(len(conflicts), "question")} with several gold answers: "{shorten(question)}", '
-        remedy = "keep one of them, or list all that are right in one row"
-        yield Check("warning", "conflicts", finding + " and ".join(map(shorten, different[:2])), remedy)
 
 
 def about_prompts(plan: Plan) -> Iterator[Check]:

@@ -4,29 +4,26 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import datasets
-import numpy as np
 from accelerate import PartialState
-from datasets import ClassLabel, Dataset
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError, place_of, reason_of
 from grpo.core.settings import Config
 from grpo.core.text import counted
 from grpo.data.sources import NOT_ARROW, Splits, from_rows, load_source, take_split
-from grpo.task.answers import is_right
-from grpo.task.gold import alternatives, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
+from grpo.task.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
 from grpo.task.prompts import Message, Prompt, tokenize
-from grpo.task.task import ALTERNATIVES, Task
+from grpo.task.task import Task
 
-# Keyword arguments that TRL passes to rewards, columns that it never passes to them, those that make it take the model
-# for a vision model, and our own
+# Keyword arguments that TRL passes to rewards, columns that it never passes to them, and those that make it take the
+# model for a vision model
 RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
-    *("completion", "image", "images", ALTERNATIVES),
+    *("completion", "image", "images"),
 )
 UNWRITABLE = (*NOT_ARROW, TypeError)  # by values that a table cannot hold
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
@@ -55,7 +52,7 @@ class Data:
     lengths: list[int]  # tokens of every training prompt, those that were dropped for it included
     too_long: int
     reasoning: list[str]  # of the gold solutions of the first thousand training rows
-    reserved: list[str]  # columns that were dropped because the trainer uses their names
+    reserved: list[str]  # columns that were dropped because TRL uses their names
 
     @property
     def unusable(self) -> int:
@@ -248,8 +245,7 @@ def make_prompts(
 ) -> tuple[Dataset, Reading]:
     """Add the columns `question`, `prompt`, `answer` (the gold answer) and REASONING; others stay, but for RESERVED.
 
-    A question is text, or a list of messages, whose last one is then the `question`. Where a cell lists several gold
-    answers, any of which is right, `answer` is the first, and ALTERNATIVES has all.
+    A question is text, or a list of messages, whose last one is then the `question`.
 
     Args:
         label: what errors call these rows.
@@ -266,20 +262,13 @@ def make_prompts(
         for number, cell in enumerate(rows[question_column][:], 1)
     ]
     texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
-    cells = _cells(rows, answer_column) if answer_column in rows.column_names else [None] * len(rows)
+    cells = rows[answer_column][:] if answer_column in rows.column_names else [None] * len(rows)
     mark = gold_mark(cells, task.prompt.pattern)
-    golds = [alternatives(cell, mark) for cell in cells]
+    golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
         marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
         gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
-        fields = [key for cell in cells if isinstance(cell, dict) for key in cell]
-        if needs_gold and fields:
-            example = f'{{**row, "answer": row[{answer_column!r}][{fields[0]!r}]}}'
-            raise UserError(
-                f"answer_column: the cells of {answer_column!r} in {label} are dictionaries with "
-                f"{', '.join(dict.fromkeys(fields))}; write prepare=lambda row: {example} in the script"
-            )
         raise UserError(
             f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
             f"in {question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
@@ -287,29 +276,17 @@ def make_prompts(
     made = {
         "question": [texts[index] for index in kept],
         "prompt": [task.ask(asked[index]) for index in kept],
-        "answer": [golds[index][0] if golds[index] else None for index in kept],
+        "answer": [golds[index] for index in kept],
         REASONING: [reasoning_before(cells[index]) if mark else "" for index in kept],
     }
-    if any(len(some) > 1 for some in golds):
-        made[ALTERNATIVES] = [golds[index] for index in kept]
     result = Dataset.from_dict(made)
     others = rows.select(kept).select_columns([name for name in rows.column_names if name not in (*made, *RESERVED)])
     if others.column_names:
         result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
     dropped = set(range(len(rows))).difference(kept)
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
-    with_gold = sum(map(bool, golds))
+    with_gold = sum(gold is not None for gold in golds)
     return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
-
-
-def _cells(rows: Dataset, column: str) -> list[Any]:
-    """The cells of a column, as people would write them: labels by their names, 32-bit floats as they were."""
-    feature, cells = rows.features[column], rows[column][:]
-    if isinstance(feature, ClassLabel):
-        return [None if cell is None else feature.int2str(cell) for cell in cells]
-    if getattr(feature, "dtype", "") in ("float16", "float32"):
-        return [None if cell is None else Decimal(str(np.dtype(feature.dtype).type(cell))) for cell in cells]
-    return cells
 
 
 def _check_columns(
@@ -319,36 +296,18 @@ def _check_columns(
     if question_column not in rows.column_names:
         raise UserError(
             f"question_column: {label} has no column {question_column!r}; it has {have}: name one with "
-            f"--question_column, or write a `prepare` (docs/your-own-task.md){_example(rows)}"
+            "--question_column, or write a `prepare` (docs/your-own-task.md)"
         )
     if answer_column not in rows.column_names and (needs_gold or answer_column != "answer"):
         without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
         raise UserError(
-            f"answer_column: {label} has no column {answer_column!r}; it has {have}: name one with --answer_column, "
-            f"write a `prepare` (docs/your-own-task.md){_example(rows)}{without}"
+            f"answer_column: {label} has no column {answer_column!r}; it has {have}: name one with "
+            f"--answer_column{without}"
         )
     if question_column == answer_column:  # each prompt would contain its gold answer
         raise UserError(
             f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
         )
-
-
-# Where data sets that people train on have their questions and answers; docs/your-own-task.md has them, too
-_KNOWN = (
-    ({"instruction", "input", "output"}, """row["instruction"] + "\\n" + row["input"]""", 'row["output"]'),  # Alpaca
-    ({"prompt", "reward_model"}, 'row["prompt"]', 'row["reward_model"]["ground_truth"]'),  # verl
-    ({"conversations"}, 'row["conversations"][0]["value"]', 'row["conversations"][1]["value"]'),  # ShareGPT
-    ({"problem", "answer"}, 'row["problem"]', 'row["answer"]'),
-    ({"problem", "solution"}, 'row["problem"]', 'row["solution"]'),
-)
-
-
-def _example(rows: Dataset) -> str:
-    """A `prepare` for columns that many data sets have; empty for others."""
-    for columns, question, answer in _KNOWN:
-        if columns <= set(rows.column_names):
-            return f', such as prepare=lambda row: {{"question": {question}, "answer": {answer}}}'
-    return ""
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
@@ -431,29 +390,13 @@ def _asked(prompt: Prompt) -> str:
     )
 
 
-def conflicting(rows: Dataset) -> dict[str, list[str]]:
-    """The questions that stand in these rows with several gold answers, each with them."""
-    golds: dict[str, dict[str, None]] = {}
-    shown: dict[str, str] = {}
-    for prompt, question, gold in zip(rows["prompt"], rows["question"], rows["answer"], strict=True):
-        if gold is not None:
-            asked = _asked(prompt)
-            shown.setdefault(asked, question)
-            golds.setdefault(asked, {})[gold] = None
-    return {
-        shown[asked]: list(some)
-        for asked, some in golds.items()
-        if any(not is_right(other, next(iter(some))) for other in some)
-    }
-
-
 def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     """The training rows whose question is not held out, and how many were dropped; a conversation is one question."""
     taken = set(map(_asked, held_out["prompt"]))
     kept = [index for index, prompt in enumerate(rows["prompt"]) if _asked(prompt) not in taken]
     if not kept:
         raise UserError(
-            "dataset: every training question is among the held-out ones; use other training rows or another "
-            "eval_dataset_name, or, if several columns make a question, join them in a `prepare`"
+            "dataset: every training question is among the held-out ones; use other training rows, or another "
+            "eval_dataset_name"
         )
     return rows.select(kept), len(rows) - len(kept)

@@ -1,9 +1,7 @@
 """Rows from a file, a directory, the Hub or memory, and slices of their splits."""
 
-import codecs
 import datetime
 import glob
-import io
 import json
 import math
 import os
@@ -23,13 +21,12 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from grpo.core.errors import UserError
-from grpo.core.processes import say
 from grpo.core.settings import IN_MEMORY
 
 Splits = Mapping[str, Dataset]
 Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[dict[str, Any]]  # in memory
 
-BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}  # of `datasets`
+BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by ending
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
@@ -63,8 +60,7 @@ def _from_memory(rows: Rows) -> Splits:
     if isinstance(rows, DatasetDict):
         return {str(name): _plain(split) for name, split in rows.items()}
     if isinstance(rows, pd.DataFrame):
-        cells = {str(name): column.tolist() for name, column in rows.items()}
-        return {"train": _table({name: [None if _is_gap(cell) else cell for cell in cells[name]] for name in cells})}
+        return {"train": Dataset.from_pandas(_as_arrow_takes_it(rows), preserve_index=False)}
     if isinstance(rows, Dataset):
         return {"train": _plain(rows)}
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
@@ -82,12 +78,7 @@ def _plain(rows: Dataset) -> Dataset:
 
 def from_rows(rows: Sequence[Mapping[str, Any]]) -> Dataset:
     """Rows as Python has them; a column of cells of several kinds is one of JSON, which keeps them apart."""
-    return _table(
-        {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    )
-
-
-def _table(columns: dict[str, list[Any]]) -> Dataset:
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
     try:
         return Dataset.from_dict(columns)
     except NOT_ARROW:
@@ -108,9 +99,14 @@ def _as_text(value: Any) -> str:
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
-def _is_gap(cell: Any) -> bool:
-    """True for what pandas has in the place of a missing cell."""
-    return cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and math.isnan(cell))
+def _as_arrow_takes_it(table: pd.DataFrame) -> pd.DataFrame:
+    """Turn the numbers of a column that also has texts into text; Arrow refuses mixed columns."""
+    table = table.copy()
+    for column in [name for name in table.columns if table[name].dtype == object]:
+        known = table[column].dropna()
+        if known.map(lambda cell: isinstance(cell, str)).any():
+            table[column] = known.astype(str).reindex(table.index)
+    return table
 
 
 def _read(name: str, config: str | None) -> Splits:
@@ -148,8 +144,7 @@ def _read_directory(path: Path, config: str | None) -> Splits:
             tables = {str(name): [_rows_as_written(Path(file)) for file in files[name]] for name in files}
             if not any(None in parts for parts in tables.values()):
                 return {
-                    name: from_rows([row for part in parts for rows in (part or {}).values() for row in rows])
-                    for name, parts in tables.items()
+                    name: from_rows([row for rows in parts for row in rows or ()]) for name, parts in tables.items()
                 }
     return datasets.load_dataset(str(path), config)
 
@@ -159,10 +154,10 @@ def _read_file(path: Path, ending: str) -> Splits:
         raise ValueError("the file does not exist; correct its path")
     if ending not in BUILDERS:
         raise ValueError(f"it is not a {', '.join(BUILDERS)} file; convert it to one of these")
-    if ending in (".csv", ".tsv"):
+    if ending == ".csv":
         return {"train": _read_csv(path)}
-    if ending != ".parquet" and (tables := _rows_as_written(path)):
-        return {name: from_rows(rows) for name, rows in tables.items()}
+    if ending != ".parquet" and (rows := _rows_as_written(path)):
+        return {"train": from_rows(rows)}
     try:
         with tempfile.TemporaryDirectory() as cache:  # no copy of the file stays behind
             files = glob.escape(str(path))
@@ -180,28 +175,8 @@ def _read_file(path: Path, ending: str) -> Splits:
     return splits
 
 
-def _text_of(path: Path) -> str:
-    """The text of a file that may be compressed: UTF-8, UTF-16 with its mark, or, of a table, Windows' Latin-1."""
-    if path.suffix.lower() == ".zst":
-        content = pa.input_stream(str(path), compression="zstd").read()
-    else:
-        with open(path, "rb") as file:
-            content = compr[infer_compression(str(path))](file, mode="rb").read()
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return str(content.decode("utf-16"))
-    try:
-        return str(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        if not {".csv", ".tsv"}.intersection(map(str.lower, path.suffixes)):
-            raise
-        say(
-            f"note: {path} is no UTF-8 (byte {error.start}); it is read as Latin-1 (Windows-1252): look at its accents"
-        )
-        return str(content.decode("cp1252", errors="replace"))
-
-
-def _rows_as_written(path: Path) -> dict[str, list[dict[str, Any]]] | None:
-    """The objects of a JSON file by split; numbers that Arrow cannot hold as they are written are texts.
+def _rows_as_written(path: Path) -> list[dict[str, Any]] | None:
+    """The objects of a JSON file, one after the other or in an array; numbers that Arrow cannot hold are texts.
 
     Datasets' own reader makes times of texts that look like some, floats of long integers, and 7 of "007" in a column
     with numbers. None for anything but objects, of which that reader says what is wrong.
@@ -209,7 +184,8 @@ def _rows_as_written(path: Path) -> dict[str, list[dict[str, Any]]] | None:
     decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
     values: list[Any] = []
     try:
-        text = _text_of(path).strip()
+        with open(path, "rb") as file:
+            text = compr[infer_compression(str(path))](file, mode="rb").read().decode("utf-8-sig").strip()
         position = 0
         while position < len(text):
             value, position = decoder.raw_decode(text, position)
@@ -218,31 +194,8 @@ def _rows_as_written(path: Path) -> dict[str, list[dict[str, Any]]] | None:
                 position += 1
     except ValueError:
         return None
-    if len(values) == 1 and isinstance(values[0], dict):
-        return _table_of(values[0])
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    return {"train": rows} if all(isinstance(row, dict) for row in rows) else None
-
-
-def _table_of(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a file that is one object: lists of rows by name, columns (as pandas' to_json), or one row."""
-    tables = {
-        name: cells
-        for name, cells in document.items()
-        if isinstance(cells, list) and cells and all(isinstance(cell, dict) and "role" not in cell for cell in cells)
-    }
-    if len(tables) == 1:
-        return {"train": next(iter(tables.values()))}
-    if tables and set(tables) <= {"train", "test", "validation", "dev"}:
-        return tables
-    columns = {
-        name: list(cells.values() if isinstance(cells, dict) else cells)
-        for name, cells in document.items()
-        if isinstance(cells, dict | list)
-    }
-    if len(columns) == len(document) > 1 and len({len(cells) for cells in columns.values()}) == 1:
-        return {"train": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
-    return {"train": [document]}
+    return rows if all(isinstance(row, dict) for row in rows) else None
 
 
 def _integer(text: str) -> int | str:
@@ -250,27 +203,19 @@ def _integer(text: str) -> int | str:
 
 
 def _decimal(text: str) -> float | str:
-    """The number; or its text, where a double is another number."""
     number = float(text)
-    return number if math.isfinite(number) and Decimal(repr(number)) == Decimal(text) else text
+    lost = not math.isfinite(number) or (number == 0 and re.search("[1-9]", re.split("[eE]", text)[0]))
+    return text if lost else number
 
 
 def _read_csv(path: Path) -> Dataset:
-    """Every cell as text, an empty one too, so that a column of answers with a gap does not turn 18 into 18.0.
-
-    The separator is that of the header: a comma, a semicolon, a tab or a bar, or what Excel's first line `sep=;` says.
-    """
-    text = _text_of(path)
-    said = re.match(r"sep=(.)\r?\n", text)
-    text = text[said.end() :] if said else text
-    header = re.sub(r'"[^"]*"', "", text.partition("\n")[0])
-    separator = said[1] if said else max(",;\t|", key=header.count)
+    """Every cell as text, an empty one too, so that a column of answers with a gap does not turn 18 into 18.0."""
     try:
-        frame = pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False)
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except pd.errors.EmptyDataError:
         frame = pd.DataFrame()
     if len(frame) and not isinstance(frame.index, pd.RangeIndex):  # pandas shifts such rows by a column
-        raise ValueError("its rows have more fields than its header; quote texts that contain the separator")
+        raise ValueError("its rows have more fields than its header; quote texts that contain commas")
     return Dataset.from_pandas(frame, preserve_index=False)
 
 

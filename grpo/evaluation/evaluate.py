@@ -113,7 +113,9 @@ def measure(
     if error := add_grades(records, rows, task):
         notes["judge_error"] = error
         say(f"note: {error}; this evaluation has no accuracy")
-    columns = probe.columns_of(rows, [record["completion"] for record in records], [ids for ids, _ in greedy], task)
+    columns = probe.columns_of(
+        rows, [record["completion"] for record in records], [ids for ids, _ in greedy], task.prompt.chat
+    )
     notes |= add_rewards(records, _scores(rewards, columns, task), registry.weights_of(config, rewards))
     task.forget()
     return Evaluation({**summarize(records), **notes, "seconds": round(time.perf_counter() - start, 2)}, records)

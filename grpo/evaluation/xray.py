@@ -119,7 +119,7 @@ def score(records: Sequence[Record], names: Sequence[str], task: Task, allow_fil
         row |= {"question": record["question"]} if "question" in record else {}
         data.append(row | {"prompt": task.ask(str(row.get("question", "")))})
     texts = [record["completion"] for record in records]
-    scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task))
+    scores = probe.scores(rewards, probe.columns_of(data, texts, [[]] * len(texts), task.prompt.chat))
     add_rewards(records, scores, dict.fromkeys(scores, 1.0))
 
 

@@ -15,7 +15,7 @@ from grpo.core.processes import say
 from grpo.rewarding.guard import FAILED, RewardGuard, Values, own_copy
 from grpo.rewarding.registry import Rewards
 from grpo.task.answers import is_right, last_number
-from grpo.task.task import ALTERNATIVES, Task
+from grpo.task.task import Task
 
 REWRITTEN = "the same answer, written otherwise"
 PATIENCE = 60.0  # seconds for an async reward
@@ -30,14 +30,11 @@ Changed = dict[str, list[str]]  # by reward, the arguments that it changes
 
 
 def columns_of(
-    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]], task: Task
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]], chat: bool
 ) -> dict[str, Any]:
     """The arguments that TRL passes to rewards for these completions of these rows (with `prompt`), one each."""
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
-    if ALTERNATIVES in columns:
-        columns["answer"] = list(map(task.gold, texts, rows))
     columns["prompts"] = [row["prompt"] for row in rows]
-    chat = task.prompt.chat
     columns["completions"] = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
     columns["completion_ids"] = [list(tokens) for tokens in ids]
     ignored = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
@@ -116,7 +113,7 @@ def try_rewards(
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts.values()]
     decoded = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in ids]
     texts = dict(zip(texts, decoded, strict=True))
-    columns = columns_of([row] * len(texts), decoded, ids, task)
+    columns = columns_of([row] * len(texts), decoded, ids, task.prompt.chat)
     with contextlib.redirect_stdout(io.StringIO()):  # debug prints samples
         watched = {name: _watched(reward, changed.setdefault(name, [])) for name, reward in rewards.items()}
         given, faults = guarded_values(watched, columns)

@@ -72,20 +72,17 @@ def where_marked(mark: str | None) -> str:
 def gold_answer(value: Any, mark: str | None = None) -> str | None:
     r"""The gold answer of a cell: what its mark has, else the whole value; None without one.
 
-    Numbers, dates, times and truth values become text; numbers that are text lose `$`, `+` and thousands separators,
-    formulas their delimiters.
+    Numbers become text; those that are text lose `$`, `+` and thousands separators, formulas their delimiters.
 
     >>> [gold_answer(value) for value in ("$1,000", " Paris, France", 72.0, 1e-7, True, "", r"$\frac{1}{2}$")]
-    ['1000', 'Paris, France', '72', '0.0000001', 'true', None, '\\frac{1}{2}']
+    ['1000', 'Paris, France', '72', '0.0000001', None, None, '\\frac{1}{2}']
     >>> gold_answer("2 + 2 = 4\n#### 4", "hash"), gold_answer(r"So $x = \boxed{10}$.", "boxed")
     ('4', '10')
     """
-    if isinstance(value, bool):
-        value = str(value).lower()
-    if isinstance(value, int | float | Decimal) and math.isfinite(value):
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
         value = f"{Decimal(str(value + 0)):f}"  # no exponents, and 0 for -0.0
-    if isinstance(value, datetime.date | datetime.time):  # typed columns of a parquet file
-        value = str(value).removesuffix(" 00:00:00")
+    if isinstance(value, datetime.date):  # datasets reads a column of dates as such
+        value = value.isoformat().removesuffix("T00:00:00")
     if not isinstance(value, str):
         return None
     if mark is not None:
@@ -101,16 +98,6 @@ def gold_answer(value: Any, mark: str | None = None) -> str | None:
             "-" * ("-" in sign or "\u2212" in sign) + whole.replace(",", "") + decimals * bool(decimals.strip(".0"))
         )
     return value or None
-
-
-def alternatives(value: Any, mark: str | None = None) -> list[str]:
-    """The gold answers of a cell, any of which is right: those of a list, else the one that it has.
-
-    >>> alternatives(["4", " four "]), alternatives("4"), alternatives([]), alternatives({"value": 4})
-    (['4', 'four'], ['4'], [], [])
-    """
-    golds = [gold_answer(each, mark) for each in (value if isinstance(value, list) else [value])]
-    return list(dict.fromkeys(gold for gold in golds if gold is not None))
 
 
 def _after_hashes(text: str) -> str | None:

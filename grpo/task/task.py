@@ -14,7 +14,6 @@ from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
 from rewards import has_soft_format, has_strict_format
 
 Judge = Callable[[str, Mapping[str, Any]], bool]
-ALTERNATIVES = "gold_answers"  # a column with all gold answers of a row, where some row has several
 # A rollout's additions to a row of the data, and columns that TRL keeps from rewards
 OF_A_ROLLOUT = {"prompt", "prompts", "completion", "completions", "completion_ids"}
 
@@ -59,15 +58,6 @@ class Task:
         """The answer in a completion; the whole text where nothing marks it."""
         return extract_answer(text, self.prompt.pattern)
 
-    def gold(self, text: str, row: Mapping[str, Any]) -> Any:
-        """The gold answer of a row to compare a completion with: of several, the one that it gives, if any."""
-        golds = row.get(ALTERNATIVES)
-        if not golds:
-            return row.get("answer")
-        if (read := self.answer(text)) in golds:
-            return read
-        return next((gold for gold in golds if is_right(text, gold, self.prompt.pattern)), golds[0])
-
     def can_judge(self, row: Mapping[str, Any]) -> bool:
         """True if completions of this row can be right or wrong; the lenient rule needs a gold answer."""
         return self.judge is not None or row.get("answer") is not None
@@ -82,7 +72,7 @@ class Task:
             TypeError: the user's judge returns no verdict; and whatever it raises.
         """
         if self.judge is None:
-            gold = self.gold(text, row)
+            gold = row.get("answer")
             return gold is not None and is_right(text, gold, self.prompt.pattern)
         data = {key: value for key, value in row.items() if key not in OF_A_ROLLOUT}
         key = text, json.dumps(data, sort_keys=True, default=repr)
@@ -103,7 +93,7 @@ class Task:
         """
         template, read = self.prompt.completion, self.answer(text)
         strict_format = has_strict_format(text, template)
-        strict = None if lenient is None else lenient and strict_format if self.judge else read == self.gold(text, row)
+        strict = None if lenient is None else lenient and strict_format if self.judge else read == row["answer"]
         return Grade(read, strict_format, has_soft_format(text, template), strict, lenient)
 
     def record(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from grpo.core.processes import say
 from grpo.rewarding.guard import RewardGuard, fault_of
 from grpo.rewarding.isolation import random_states_kept
 from grpo.runs import checkpoints, model_card
-from grpo.task.task import ALTERNATIVES, Task
+from grpo.task.task import Task
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
 
@@ -108,9 +108,6 @@ class RunTrainer(LeanGRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> torch.Tensor:
         """As TRL's, but rows on which a reward fails are excluded, and groups are logged as right, wrong or mixed."""
-        if self.task and ALTERNATIVES in inputs[0]:  # rewards compare with the one that a completion gives
-            texts = map(completion_text, completions)
-            inputs = [{**row, "answer": self.task.gold(text, row)} for row, text in zip(inputs, texts, strict=True)]
         with self._timed("time/rewards"), self.guard.watching(self):
             values = super()._calculate_rewards(inputs, prompts, completions, ids)
             with random_states_kept():

@@ -6,18 +6,15 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Value
+from datasets import Dataset, DatasetDict
 from helpers_runs import ROWS, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo.core.errors import UserError
-from grpo.data import dataset, sources
-from grpo.rewarding import probe
+from grpo.data import dataset
 from grpo.task import Task
 from grpo.task.prompts import THINK, XML
-from grpo.task.task import ALTERNATIVES
-from rewards import correctness_reward_func
 from train_grpo import EXEMPLARS
 
 PLAIN = Task(dataclasses.replace(THINK, chat=False))
@@ -73,74 +70,6 @@ def test_rows_may_lack_gold_answers_where_nothing_needs_them():
         load([{"question": "a"}], needs_gold=("a_reward", "eval_num_samples"))
     with pytest.raises(UserError, match=r"answer_column: .*'gold'"):
         load(sums(9), needs_gold=(), answer_column="gold")
-
-
-def typed(*cells, feature):
-    rows = Dataset.from_dict({"question": list(map(str, cells)), "answer": list(cells)})
-    return rows.cast_column("answer", feature)
-
-
-@pytest.mark.parametrize(
-    ("rows", "golds"),
-    [
-        (typed(0, 3, feature=ClassLabel(names=["A", "B", "C", "D"])), ["A", "D"]),
-        (typed(0.1, 1 / 3, feature=Value("float32")), ["0.1", "0.33333334"]),
-        (typed(True, False, feature=Value("bool")), ["true", "false"]),
-        (typed(0, 90, feature=Value("timestamp[s]")), ["1970-01-01", "1970-01-01 00:01:30"]),
-        (sources.from_rows([{"question": "a", "answer": 18}, {"question": "b", "answer": 2**70}]), ["18", str(2**70)]),
-        (sources.from_rows([{"question": "a", "answer": "4"}, {"question": "b", "answer": ["5"]}]), ["4", "5"]),
-    ],
-)
-def test_typed_gold_answers_are_as_people_would_write_them(rows, golds):
-    made, reading = dataset.make_prompts(rows, PLAIN, NEEDS)
-    assert made["answer"][:] == golds and reading.dropped == 0 and ALTERNATIVES not in made.column_names
-
-
-def test_of_a_list_of_gold_answers_any_is_right():
-    rows = [{"question": f"{n}?", "answer": [str(n), f"{n}.0 m", ""]} for n in range(8)]
-    data = load(sources.from_rows([*rows, {"question": "x?", "answer": "9"}]))
-    row = next(row for row in [*data.train, *data.held_out] if row["question"] == "3?")
-    assert row["answer"] == "3" and row[ALTERNATIVES] == ["3", "3.0 m"]
-    text = PLAIN.perfect("", "3.0 m")
-    assert PLAIN.grade(text, row, PLAIN.verdict(text, row))[3:] == (True, True)
-    assert not PLAIN.verdict(PLAIN.perfect("", "4"), row)
-    columns = probe.columns_of([row, row], [text, PLAIN.perfect("", "7")], [[], []], PLAIN)
-    assert correctness_reward_func(**columns) == [2.0, 0.0]
-
-
-def test_dictionaries_as_gold_answers_get_a_remedy_that_works():
-    rows = [{"question": f"{n}?", "answer": {"value": n}} for n in range(20)]
-    with pytest.raises(UserError, match="are dictionaries with value; write prepare=lambda row: ") as error:
-        load(rows)
-    remedy = str(error.value).partition("prepare=")[2].removesuffix(" in the script")
-    assert set(load(rows, task=dataclasses.replace(PLAIN, prepare=eval(remedy))).train["answer"]) <= set(
-        map(str, range(20))
-    )
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"instruction": "Add.", "input": "2 and 2", "output": "4"},
-        {"prompt": [{"role": "user", "content": "2 + 2?"}], "reward_model": {"ground_truth": "4", "style": "rule"}},
-        {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]},
-        {"problem": "2 + 2?", "solution": r"So \boxed{4}."},
-    ],
-)
-def test_well_known_columns_get_a_prepare_that_works(row):
-    rows = [{**row, "n": n} for n in range(20)]
-    with pytest.raises(UserError, match=r"such as prepare=lambda row: ") as error:
-        load(rows)
-    remedy = str(error.value).partition("such as prepare=")[2].partition("}, or do without")[0]
-    made = dataset.prepared(Dataset.from_list(rows), eval(remedy.rstrip("}") + "}"), "them")
-    assert dataset.make_prompts(made, PLAIN, NEEDS)[0]["answer"][0] == "4"
-
-
-def test_questions_with_two_gold_answers_are_found():
-    rows = [{"question": question, "answer": gold} for question, gold in
-            [("2 + 2?", "4"), ("2 +  2?", "5"), ("a?", "1/2"), ("A?", "0.5"), ("b?", "7")]]  # fmt: skip
-    made, _ = dataset.make_prompts(Dataset.from_list(rows), PLAIN, NEEDS)
-    assert dataset.conflicting(made) == {"2 + 2?": ["4", "5"]}
 
 
 def test_other_columns_stay_and_trls_names_are_dropped_and_noted():

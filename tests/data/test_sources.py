@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, IterableDatasetDict
@@ -32,18 +31,8 @@ WRITERS = {
     "odd [1]* name.jsonl": lambda path: path.write_text(LINES),
     "windows.jsonl": lambda path: path.write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode()),
     "r.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES.encode())),
-    "r.jsonl.zst": lambda path: pa.output_stream(str(path), compression="zstd").write(LINES.encode()),
-    "utf16.jsonl": lambda path: path.write_bytes(LINES.encode("utf-16")),
-    "data.json": lambda path: path.write_text(json.dumps({"version": "1", "data": ROWS})),
-    "splits.json": lambda path: path.write_text(json.dumps({"train": ROWS, "dev": ROWS})),
-    "columns.json": lambda path: path.write_text(json.dumps({key: [row[key] for row in ROWS] for key in ROWS[0]})),
-    "pandas.json": lambda path: pd.DataFrame(ROWS).to_json(path),
     "array.json": lambda path: path.write_text(json.dumps(ROWS, indent=2)),
     "r.csv": lambda path: pd.DataFrame(ROWS).to_csv(path, index=False),
-    "semicolons.csv": lambda path: pd.DataFrame(ROWS).to_csv(path, index=False, sep=";"),
-    "r.tsv": lambda path: pd.DataFrame(ROWS).to_csv(path, index=False, sep="\t"),
-    "excel.csv": lambda path: path.write_text("sep=|\r\n" + pd.DataFrame(ROWS).to_csv(index=False, sep="|")),
-    "utf16.csv": lambda path: path.write_bytes(pd.DataFrame(ROWS).to_csv(index=False).encode("utf-16")),
     "r.parquet": lambda path: pd.DataFrame(ROWS).to_parquet(path),
     "saved": lambda path: Dataset.from_list(ROWS).save_to_disk(path),
     "splits": lambda path: DatasetDict(train=Dataset.from_list(ROWS)).save_to_disk(path),
@@ -58,28 +47,12 @@ def test_every_source_gives_the_same_rows(name):
     assert splits["train"].to_list() == ROWS and ("test" in splits) == ("/" in name)
 
 
-def test_latin_1_is_read_and_said(capfd):
-    Path("old.csv").write_bytes("question;answer\nWie groß?;5 €\n".encode("cp1252"))
-    assert sources.load_source("old.csv")["train"].to_list() == [{"question": "Wie groß?", "answer": "5 €"}]
-    assert "old.csv is no UTF-8 (byte 23); it is read as Latin-1" in capfd.readouterr().out
-
-
-def test_a_file_with_one_object_may_be_one_row():
-    chat = {"messages": [{"role": "user", "content": "2 + 2?"}], "answer": "4"}
-    for row in (chat, {"question": "2 + 2?", "answer": "4", "tags": ["sum"]}):
-        Path("one.json").write_text(json.dumps(row))
-        assert sources.load_source("one.json")["train"].to_list() == [row]
-
-
 def test_rows_in_memory_are_a_source():
     frame = pd.DataFrame({"question": ["a", "b", "c"], "answer": [1, "2 cm", None]}, index=[7, 8, 9])
-    assert sources.load_source(frame)["train"].to_list() == [
-        {"question": "a", "answer": 1},
-        {"question": "b", "answer": "2 cm"},
-        {"question": "c", "answer": None},
-    ]
-    lists = pd.DataFrame({"question": ["a", "b"], "answer": [["1"], "2"]})  # one odd row changes no other
-    assert sources.load_source(lists)["train"]["answer"][:] == [["1"], "2"]
+    assert sources.load_source(frame)["train"].to_dict() == {
+        "question": ["a", "b", "c"],
+        "answer": ["1", "2 cm", None],
+    }
     mixed = [{"question": "a", "answer": 1, "size": 2**70}, {"question": "b", "answer": "007"}, {"question": "c"}]
     listed = sources.load_source(mixed)["train"]
     assert listed["answer"][:] == [1, "007", None] and listed["size"][:] == [str(2**70), None, None]
@@ -184,7 +157,7 @@ BROKEN = {  # the file, and where or why it cannot be read
     "middle.jsonl": (b'{"q": "a"}\n{"q":\n{"q": "b"}\n', "line 2"),
     "latin.jsonl": (b'{"question": "caf\xe9 1", "answer": 1}\n', "UTF8"),
     "ragged.csv": (b"question,answer\na,1\nb,2,3\n", "line 3"),
-    "commas.csv": (b"question,answer\nWhat is 1, 2?,3\n", "quote texts that contain the separator"),
+    "commas.csv": (b"question,answer\nWhat is 1, 2?,3\n", "quote texts that contain commas"),
     "long.jsonl": (b'{"q": 12345678901234567890, "a": "2024-01-05"}\n{"q":\n', "line 2"),
     "broken.parquet": (b"PAR1", "Parquet"),
     "empty.jsonl": (b"", "no rows"),

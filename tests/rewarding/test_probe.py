@@ -1,7 +1,6 @@
 """Preflight and evaluations call rewards as TRL does, on a perfect completion and on flawed ones."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from grpo.task import PromptFormat, Task
 from grpo.task.prompts import XML
 from rewards import REWARD_FUNCS
 
-TASK, PLAIN = Task(XML), Task(replace(XML, chat=False))
+TASK = Task(XML)
 FIVE = dict(list(REWARD_FUNCS.items())[:5])
 ROW = {"prompt": [{"role": "user", "content": "5 + 4?"}], "answer": "9", "other": 3}
 
@@ -132,7 +131,7 @@ ROWS = [{"prompt": "1 + 1?", "question": "1 + 1?", "level": 1}, {"prompt": "2?",
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_columns_are_those_that_trl_passes(chat):
-    columns = probe.columns_of(ROWS, ["a", "b"], [[1], [2, 3]], TASK if chat else PLAIN)
+    columns = probe.columns_of(ROWS, ["a", "b"], [[1], [2, 3]], chat)
     assert columns["prompts"] == ["1 + 1?", "2?"] and columns["level"] == [1, 2] and "prompt" not in columns
     assert columns["completions"][1] == ([{"role": "assistant", "content": "b"}] if chat else "b")
     assert columns["completion_ids"] == [[1], [2, 3]]
@@ -145,6 +144,6 @@ def test_a_reward_that_fails_on_a_row_is_excluded_there(capsys):
     async def twos(completions, **kwargs):
         return [2.0] * len(completions)
 
-    columns = probe.columns_of(ROWS, ["a", "b"], [[1], [2]], PLAIN)
+    columns = probe.columns_of(ROWS, ["a", "b"], [[1], [2]], chat=False)
     assert probe.scores({"fails": fails, "twos": twos}, columns) == {"fails": [1.0, None], "twos": [2.0, None]}
     assert "1 of 2" in capsys.readouterr().out

