@@ -21,7 +21,8 @@ from typing import Any
 
 Completion = str | list[dict[str, Any]]
 Texts = Sequence[Completion]  # of a whole rollout, flat; gold answers and token ids have the same order
-Golds = Sequence[str]
+Gold = str | Sequence[str]  # a text, or several, any of which is right
+Golds = Sequence[Gold]
 Extract = Callable[[str], str]  # reads the answer out of a completion's text
 
 # A completion template is a perfect completion with {reasoning} and {answer} as placeholders; {answer} alone will do.
@@ -85,9 +86,14 @@ def int_reward_func(completions: Texts, *, extract: Extract = extract_xml_answer
 def correctness_reward_func(
     completions: Texts, answer: Golds, *, extract: Extract = extract_xml_answer, **kwargs: Any
 ) -> list[float]:
-    """2.0 if the extracted answer is the gold answer, character by character; else 0."""
+    """2.0 if the extracted answer is the gold answer, or one of several, character by character; else 0."""
     answers = [extract(completion_text(completion)) for completion in completions]
-    return [2.0 if read == gold else 0.0 for read, gold in zip(answers, answer, strict=True)]
+    return [2.0 if is_gold(read, gold) else 0.0 for read, gold in zip(answers, answer, strict=True)]
+
+
+def is_gold(read: str, gold: Gold) -> bool:
+    """True if an answer is the gold answer, or one of several, character by character."""
+    return read in gold if isinstance(gold, list | tuple) else read == gold
 
 
 # --- The format -----------------------------------------------------------------------------------------------------

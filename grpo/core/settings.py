@@ -33,7 +33,7 @@ def data_label(name: str) -> str:
     ('my-sums', 'gsm8k', 'saved')
     """
     last = Path(name).name if os.path.exists(name) else Path(name).name.partition(":")[0]
-    return re.sub(r"(?i)[.](jsonl?|csv|parquet)([.](gz|bz2|xz|zst|zip))?$", "", last).replace(" ", "-")
+    return re.sub(r"(?i)[.](jsonl?|[ct]sv|parquet)([.](gz|bz2|xz|zst|zip))?$", "", last).replace(" ", "-")
 
 
 # ruff: noqa: RUF009 - `_setting` makes a field for each dataclass anew

@@ -17,7 +17,7 @@ from grpo.core.text import counted, short_name, shorten
 from grpo.data.dataset import Data
 from grpo.task import prompts
 from grpo.task.answers import kind_of
-from grpo.task.gold import gold_mark, has_mark, mark_name
+from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, shown
 from grpo.task.task import Task
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
@@ -80,6 +80,11 @@ def about_rows(plan: Plan) -> Iterator[Check]:
     limit = config.training.max_steps
     steps = limit if limit > 0 else math.ceil(steps * config.training.num_train_epochs)
     yield Check("ok", "this run", counted(steps, "optimizer step"))
+    if data.conflicts:
+        question, one, other = data.conflicts[0]
+        finding = f"{counted(len(data.conflicts), 'training question')} with different gold answers, such as "
+        finding += f'"{shorten(question)}": {shorten(shown(one))}, and {shorten(shown(other))}'
+        yield Check("warning", "conflicts", finding, "keep the right row of each")
     finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
     yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
 
@@ -87,9 +92,10 @@ def about_rows(plan: Plan) -> Iterator[Check]:
 def about_golds(plan: Plan) -> Iterator[Check]:
     """The gold answers, with a warning where hardly any completion can hold them."""
     data, exact = plan.data, plan.trial.exact
-    golds = [gold for gold in data.train["answer"] if gold is not None]
+    rows = [alternatives(gold) for gold in data.train["answer"] if gold is not None]
+    golds = [gold for row in rows for gold in row]
     if not data.has_golds:
-        some = f"{len(golds)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
+        some = f"{len(rows)} of {counted(len(data.train), 'training row')}" if golds else "no gold answers"
         measured = "the judge's verdict" if plan.task.judge else "rewards"
         yield Check("ok", "gold answers", f"{some}: evaluation reports {measured} and format")
     if not golds:
@@ -98,8 +104,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     for gold in golds:
         kinds[kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
-    shown = ", ".join(f'"{shorten(gold)}"' for gold in golds[:3])
-    finding = f"{shown} · {data.where_golds_are()} · "
+    first = ", ".join(f'"{shorten(shown(row))}"' for row in rows[:3])
+    finding = f"{first} · {data.where_golds_are()} · "
     named = {
         "numbers": kinds["number"],
         "with a unit": units,
@@ -109,6 +115,8 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     for name, of_kind in named.items():
         finding += f"{100 * len(of_kind) / len(golds):.0f} % {name}, " if of_kind else ""
     finding += f"longest {counted(max(map(len, golds)), 'character')}"
+    if several := sum(len(row) > 1 for row in rows):
+        finding += f" · {counted(several, 'row')} with a list of gold answers, any of which is right"
     odd = [gold for gold in kinds["text"] if len(gold) > LONG_GOLD or any(map(str.isdigit, gold))]
     odd += kinds["mathematics"] + units
     remedy = ""
@@ -134,6 +142,10 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding += f", answers as {task.perfect('…', '72').split('…')[-1].strip()}"
     if task.prompt.prefill:
         finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"
+    choices = plan.first_row.get("choices") or plan.first_row.get("options")
+    if isinstance(choices, list) and not any(str(choice) in plan.prompt() for choice in choices):
+        remedy = "write a `prepare` that adds them, such as from_mmlu in examples/rows.py (docs/your-own-task.md)"
+        yield Check("warning", "choices", "the prompts do not show the choices that the rows have", remedy)
     cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield warn_if(cannot, "prompts", finding, remedy)
@@ -175,7 +187,7 @@ def _solution_lengths(plan: Plan) -> list[int]:
     for reasoning, gold in zip(plan.data.reasoning, plan.data.train["answer"], strict=False):
         # GSM8K marks its sums for a calculator, <<48/2=24>>; nobody has to write that
         plain = re.sub(r"<<.*?>>", "", reasoning)
-        lengths.append(len(plan.encode(plan.task.perfect(plain, gold or ""))) + 1)
+        lengths.append(len(plan.encode(plan.task.perfect(plain, "".join(alternatives(gold)[:1])))) + 1)
     return lengths
 
 

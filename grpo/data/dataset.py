@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,13 +12,23 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from grpo.core.errors import UserError, place_of, reason_of
+from grpo.core.errors import UserError, place_of
 from grpo.core.settings import Config
 from grpo.core.text import counted
-from grpo.data.sources import NOT_ARROW, Splits, from_rows, load_source, take_split
-from grpo.task.gold import gold_answer, gold_mark, lacks_mark, mark_name, reasoning_before, where_marked
+from grpo.data.sources import NOT_ARROW, Row, Splits, as_dataset, load_source, native, take_split
+from grpo.task.answers import same_answer
+from grpo.task.gold import (
+    alternatives,
+    gold_answer,
+    gold_mark,
+    lacks_mark,
+    mark_name,
+    reasoning_before,
+    where_marked,
+)
 from grpo.task.prompts import Message, Prompt, tokenize
 from grpo.task.task import Task
+from rewards import Gold
 
 # Keyword arguments that TRL passes to rewards, columns that it never passes to them, and those that make it take the
 # model for a vision model
@@ -25,7 +36,14 @@ RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
 )
-UNWRITABLE = (*NOT_ARROW, TypeError)  # by values that a table cannot hold
+PREPARE = "--prepare {} --allow_custom_rewards true (docs/your-own-task.md)"
+READ_BY = {  # columns of well-known data sets: the function of examples/rows.py that reads them
+    ("instruction", "output"): "from_alpaca",
+    ("reward_model",): "from_verl",
+    ("conversations",): "from_sharegpt",
+    ("messages",): "from_sharegpt",
+}
+ANSWER_KEYS = ("answer", "ground_truth", "value", "text", "label", "target")  # of objects that hold a gold answer
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
 
 
@@ -53,6 +71,7 @@ class Data:
     too_long: int
     reasoning: list[str]  # of the gold solutions of the first thousand training rows
     reserved: list[str]  # columns that were dropped because TRL uses their names
+    conflicts: list[tuple[str, Gold, Gold]]  # questions that training rows answer in two ways, with both
 
     @property
     def unusable(self) -> int:
@@ -120,7 +139,7 @@ def load_data(
             label = f"{kind} data {name!r}"
             if task.prepare:
                 table = prepared(table, task.prepare, label)
-            columns |= set(table.column_names)
+            columns.update(*table)
             tables[kind], reading = make_prompts(
                 table, task, needs_gold, script.question_column, script.answer_column, label
             )
@@ -150,13 +169,14 @@ def load_data(
         too_long=too_long,
         reasoning=kept[REASONING][:1000],
         reserved=[name for name in RESERVED if name in columns - {script.question_column, script.answer_column}],
+        conflicts=conflicts(tables["training"]),
     )
 
 
 # --- Rows as they are read ----------------------------------------------------------------------------------------
 
 
-def read(config: Config) -> tuple[Dataset | None, Dataset | None]:
+def read(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
     """The rows to train on and to evaluate with.
 
     The second is None if held-out questions are to be cut off the training rows; the first, if the run only evaluates,
@@ -181,19 +201,16 @@ def read(config: Config) -> tuple[Dataset | None, Dataset | None]:
     evaluation = take_split(eval_splits, script.eval_split, "eval_split") if eval_splits else None
     if splits is None or (script.eval_only and evaluation is not None):
         return None, evaluation
-    training = take_split(splits, script.dataset_split)
-    if script.max_samples is not None:
-        training = training.select(range(min(script.max_samples, len(training))))
-    return training, evaluation
+    return take_split(splits, script.dataset_split, limit=script.max_samples), evaluation
 
 
-def prepared(rows: Dataset, prepare: Callable[[dict[str, Any]], dict[str, Any] | None], label: str) -> Dataset:
+def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: str) -> list[Row]:
     """The rows that the user's `prepare` makes of these; a row of which it makes None is dropped.
 
     Raises:
         UserError: it raises, or returns something else; with the row and the user's own line.
     """
-    made: dict[int, Mapping[str, Any]] = {}
+    made = []
     for number, row in enumerate(rows, 1):
         where = f"prepare: row {number} of {label}"
         try:
@@ -212,31 +229,20 @@ def prepared(rows: Dataset, prepare: Callable[[dict[str, Any]], dict[str, Any] |
             )
         if odd := [key for key in result if not isinstance(key, str)]:
             raise UserError(f"{where}: {odd[0]!r} is not a column's name; use texts")
-        made[number] = result
+        try:
+            made.append(native(result))
+        except TypeError as error:
+            raise UserError(f"{where}: {error}; return texts, numbers, lists and dictionaries") from None
     if not made:
         raise UserError(f"prepare: it drops all {len(rows)} rows of {label}; return `question` and `answer` for some")
-    try:
-        return from_rows(list(made.values()))
-    except UNWRITABLE as error:
-        number, reason = next(_rows_no_table_holds(made), (next(iter(made)), reason_of(error)))
-        remedy = "return texts, numbers, lists and dictionaries"
-        raise UserError(f"prepare: row {number} of {label}: {reason}; {remedy}") from None
-
-
-def _rows_no_table_holds(rows: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
-    """The numbers of rows with such values, each with the reason."""
-    for number, row in rows.items():
-        try:
-            from_rows([row])
-        except UNWRITABLE as error:
-            yield number, reason_of(error)
+    return made
 
 
 # --- Prompts and gold answers -------------------------------------------------------------------------------------
 
 
 def make_prompts(
-    rows: Dataset,
+    rows: Sequence[Row],
     task: Task,
     needs_gold: Sequence[str],
     question_column: str = "question",
@@ -254,35 +260,32 @@ def make_prompts(
     Returns:
         The rows that have a question and, if needed, a gold answer, and what became of all of them.
     """
-    if question_column == "question" and "question" not in rows.column_names and "prompt" in rows.column_names:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if question_column == "question" and "question" not in columns and "prompt" in columns:
         question_column = "prompt"  # TRL's own name for it
-    _check_columns(rows, question_column, answer_column, label, needs_gold)
+    _check_columns(columns, question_column, answer_column, label, needs_gold)
     asked = [
-        _question(cell, f"question_column: row {number} of {label} (column {question_column!r})")
-        for number, cell in enumerate(rows[question_column][:], 1)
+        _question(row.get(question_column), f"question_column: row {number} of {label} (column {question_column!r})")
+        for number, row in enumerate(rows, 1)
     ]
     texts = [cell if isinstance(cell, str) else cell[-1]["content"] for cell in asked]
-    cells = rows[answer_column][:] if answer_column in rows.column_names else [None] * len(rows)
+    cells = [row.get(answer_column) for row in rows]
     mark = gold_mark(cells, task.prompt.pattern)
     golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
-        marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
-        gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
-        raise UserError(
-            f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question "
-            f"in {question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
-        )
-    made = {
+        raise UserError(_why_none(len(rows), cells if needs_gold else [], question_column, answer_column, label))
+    made: dict[str, list[Any]] = {
         "question": [texts[index] for index in kept],
         "prompt": [task.ask(asked[index]) for index in kept],
         "answer": [golds[index] for index in kept],
         REASONING: [reasoning_before(cells[index]) if mark else "" for index in kept],
     }
-    result = Dataset.from_dict(made)
-    others = rows.select(kept).select_columns([name for name in rows.column_names if name not in (*made, *RESERVED)])
-    if others.column_names:
-        result = datasets.concatenate_datasets([others.flatten_indices(), result], axis=1)
+    others = [name for name in columns if name not in (*made, *RESERVED)]
+    try:
+        result = as_dataset({name: [rows[index].get(name) for index in kept] for name in others} | made)
+    except (*NOT_ARROW, TypeError, UnicodeError) as error:
+        raise UserError(f"dataset: {label} cannot be used: {error}; use texts, numbers, lists, dictionaries") from None
     dropped = set(range(len(rows))).difference(kept)
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
     with_gold = sum(gold is not None for gold in golds)
@@ -290,24 +293,59 @@ def make_prompts(
 
 
 def _check_columns(
-    rows: Dataset, question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+    columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
 ) -> None:
-    have = ", ".join(rows.column_names)
-    if question_column not in rows.column_names:
-        raise UserError(
-            f"question_column: {label} has no column {question_column!r}; it has {have}: name one with "
-            "--question_column, or write a `prepare` (docs/your-own-task.md)"
-        )
-    if answer_column not in rows.column_names and (needs_gold or answer_column != "answer"):
+    have = f"it has {', '.join(columns)}"
+    function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
+    reader = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows" if function else ""
+    if question_column not in columns:
+        similar = next((name for name in ("problem", "query", "instruction", "input") if name in columns), "")
+        remedy = reader or f"name one with --question_column{similar and f' {similar}'}, or write a `prepare`"
+        end = "" if reader else " (docs/your-own-task.md)"
+        raise UserError(f"question_column: {label} has no column {question_column!r}; {have}: {remedy}{end}")
+    if answer_column not in columns and (needs_gold or answer_column != "answer"):
+        similar = next((name for name in ("solution", "target", "output", "ground_truth") if name in columns), "")
         without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
-        raise UserError(
-            f"answer_column: {label} has no column {answer_column!r}; it has {have}: name one with "
-            f"--answer_column{without}"
-        )
+        remedy = reader or f"name one with --answer_column{similar and f' {similar}'}{without}"
+        raise UserError(f"answer_column: {label} has no column {answer_column!r}; {have}: {remedy}")
     if question_column == answer_column:  # each prompt would contain its gold answer
         raise UserError(
             f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
         )
+
+
+def _why_none(count: int, cells: Sequence[Any], question_column: str, answer_column: str, label: str) -> str:
+    """The error about rows none of which has a question and a gold answer."""
+    paths = list(_leaves(next(filter(None, cells), None)))
+    if paths and paths != [()]:
+        best = min(
+            paths, key=lambda path: ANSWER_KEYS.index(path[-1]) if path[-1] in ANSWER_KEYS else len(ANSWER_KEYS)
+        )
+        answer = "".join(f"[{json.dumps(key)}]" for key in (answer_column, *best))
+        function = (
+            f'def prepare(row): return {{"question": row[{json.dumps(question_column)}], "answer": row{answer}}}'
+        )
+        named = (question_column, answer_column) not in (("question", "answer"), ("prompt", "answer"))
+        return (
+            f"answer_column: the cells of {answer_column!r} in {label} are objects, not gold answers; save "
+            f"`{function}` as my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * named}"
+        )
+    marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
+    gold = f" and a gold answer in {answer_column!r} {marks}" if cells else ""
+    return (
+        f"{'answer' if cells else 'question'}_column: none of the {count} rows of {label} has a question in "
+        f"{question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
+    )
+
+
+def _leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
+    """The paths of what could be a gold answer inside a cell."""
+    nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
+    if nested:
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
+            yield from ((key, *path) for path in _leaves(item))
+    elif gold_answer(value):
+        yield ()
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
@@ -395,8 +433,26 @@ def drop_overlap(rows: Dataset, held_out: Dataset) -> tuple[Dataset, int]:
     taken = set(map(_asked, held_out["prompt"]))
     kept = [index for index, prompt in enumerate(rows["prompt"]) if _asked(prompt) not in taken]
     if not kept:
+        different = counted(len(set(map(_asked, rows["prompt"]))), "different question")
         raise UserError(
-            "dataset: every training question is among the held-out ones; use other training rows, or another "
-            "eval_dataset_name"
+            f"dataset: every training question is among the held-out ones ({counted(len(rows), 'row')}, {different}); "
+            "use other training rows, another question_column or eval_dataset_name, or a `prepare` that makes whole "
+            "questions (docs/your-own-task.md)"
         )
     return rows.select(kept), len(rows) - len(kept)
+
+
+def conflicts(rows: Dataset) -> list[tuple[str, Gold, Gold]]:
+    """Questions that rows answer in two ways, with two gold answers that share no value."""
+    first: dict[str, Gold] = {}
+    found: dict[str, tuple[str, Gold, Gold]] = {}
+    if len(rows) == 0:
+        return []
+    for question, prompt, gold in zip(rows["question"][:], rows["prompt"][:], rows["answer"][:], strict=True):
+        key = _asked(prompt)
+        other = first.setdefault(key, gold) if gold is not None else None
+        if other is None or other == gold:
+            continue
+        if not any(same_answer(one, two) for one in alternatives(gold) for two in alternatives(other)):
+            found.setdefault(key, (question, other, gold))
+    return list(found.values())

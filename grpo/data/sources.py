@@ -1,33 +1,41 @@
-"""Rows from a file, a directory, the Hub or memory, and slices of their splits."""
+"""Rows from a file, a directory, the Hub or memory, and slices of their splits.
 
+Rows are dictionaries of what the source has: nothing is inferred from a column, so that no cell changes another.
+"""
+
+import csv
 import datetime
-import glob
+import io
 import json
-import math
 import os
 import re
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import datasets
+import numpy as np
 import pandas as pd
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, ReadInstruction
+import pyarrow.parquet as pq
+from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, Value
 from datasets.exceptions import DatasetGenerationError
 from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from grpo.core.errors import UserError
+from grpo.core.processes import say
 from grpo.core.settings import IN_MEMORY
+from grpo.task.gold import Label, Written
 
-Splits = Mapping[str, Dataset]
-Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[dict[str, Any]]  # in memory
+Row: TypeAlias = dict[str, Any]
+Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset while no slice of it is chosen
+Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[Row]  # in memory
 
-BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}  # of `datasets`, by ending
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of CSV cells
+PLAIN = (str, bool, int, float, Decimal, datetime.date, datetime.time, datetime.timedelta, bytes, type(None))
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
@@ -40,7 +48,7 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
         setting: what errors call it.
 
     Returns:
-        The rows by split; files have the split `train` alone, and so have rows in memory that are no DatasetDict.
+        The rows by split; most files, and rows in memory that are not a DatasetDict, have the split `train` alone.
 
     Raises:
         UserError: it cannot be read, or holds no rows.
@@ -56,57 +64,132 @@ def load_source(source: str | Rows, config: str | None = None, setting: str = "d
     return splits
 
 
+def take_split(splits: Splits, spec: str, setting: str = "dataset_split", limit: int | None = None) -> list[Row]:
+    """The rows of a split, or of a slice in datasets' notation: `train`, `train[:1000]`, `train[10%:20%]`.
+
+    Args:
+        limit: only so many, the first ones.
+    """
+    sizes = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in splits.items())
+    try:
+        parts = datasets.ReadInstruction.from_spec(spec).to_absolute(
+            {name: len(rows) for name, rows in splits.items()}
+        )
+    except (ValueError, AssertionError) as error:
+        raise UserError(
+            f"{setting}: {spec!r} cannot be used ({error}); available: {sizes}; a slice is written train[:1000]"
+        ) from None
+    rows = [row for part in parts for row in _slice(splits[part.splitname], range(part.from_, part.to)[:limit])]
+    if not rows:
+        raise UserError(f"{setting}: {spec!r} holds no rows; use some of {sizes}")
+    return rows[:limit]
+
+
+def _slice(table: Dataset | list[Row], indices: range) -> list[Row]:
+    if isinstance(table, list) or not indices:
+        return [table[index] for index in indices]
+    rows = table.select(indices).to_list()
+    for name, feature in table.features.items():
+        if re.search("ClassLabel|float(16|32)", repr(feature)):
+            for row in rows:
+                row[name] = _typed(row[name], feature)
+    return rows
+
+
+def _typed(value: Any, feature: Any) -> Any:
+    """A cell whose ClassLabels know their names, and whose 32-bit numbers their shortest decimals."""
+    if isinstance(value, dict) and isinstance(feature, dict):
+        return {key: _typed(item, feature[key]) for key, item in value.items()}
+    if isinstance(value, list):
+        inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+        return [_typed(item, inner) for item in value]
+    if isinstance(value, int) and isinstance(feature, ClassLabel):
+        return Label(value, feature.int2str(value)) if value >= 0 else None  # -1: without a label
+    if isinstance(value, float) and isinstance(feature, Value) and feature.dtype in ("float16", "float32"):
+        return native(np.dtype(feature.dtype).type(value))
+    return value
+
+
+# --- In memory ----------------------------------------------------------------------------------------------------
+
+
 def _from_memory(rows: Rows) -> Splits:
     if isinstance(rows, DatasetDict):
-        return {str(name): _plain(split) for name, split in rows.items()}
-    if isinstance(rows, pd.DataFrame):
-        return {"train": Dataset.from_pandas(_as_arrow_takes_it(rows), preserve_index=False)}
+        return {str(name): _without_format(split) for name, split in rows.items()}
     if isinstance(rows, Dataset):
-        return {"train": _plain(rows)}
+        return {"train": _without_format(rows)}
+    if isinstance(rows, pd.DataFrame):
+        names = _distinct(list(map(str, rows.columns)))
+        columns = (rows.iloc[:, index] for index in range(len(names)))
+        # iterating over 32-bit numbers would make 64-bit ones of them
+        cells = [column.to_numpy() if column.dtype.kind == "f" else column for column in columns]
+        return {"train": native_rows(dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))}
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
-        return {"train": from_rows(rows)}
+        return {"train": native_rows(rows)}
     remedy = "pass a DataFrame, a Dataset, a DatasetDict or a list of dictionaries"
     if isinstance(rows, IterableDataset | IterableDatasetDict):
         remedy = "pass a list of the rows that you want, such as list(rows.take(10_000))"
     raise TypeError(f"a {type(rows).__name__} is not a table of rows; {remedy}")
 
 
-def _plain(rows: Dataset) -> Dataset:
+def _without_format(rows: Dataset) -> Dataset | list[Row]:
     """The rows without their format, which would make arrays of numbers; a transform of the user's is applied."""
-    return from_rows(list(rows)) if rows.format["type"] == "custom" else rows.with_format(None)
+    return native_rows(rows) if rows.format["type"] == "custom" else rows.with_format(None)
 
 
-def from_rows(rows: Sequence[Mapping[str, Any]]) -> Dataset:
-    """Rows as Python has them; a column of cells of several kinds is one of JSON, which keeps them apart."""
-    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    try:
-        return Dataset.from_dict(columns)
-    except NOT_ARROW:
-        features = {}
-    for name, cells in columns.items():
+def native_rows(rows: Iterable[Any]) -> list[Row]:
+    """Rows as JSON could have them; TypeError with the number of the first one that has anything else."""
+    made = []
+    for number, row in enumerate(rows, 1):
         try:
-            features[name] = Dataset.from_dict({name: cells}).features[name]
-        except NOT_ARROW:
-            features[name] = Json()
-            columns[name] = [None if cell is None else json.dumps(cell, default=_as_text) for cell in cells]
-    return Dataset.from_dict(columns, features=Features(features))
+            made.append(native(row))
+        except TypeError as error:
+            raise TypeError(f"row {number}: {error}") from None
+    return made
 
 
-def _as_text(value: Any) -> str:
-    """A date, a time or a decimal number within a cell that becomes JSON; TypeError for any other value."""
-    if isinstance(value, datetime.date | datetime.time | Decimal):
-        return str(value)
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+def native(value: Any) -> Any:
+    """A value as Python's own: NumPy's, pandas' and torch's numbers and arrays become numbers and lists.
+
+    >>> native({"a": np.array([1, 2]), "b": np.float32(0.1), "c": (None, pd.NaT)})
+    {'a': [1, 2], 'b': 0.1, 'c': [None, None]}
+    """
+    if value is pd.NaT or value is pd.NA:
+        return None
+    if isinstance(value, np.floating) and value.itemsize < 8 and np.isfinite(value):
+        return float(str(value))
+    if isinstance(value, np.generic):
+        return str(value) if value.dtype.kind in "mM" else native(value.item())
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): native(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [native(item) for item in value]
+    if hasattr(value, "detach"):  # a tensor
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return [native(item) for item in value] if value.ndim else native(value[()])
+    raise TypeError(f"a {type(value).__name__} is not a text, number, date, list or dictionary")
 
 
-def _as_arrow_takes_it(table: pd.DataFrame) -> pd.DataFrame:
-    """Turn the numbers of a column that also has texts into text; Arrow refuses mixed columns."""
-    table = table.copy()
-    for column in [name for name in table.columns if table[name].dtype == object]:
-        known = table[column].dropna()
-        if known.map(lambda cell: isinstance(cell, str)).any():
-            table[column] = known.astype(str).reindex(table.index)
-    return table
+def as_dataset(columns: Mapping[str, Sequence[Any]]) -> Dataset:
+    """Columns as a Dataset; one with cells of several kinds is one of JSON, which keeps them apart."""
+    return datasets.concatenate_datasets([_column(name, cells) for name, cells in columns.items()], axis=1)
+
+
+def _column(name: str, cells: Sequence[Any]) -> Dataset:
+    kinds = {float if kind is Written else kind for kind in set(map(type, cells)) - {type(None)}}
+    try:
+        if len(kinds) <= 1:  # Arrow would make 72.0 of 72 beside 0.5
+            return Dataset.from_dict({name: cells})
+    except NOT_ARROW:
+        pass
+    texts = [None if cell is None else json.dumps(cell, default=str) for cell in cells]
+    return Dataset.from_dict({name: texts}, features=Features({name: Json()}))
+
+
+# --- Files, directories and the Hub -------------------------------------------------------------------------------
 
 
 def _read(name: str, config: str | None) -> Splits:
@@ -114,8 +197,6 @@ def _read(name: str, config: str | None) -> Splits:
     if named_config and os.path.isdir(Path(clone).expanduser()):
         name, config = clone, named_config
     path = Path(name).expanduser()
-    endings = [ending.lower() for ending in path.suffixes]
-    ending = next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
     if os.path.exists(path):  # Path's own raises in a directory that may not be read
         datasets.disable_progress_bars()
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the UserError says what is wrong
@@ -124,8 +205,8 @@ def _read(name: str, config: str | None) -> Splits:
             saved = datasets.load_from_disk(path)
             return saved if isinstance(saved, DatasetDict) else {"train": saved}
         return _read_directory(path, config)
-    if ending in BUILDERS or os.path.exists(path):
-        return _read_file(path, ending)
+    if os.path.exists(path) or _ending(path) in READERS:
+        return _read_file(path)
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ValueError("it does not exist; use a file, a directory or a Hub id")
     hub_id, _, named_config = name.partition(":")
@@ -137,109 +218,176 @@ def _read(name: str, config: str | None) -> Splits:
 
 
 def _read_directory(path: Path, config: str | None) -> Splits:
-    if any(path.rglob("*.json*")):  # the card of a clone may name others
-        builder = datasets.load_dataset_builder(str(path), config)
-        if builder.info.builder_name == "json":
+    if any(_ending(file) in (".json", ".jsonl", ".csv", ".tsv") for file in path.rglob("*")):
+        builder = datasets.load_dataset_builder(str(path), config)  # the card of a clone may name others
+        if builder.info.builder_name in ("json", "csv"):
             files = builder.config.data_files or {}
-            tables = {str(name): [_rows_as_written(Path(file)) for file in files[name]] for name in files}
-            if not any(None in parts for parts in tables.values()):
-                return {
-                    name: from_rows([row for rows in parts for row in rows or ()]) for name, parts in tables.items()
-                }
+            tables = {split: [_read_file(Path(file)).values() for file in files[split]] for split in files}
+            return {str(split): [row for part in tables[split] for rows in part for row in rows] for split in files}
     return datasets.load_dataset(str(path), config)
 
 
-def _read_file(path: Path, ending: str) -> Splits:
+def _ending(path: Path) -> str:
+    """The ending of a file's name, without that of its compression."""
+    endings = [ending.lower() for ending in path.suffixes]
+    return next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
+
+
+def _read_file(path: Path) -> Splits:
     if not os.path.exists(path):
         raise ValueError("the file does not exist; correct its path")
-    if ending not in BUILDERS:
-        raise ValueError(f"it is not a {', '.join(BUILDERS)} file; convert it to one of these")
-    if ending == ".csv":
-        return {"train": _read_csv(path)}
-    if ending != ".parquet" and (rows := _rows_as_written(path)):
-        return {"train": from_rows(rows)}
-    try:
-        with tempfile.TemporaryDirectory() as cache:  # no copy of the file stays behind
-            files = glob.escape(str(path))
-            splits = datasets.load_dataset(BUILDERS[ending], data_files=files, cache_dir=cache, keep_in_memory=True)
-    except StopIteration:  # the file is empty
-        return {}
-    except (DatasetGenerationError, ValueError) as error:
-        if "corresponds to no data" in str(error):  # an empty array
-            return {}
-        if path.suffix.lower() == ".jsonl" and (broken := _broken_line(path)):
-            raise ValueError(broken) from None
-        raise
-    for table in splits.values():
-        table.data.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
-    return splits
+    if _ending(path) not in READERS:
+        raise ValueError(f"it is not a {', '.join(READERS)} file; convert it to one of these")
+    return READERS[_ending(path)](path)
 
 
-def _rows_as_written(path: Path) -> list[dict[str, Any]] | None:
-    """The objects of a JSON file, one after the other or in an array; numbers that Arrow cannot hold are texts.
+def _content(path: Path) -> bytes:
+    if path.suffix.lower() == ".zst":  # for which fsspec needs another package
+        return pa.input_stream(str(path), compression="zstd").read()
+    with open(path, "rb") as file:
+        return compr[infer_compression(path.name.lower())](file, mode="rb").read()
 
-    Datasets' own reader makes times of texts that look like some, floats of long integers, and 7 of "007" in a column
-    with numbers. None for anything but objects, of which that reader says what is wrong.
+
+def _text(path: Path, fallback: str = "") -> str:
+    """The text of a file, in the encoding of its first bytes: UTF-8, UTF-16 or UTF-32.
+
+    Args:
+        fallback: another encoding, for a file without any character of UTF-8's but ASCII; its use is said.
     """
-    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
-    values: list[Any] = []
+    content = _content(path)
     try:
-        with open(path, "rb") as file:
-            text = compr[infer_compression(str(path))](file, mode="rb").read().decode("utf-8-sig").strip()
-        position = 0
-        while position < len(text):
+        return content.decode(json.detect_encoding(content))
+    except UnicodeDecodeError as error:
+        if not fallback or not content.decode(errors="ignore").isascii():
+            line = content.count(b"\n", 0, error.start) + 1
+            raise ValueError(f"line {line}: {error}; save the file as UTF-8") from None
+    say(f"note: {path.name} is not UTF-8, and was read as {fallback}; if letters are wrong, save it as UTF-8")
+    return content.decode(fallback, errors="replace")
+
+
+def _read_parquet(path: Path) -> Splits:
+    table = pq.read_table(pa.BufferReader(_content(path)))
+    table.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
+    return {"train": Dataset(table)}
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------------
+
+_SPACES = re.compile(r"\s*")
+
+
+def _read_json(path: Path) -> Splits:
+    """The objects of a file, one after the other or in an array, or what one object has as rows."""
+    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
+    text, values, position = _text(path), list[Any](), 0
+    try:
+        while (position := _end_of(_SPACES, text, position)) < len(text):
             value, position = decoder.raw_decode(text, position)
             values.append(value)
-            while position < len(text) and text[position].isspace():
-                position += 1
-    except ValueError:
-        return None
+    except RecursionError:
+        raise ValueError("it is nested too deeply; use one object for each question") from None
+    except json.JSONDecodeError as error:
+        broken = _broken_line(text) if _ending(path) == ".jsonl" else None
+        line, reason, column = broken or (error.lineno, error.msg, error.colno)
+        raise ValueError(f"line {line} is broken JSON ({reason}: character {column})") from None
+    if len(values) == 1 and isinstance(values[0], dict):
+        return _splits_of(values[0])
     rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    return rows if all(isinstance(row, dict) for row in rows) else None
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            shape = '{"question": "2 + 2?", "answer": "4"}'
+            raise ValueError(f"row {number} is {json.dumps(row)[:40]}; write an object such as {shape}")
+    return {"train": rows}
+
+
+def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return match.end() if match else position
+
+
+def _splits_of(whole: dict[str, Any]) -> Splits:
+    """The rows of one object: lists of rows by name, columns as lists, a table as pandas writes it, or one row."""
+    cells = list(whole.values())
+    if {"columns", "data"} <= whole.keys():  # pandas, orient="split"
+        return {"train": [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]}
+    if cells and all(isinstance(column, dict) for column in cells):
+        keys = list(cells[0])  # of rows, unless these are the objects of rows
+        by_column = len(keys) > len(cells) or (keys and all(map(str.isdecimal, keys)))
+        if by_column and all(column.keys() == cells[0].keys() for column in cells):
+            return {"train": [{name: whole[name][key] for name in whole} for key in keys]}
+        return {"train": cells}
+    tables = {
+        name: rows
+        for name, rows in whole.items()
+        if rows and isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    }
+    if len(cells) > len(tables) and all(isinstance(column, list) for column in cells):
+        if len(lengths := sorted({len(column) for column in cells})) > 1:
+            raise ValueError(f"its columns have {' and '.join(map(str, lengths))} cells; give each row all of them")
+        return {"train": [dict(zip(whole, row, strict=True)) for row in zip(*cells, strict=True)]}
+    if len(tables) == 1:
+        return {"train": next(iter(tables.values()))}
+    return tables or {"train": [whole]}
 
 
 def _integer(text: str) -> int | str:
-    return int(text) if len(text) <= 20 and -(2**63) <= int(text) < 2**63 else text
+    return int(text) if len(text) <= 4000 else text  # Python reads no longer ones
 
 
-def _decimal(text: str) -> float | str:
-    number = float(text)
-    lost = not math.isfinite(number) or (number == 0 and re.search("[1-9]", re.split("[eE]", text)[0]))
-    return text if lost else number
+def _decimal(text: str) -> float:
+    return float(text) if text == repr(float(text)) else Written(text)
 
 
-def _read_csv(path: Path) -> Dataset:
-    """Every cell as text, an empty one too, so that a column of answers with a gap does not turn 18 into 18.0."""
-    try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except pd.errors.EmptyDataError:
-        frame = pd.DataFrame()
-    if len(frame) and not isinstance(frame.index, pd.RangeIndex):  # pandas shifts such rows by a column
-        raise ValueError("its rows have more fields than its header; quote texts that contain commas")
-    return Dataset.from_pandas(frame, preserve_index=False)
-
-
-def _broken_line(path: Path) -> str | None:
-    """The position of the first line of a .jsonl file that is not JSON, and what is wrong with it."""
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+def _broken_line(text: str) -> tuple[int, str, int] | None:
+    """The first line of a .jsonl file that is not JSON: its number, the reason and the character."""
+    for number, line in enumerate(text.split("\n"), start=1):
         try:
-            json.loads(line.strip() or "{}")
+            json.loads(line.strip() or "{}", strict=False)
         except json.JSONDecodeError as error:
-            return f"line {number} is broken JSON ({error.msg}: character {error.pos + 1})"
+            return number, error.msg, error.pos + 1
     return None
 
 
-def take_split(splits: Splits, spec: str, setting: str = "dataset_split") -> Dataset:
-    """One split, or a slice of one in datasets' notation: `train`, `train[:1000]`, `train[10%:20%]`."""
-    sizes = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in splits.items())
+# --- CSV ----------------------------------------------------------------------------------------------------------
+
+
+def _read_csv(path: Path) -> Splits:
+    """Every cell as text; Excel's first line `sep=;`, or else the header, has the separator."""
+    csv.field_size_limit(2**31 - 1)
+    lines = list(io.StringIO(_text(path, "Windows-1252").lstrip("\r\n"), newline=""))
+    stated = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
+    bare = re.sub('"[^"]*"', "", lines[0]) if lines else ""
+    separator = stated[1] if stated else max(SEPARATORS, key=bare.count)
+    skipped = 1 if stated else 0
+    reader, rows = csv.reader(lines[skipped:], delimiter=separator, strict=True), []
     try:
-        parts = ReadInstruction.from_spec(spec).to_absolute({name: len(rows) for name, rows in splits.items()})
-    except (ValueError, AssertionError) as error:
-        raise UserError(
-            f"{setting}: {spec!r} cannot be used ({error}); available: {sizes}; a slice is written train[:1000]"
-        ) from None
-    slices = [splits[part.splitname].select(list(range(part.from_, part.to))) for part in parts]
-    rows = datasets.concatenate_datasets(slices)
-    if len(rows) == 0:
-        raise UserError(f"{setting}: {spec!r} holds no rows; use some of {sizes}")
-    return rows
+        names = next(reader, [])
+        while names and not names[-1].strip():
+            names.pop()
+        names = _distinct([name.strip() or f"Unnamed: {index}" for index, name in enumerate(names)])
+        for cells in reader:
+            if any(cells[len(names) :]):
+                raise csv.Error(
+                    f"{len(cells)} fields below {len(names)} of the header; quote texts that contain "
+                    f"{SEPARATORS.get(separator, repr(separator))}"
+                )
+            if any(cells):
+                rows.append(dict(zip(names, cells, strict=False)))
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num + skipped}: {error}") from None
+    return {"train": rows}
+
+
+def _distinct(names: list[str]) -> list[str]:
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+        raise ValueError(f"two columns are called {twice[0]!r}; rename one of them")
+    return names
+
+
+READERS: dict[str, Callable[[Path], Splits]] = {  # by ending
+    ".jsonl": _read_json,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+}

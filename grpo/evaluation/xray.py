@@ -22,10 +22,10 @@ from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
 from grpo.runs import files
 from grpo.task.answers import is_right
-from grpo.task.gold import gold_answer, gold_mark
+from grpo.task.gold import alternatives, gold_answer, gold_mark, shown
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
-from rewards import REWARD_FUNCS, completion_text
+from rewards import REWARD_FUNCS, completion_text, is_gold
 
 FIRST = 5  # flagged rows of each kind that are listed
 FIVE = list(REWARD_FUNCS)[:5]
@@ -35,8 +35,9 @@ Record = dict[str, Any]  # of a completion, as an evaluation writes it
 def suspicions(record: Record, task: Task) -> Iterator[str]:
     """The reasons why a completion deserves a second look; where a judge decides, the lenient rule gives none."""
     text, gold = record["completion"], record["answer"]
-    unpaid = not task.judge_name and gold is not None and record["read"] != gold
-    if unpaid and (record["lenient"] or is_right(text.rpartition("</answer>")[2], gold)):  # "or rather 7"
+    unpaid = not task.judge_name and gold is not None and not is_gold(record["read"], gold)
+    after = text.rpartition("</answer>")[2]  # "or rather 7"
+    if unpaid and (record["lenient"] or any(is_right(after, one) for one in alternatives(gold))):
         yield "right by the lenient rule, but not exactly the gold answer"
     if not record["read"] and record["format_soft"]:
         yield "format right, answer empty"
@@ -147,7 +148,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
         print(f"\n{kind} ({len(indices)} of {len(records)})")
         for index in indices[:FIRST]:
             line, gold, read = (records[index][key] for key in ("line", "answer", "read"))
-            parts = [f"gold {_shown(gold)}", f"answer read {_shown(read)}"]
+            parts = [f"gold {_shown(shown(gold))}", f"answer read {_shown(read)}"]
             for name, values in columns.items():
                 parts.append(f"{name} {'–' if (value := values[index]) is None else format(value, 'g')}")
             print(f"  line {line}: {', '.join(parts)}")

@@ -15,7 +15,9 @@ from grpo.core.processes import say
 from grpo.rewarding.guard import FAILED, RewardGuard, Values, own_copy
 from grpo.rewarding.registry import Rewards
 from grpo.task.answers import is_right, last_number
+from grpo.task.gold import alternatives
 from grpo.task.task import Task
+from rewards import Gold
 
 REWRITTEN = "the same answer, written otherwise"
 PATIENCE = 60.0  # seconds for an async reward
@@ -71,16 +73,19 @@ def scores(rewards: Rewards, columns: Mapping[str, Any]) -> dict[str, Values]:
 # --- Preflight ----------------------------------------------------------------------------------------------------
 
 
-def perturbed(reasoning: str, answer: str | None, task: Task) -> dict[str, str]:
+def perturbed(reasoning: str, gold: Gold | None, task: Task) -> dict[str, str]:
     """A perfect completion and flawed ones; without a gold answer, one in the format and others."""
-    if answer is None:
+    if not (golds := alternatives(gold)):
         shaped = task.perfect("Some thoughts.", "42")
         others = {"no tags": "Some thoughts.\nThe answer is 42.", "extra text": shaped + EXTRA, "empty": ""}
         return {"in the format": shaped, **others}
+    answer = golds[0]
     number = last_number(answer)
     wrong = f"not {answer}"
     if number is not None:  # 8 days for 9 days, not 10: to a reward for the length, both are the same
-        wrong = min(str(number + 1), str(number - 1), key=lambda text: abs(len(text) - len(str(number))))
+        near = [number + sign * distance for distance in range(1, len(golds) + 1) for sign in (1, -1)]
+        near = [other for other in near if other not in map(last_number, golds)]
+        wrong = min(map(str, near), key=lambda text: abs(len(text) - len(str(number))))
         wrong = answer.replace(str(number), wrong) if str(number) in answer else wrong
     perfect = task.perfect(reasoning, answer)
     return {
@@ -92,10 +97,13 @@ def perturbed(reasoning: str, answer: str | None, task: Task) -> dict[str, str]:
     }
 
 
-def rewritten(reasoning: str, answer: str | None, task: Task) -> str | None:
+def rewritten(reasoning: str, gold: Gold | None, task: Task) -> str | None:
     """A completion that is right and does not hold the gold answer character by character."""
-    text = None if answer is None else task.perfect(reasoning, f"{answer}.")
-    return text if text and is_right(text, str(answer), task.prompt.pattern) else None
+    for answer in alternatives(gold)[:1]:
+        text = task.perfect(reasoning, f"{answer}.")
+        if is_right(text, answer, task.prompt.pattern):
+            return text
+    return None
 
 
 def try_rewards(

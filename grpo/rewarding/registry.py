@@ -284,7 +284,7 @@ def check_columns(rewards: Rewards, columns: Collection[str]) -> None:
             if key in columns and key != "prompt" and (key in bound or by_default):
                 raise UserError(
                     f"reward_funcs: the data's column {key!r} would replace the parameter {key!r} of {name}; rename "
-                    "the column, or the parameter in a reward of your own"
+                    "the column by a `prepare` (docs/your-own-task.md), or the parameter in a reward of your own"
                 )
 
 

@@ -9,10 +9,10 @@ import math
 import re
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 from grpo.task.answers import find_answer
-from rewards import extract_hash_answer
+from rewards import Gold, extract_hash_answer
 
 _NUMBER = re.compile(r"(\$?[-+\u2212]?\$?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]*)?")
 _FORMULA = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
@@ -20,12 +20,61 @@ MARK_NAMES = {"hash": "####", "boxed": r"\boxed{}", "final": "'Answer:'", "xml":
 _LIST = re.compile(r"[(\[{\n]|,(?![0-9]{3})")  # after ####: commas that are no thousands separators, or more lines
 
 
+class Written(float):
+    """A number with its text in the data, `0.10` or `1e-7`; a float in all other respects."""
+
+    def __new__(cls, text: str) -> Self:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
+        return (self.text,)
+
+
+class Label(int):
+    """The number of a class with the class's name; an int in all other respects."""
+
+    def __new__(cls, number: int, name: str) -> Self:
+        label = super().__new__(cls, number)
+        label.name = name
+        return label
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        return int(self), self.name
+
+
+def alternatives(gold: Gold | None) -> list[str]:
+    """The texts of a gold answer, any of which is right; none where there is no gold answer."""
+    return [] if gold is None else [gold] if isinstance(gold, str) else list(gold)
+
+
+def shown(gold: Gold | None) -> str:
+    """A gold answer for people.
+
+    >>> shown("4"), shown(["4", "four"]), shown(None)
+    ('4', '4 or four', 'none')
+    """
+    return " or ".join(alternatives(gold)) or "none"
+
+
 def gold_mark(values: Iterable[Any], pattern: str = "xml") -> str | None:
     """The answer pattern by which the values of a column mark their answers; None if they are answers alone.
 
     At least half of the values have it, and no other pattern is in more of them; `pattern` is preferred.
     """
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    items = (item for value in values for item in (value if isinstance(value, list) else [value]))
+    texts = [item for item in items if isinstance(item, str) and item.strip()]
     shares = {
         mark: sum(find_answer(text, mark) is not None for text in texts)
         for mark in dict.fromkeys((pattern, "boxed", "hash", "xml", "final"))
@@ -50,7 +99,8 @@ def lacks_mark(value: Any, mark: str | None) -> bool:
     >>> lacks_mark("4", "hash"), lacks_mark("####", "hash"), lacks_mark("", "hash"), lacks_mark("4", None)
     (True, False, False, False)
     """
-    return mark is not None and gold_answer(value) is not None and find_answer(str(value), mark) is None
+    texts = map(str, value if isinstance(value, list) else [value])
+    return bool(mark and gold_answer(value)) and all(find_answer(text, mark or "") is None for text in texts)
 
 
 def mark_name(mark: str) -> str:
@@ -69,19 +119,34 @@ def where_marked(mark: str | None) -> str:
     return f"{'after' if mark in ('hash', 'final') else 'in'} {mark_name(mark)}"
 
 
-def gold_answer(value: Any, mark: str | None = None) -> str | None:
+def gold_answer(value: Any, mark: str | None = None) -> Gold | None:
     r"""The gold answer of a cell: what its mark has, else the whole value; None without one.
 
-    Numbers become text; those that are text lose `$`, `+` and thousands separators, formulas their delimiters.
+    Numbers and dates are texts as they are written; numbers lose `$`, `+`, thousands separators and a final `.0`,
+    formulas their delimiters. A list holds texts any of which is right.
 
     >>> [gold_answer(value) for value in ("$1,000", " Paris, France", 72.0, 1e-7, True, "", r"$\frac{1}{2}$")]
-    ['1000', 'Paris, France', '72', '0.0000001', None, None, '\\frac{1}{2}']
+    ['1000', 'Paris, France', '72', '0.0000001', 'true', None, '\\frac{1}{2}']
     >>> gold_answer("2 + 2 = 4\n#### 4", "hash"), gold_answer(r"So $x = \boxed{10}$.", "boxed")
     ('4', '10')
+    >>> gold_answer([4, "four", None]), gold_answer(["4"]), gold_answer([])
+    (['4', 'four'], '4', None)
     """
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
+    if not isinstance(value, list):
+        return _gold_text(value, mark)
+    texts = dict.fromkeys(_gold_text(item, mark) for item in value)
+    several = [text for text in texts if text]
+    return several if len(several) > 1 else next(iter(several), None)
+
+
+def _gold_text(value: Any, mark: str | None) -> str | None:
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, Written | int | datetime.time | datetime.timedelta):
+        value = str(value)
+    elif isinstance(value, float | Decimal) and math.isfinite(value):
         value = f"{Decimal(str(value + 0)):f}"  # no exponents, and 0 for -0.0
-    if isinstance(value, datetime.date):  # datasets reads a column of dates as such
+    elif isinstance(value, datetime.date):
         value = value.isoformat().removesuffix("T00:00:00")
     if not isinstance(value, str):
         return None

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from grpo.task.answers import extract_answer, is_right
+from grpo.task.gold import alternatives
 from grpo.task.prompts import Message, Prompt, PromptFormat, Shot
-from rewards import has_soft_format, has_strict_format
+from rewards import has_soft_format, has_strict_format, is_gold
 
 Judge = Callable[[str, Mapping[str, Any]], bool]
 # A rollout's additions to a row of the data, and columns that TRL keeps from rewards
@@ -66,14 +67,14 @@ class Task:
         """True if a completion is right.
 
         Args:
-            row: the columns of the data, with the gold answer as `answer` (None where the data has none).
+            row: the columns of the data, with the gold answer as `answer` (None where the data has none, and a list of
+                texts where any of them is right).
 
         Raises:
             TypeError: the user's judge returns no verdict; and whatever it raises.
         """
         if self.judge is None:
-            gold = row.get("answer")
-            return gold is not None and is_right(text, gold, self.prompt.pattern)
+            return any(is_right(text, gold, self.prompt.pattern) for gold in alternatives(row.get("answer")))
         data = {key: value for key, value in row.items() if key not in OF_A_ROLLOUT}
         key = text, json.dumps(data, sort_keys=True, default=repr)
         if key not in self._said:
@@ -93,7 +94,7 @@ class Task:
         """
         template, read = self.prompt.completion, self.answer(text)
         strict_format = has_strict_format(text, template)
-        strict = None if lenient is None else lenient and strict_format if self.judge else read == row["answer"]
+        strict = None if lenient is None else lenient and strict_format if self.judge else is_gold(read, row["answer"])
         return Grade(read, strict_format, has_soft_format(text, template), strict, lenient)
 
     def record(self) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from trl.trainer import grpo_trainer
 from grpo.core.processes import show
 from grpo.core.text import for_rich, printable, short_name
 from grpo.runs.curves import is_a_rewards_own
+from grpo.task.gold import shown
 from grpo.task.task import Task
-from rewards import completion_text
+from rewards import Gold, completion_text
 
 COLUMNS = ("step", "reward", "std", "mixed", "length", "cut", "left")  # beside the rewards
 ROWS = 20  # lines under one header
@@ -38,7 +39,7 @@ class Progress(TrainerCallback):
     """
 
     def __init__(
-        self, reward_names: list[str], golds: dict[str, str], task: Task, perfect: dict[str, float] | None = None
+        self, reward_names: list[str], golds: dict[str, Gold], task: Task, perfect: dict[str, float] | None = None
     ) -> None:
         self.rewards = {  # keys of the log, by column
             name if short_name(name) in COLUMNS else short_name(name): f"rewards/{name}/mean" for name in reward_names
@@ -158,13 +159,13 @@ def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
-def show_answer(title: str, question: str, text: str, read: str, gold: str | None, notes: Sequence[str]) -> None:
+def show_answer(title: str, question: str, text: str, read: str, gold: Gold | None, notes: Sequence[str]) -> None:
     """Show a completion with its question, the answer read out of it, the gold answer and notes."""
     text = text.strip()
     question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
     parts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
     if gold is not None:
-        parts.append(f"[green]gold: {for_rich(gold[:80])}[/green]")
+        parts.append(f"[green]gold: {for_rich(shown(gold)[:80])}[/green]")
     notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]
     body = f"[bold]{for_rich(question)}[/bold]\n\n{for_rich(text)}\n\n{'  '.join([*parts, *notes])}"
     show(Panel(body, title=title, title_align="left"))

@@ -1,20 +1,36 @@
 """Every source gives the same rows, and an error about one names the file and the place."""
 
 import bz2
+import datetime
 import gzip
 import json
+import lzma
+import pickle
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset, DatasetDict, IterableDatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDatasetDict, List, Value
 from helpers_runs import ROWS
 
 from grpo.core.errors import UserError
 from grpo.data import sources
+from grpo.task.gold import gold_answer
 
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def rows_of(source, **settings):
+    return sources.take_split(sources.load_source(source, **settings), "train")
+
+
+def write_zst(path, content):
+    with pa.output_stream(str(path), compression="zstd") as file:
+        file.write(content)
 
 
 def clone(directory):
@@ -26,13 +42,36 @@ def clone(directory):
         pd.DataFrame(ROWS).to_parquet(directory / "data" / f"{name}-00000-of-00001.parquet")
 
 
+FRAME = pd.DataFrame(ROWS)
 WRITERS = {
     "r.jsonl": lambda path: path.write_text(LINES),
     "odd [1]* name.jsonl": lambda path: path.write_text(LINES),
     "windows.jsonl": lambda path: path.write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode()),
     "r.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES.encode())),
+    "r.jsonl.zst": lambda path: write_zst(path, b"\xef\xbb\xbf" + LINES.encode()),
+    "r.csv.zst": lambda path: write_zst(path, FRAME.to_csv(index=False).encode()),
+    "r.json.xz": lambda path: path.write_bytes(lzma.compress(json.dumps(ROWS).encode())),
+    "utf16.jsonl": lambda path: path.write_text(LINES, "utf-16"),
     "array.json": lambda path: path.write_text(json.dumps(ROWS, indent=2)),
-    "r.csv": lambda path: pd.DataFrame(ROWS).to_csv(path, index=False),
+    "top.json": lambda path: path.write_text(json.dumps({"version": "1", "data": ROWS, "of": ["us"]}, indent=1)),
+    "columns.json": lambda path: path.write_text(json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]})),
+    "pandas.json": lambda path: FRAME.to_json(path),
+    "renamed.json": lambda path: FRAME.rename(lambda index: f"row {index}").to_json(path),
+    "split.json": lambda path: FRAME.to_json(path, orient="split"),
+    "index.json": lambda path: FRAME.to_json(path, orient="index"),
+    "named.json": lambda path: FRAME.rename(lambda index: f"row {index}").to_json(path, orient="index"),
+    "table.json": lambda path: FRAME.to_json(path, orient="table", index=False),
+    "records.json": lambda path: FRAME.to_json(path, orient="records", lines=True),
+    "r.csv": lambda path: FRAME.to_csv(path, index=False),
+    "semicolon.csv": lambda path: FRAME.to_csv(path, index=False, sep=";"),
+    "tabs.csv": lambda path: FRAME.to_csv(path, index=False, sep="\t"),
+    "r.tsv": lambda path: FRAME.to_csv(path, index=False, sep="\t"),
+    "excel.csv": lambda path: path.write_text("sep=,\n" + FRAME.to_csv(index=False)),
+    "sep.csv": lambda path: path.write_bytes(b"\xef\xbb\xbfsep=;\r\n" + FRAME.to_csv(index=False, sep=";").encode()),
+    "unicode.csv": lambda path: FRAME.to_csv(path, index=False, sep="\t", encoding="utf-16"),
+    "trailing.csv": lambda path: path.write_text(
+        FRAME.assign(a="", b="").to_csv(index=False, sep=";").replace("answer;a;b", "answer;;") + ";;;\n\n"
+    ),
     "r.parquet": lambda path: pd.DataFrame(ROWS).to_parquet(path),
     "saved": lambda path: Dataset.from_list(ROWS).save_to_disk(path),
     "splits": lambda path: DatasetDict(train=Dataset.from_list(ROWS)).save_to_disk(path),
@@ -43,19 +82,30 @@ WRITERS = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_source_gives_the_same_rows(name):
     WRITERS[name](Path(name))
-    splits = sources.load_source(name, "main")
-    assert splits["train"].to_list() == ROWS and ("test" in splits) == ("/" in name)
+    assert rows_of(name, config="main") == ROWS
+    assert ("test" in sources.load_source(name, "main")) == ("/" in name)
+
+
+def test_one_object_may_hold_several_splits():
+    Path("r.json").write_text(json.dumps({"train": ROWS, "test": ROWS[:2]}))
+    splits = sources.load_source("r.json")
+    assert splits["train"] == ROWS and splits["test"] == ROWS[:2]
+
+
+def test_a_csv_file_that_is_not_utf8_is_read_with_a_note(capsys):
+    Path("old.csv").write_bytes("question,answer\nGr\u00f6\u00dfe?,\u20ac 4\n".encode("cp1252"))
+    assert rows_of("old.csv") == [{"question": "Gr\u00f6\u00dfe?", "answer": "\u20ac 4"}]
+    assert "note: old.csv is not UTF-8, and was read as Windows-1252" in capsys.readouterr().out
 
 
 def test_rows_in_memory_are_a_source():
     frame = pd.DataFrame({"question": ["a", "b", "c"], "answer": [1, "2 cm", None]}, index=[7, 8, 9])
-    assert sources.load_source(frame)["train"].to_dict() == {
-        "question": ["a", "b", "c"],
-        "answer": ["1", "2 cm", None],
-    }
+    assert [row["answer"] for row in rows_of(frame)] == [1, "2 cm", None]
     mixed = [{"question": "a", "answer": 1, "size": 2**70}, {"question": "b", "answer": "007"}, {"question": "c"}]
-    listed = sources.load_source(mixed)["train"]
-    assert listed["answer"][:] == [1, "007", None] and listed["size"][:] == [str(2**70), None, None]
+    assert rows_of(mixed) == mixed
+
+
+# --- Cells as they are written
 
 
 def with_tensors(batch):
@@ -75,8 +125,8 @@ def test_a_format_makes_no_arrays_of_what_people_ask(name):
     expected = [{**row, "made": 3} for row in given] if name == "transform" else given
     splits = sources.load_source(DatasetDict(train=formatted, test=formatted))
     assert list(splits) == ["train", "test"]
-    for split in (*splits.values(), sources.load_source(formatted)["train"]):
-        assert split.to_list() == expected and type(split[0]["n"]) is int
+    for rows in (sources.take_split(splits, "train"), sources.take_split(splits, "test"), rows_of(formatted)):
+        assert rows == expected and type(rows[0]["n"]) is int
 
 
 STREAM = Dataset.from_list(ROWS).to_iterable_dataset()
@@ -91,7 +141,8 @@ STREAM = Dataset.from_list(ROWS).to_iterable_dataset()
         ({"question": ["a"]}, "a dict is not a table of rows; pass a DataFrame"),
         (STREAM, r"IterableDataset is not a table of rows; pass a list .* list\(rows.take\(10_000\)\)"),
         (IterableDatasetDict(train=STREAM), r"list\(rows.take"),
-        ([{"question": object()}], "object"),
+        ([{"question": "a"}, {"question": object()}], "row 2: a object"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns are called 'a'"),
     ],
 )
 def test_what_is_no_table_of_rows_is_one_line(rows, says):
@@ -100,62 +151,126 @@ def test_what_is_no_table_of_rows_is_one_line(rows, says):
 
 
 LONG = "123456789012345678901234567890"
-WRITTEN = {  # a cell's JSON, and as what it is read
-    **{written: written for written in (LONG, f"-{LONG}", str(2**63), "1e400", "-1E+400", "1e-400")},
-    **{written: json.loads(written) for written in (str(-(2**63)), str(2**53 + 1), "0e-400", "1e300", "-0", "1.50")},
-    **{f'"{text}"': text for text in ("2024-01-05 10:30", "2024-01-05T10:30:00Z", "007", "true", "null", "1.50")},
-    f'["{LONG}", "2024-01-05 10:30"]': [LONG, "2024-01-05 10:30"],
-    f'{{"value": {LONG}, "at": "2024-01-05 10:30"}}': {"value": LONG, "at": "2024-01-05 10:30"},
+GOLDS = {  # a cell's JSON, and its gold answer
+    **{cell: cell for cell in (LONG, f"-{LONG}", str(2**63), str(-(2**63)), str(2**53 + 1), "9" * 5000, "72")},
+    **{
+        cell: cell for cell in ("0.10", "1.50", "1e-7", "1E+400", "1e-400", "1e300", "33.333333333333336", f"0.{LONG}")
+    },
+    **{cell: cell for cell in ("true", "false")},
+    **{f'"{text}"': text for text in ("2024-01-05 10:30", "2024-01-05T10:30:00+02:00", "00:00:00", "007", "true")},
+    **{"100.0": "100", "-0": "0", "-0.0": "0", "null": None, "NaN": None, "[]": None, '{"value": 4}': None},
+    '["2024-01-05 10:30"]': "2024-01-05 10:30",
+    f'[4, "four", {LONG}, 0.10, null]': ["4", "four", LONG, "0.10"],
 }
 FORMS = {
     "r.jsonl": lambda path, rows: path.write_text("\n".join(rows)),
     "r.json": lambda path, rows: path.write_text(f"[{', '.join(rows)}]"),
-    "pretty.json": lambda path, rows: path.write_text(json.dumps(list(map(json.loads, rows)), indent=2)),
     "lines.json": lambda path, rows: path.write_text("\ufeff" + "\r\n\r\n".join(rows)),
     "r.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(rows).encode())),
     "r.json.bz2": lambda path, rows: path.write_bytes(bz2.compress(f"[{', '.join(rows)}]".encode())),
 }
 
 
-@pytest.mark.parametrize("beside", ["", "1", "0.5", '"x"'])
-@pytest.mark.parametrize("cell", WRITTEN)
-def test_cells_of_a_json_file_stay_as_they_are_written(cell, beside):
-    """Alone in their column, and beside a cell of another kind."""
+@pytest.mark.parametrize("beside", ["", "1", "0.5", '"x"', "null", "[1]", "true", '{"value": 4}'])
+@pytest.mark.parametrize("cell", GOLDS)
+def test_gold_answers_of_json_are_as_written_whatever_is_beside_them(cell, beside):
     cells = [cell, beside] if beside else [cell]
     Path("r.jsonl").write_text("".join(f'{{"question": "a", "answer": {written}}}\n' for written in cells))
-    read = sources.load_source("r.jsonl")["train"]["answer"][0]
-    assert read == WRITTEN[cell] and isinstance(read, str) is isinstance(WRITTEN[cell], str)
+    assert gold_answer(rows_of("r.jsonl")[0]["answer"]) == GOLDS[cell]
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_cells_stay_as_written_in_any_form_of_json(name):
     rows = [f'{{"question": "2024-01-05 10:3{n}", "answer": {LONG}}}' for n in range(2)]
-    if name == "pretty.json":
-        rows = [row.replace(LONG, f'"{LONG}"') for row in rows]  # Python itself writes no other number
     FORMS[name](Path(name), rows)
-    read = sources.load_source(name)["train"].to_list()
-    assert read == [{"question": f"2024-01-05 10:3{n}", "answer": LONG} for n in range(2)]
+    assert rows_of(name) == [{"question": f"2024-01-05 10:3{n}", "answer": int(LONG)} for n in range(2)]
 
 
-def test_cells_stay_as_written_in_a_directory():
-    for split, cell in (("train", LONG), ("test", '"2024-01-05"')):
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_cells_stay_as_written_in_a_directory(ending):
+    for split, cell in (("train", LONG), ("test", "2024-01-05"), ("validation", "007")):
         Path("data").mkdir(exist_ok=True)
-        Path(f"data/{split}.jsonl").write_text(f'{{"question": "a", "answer": {cell}}}\n')
+        text = f"question,answer\na,{cell}\n" if ending == "csv" else json.dumps({"question": "a", "answer": cell})
+        Path(f"data/{split}.{ending}").write_text(text)
     splits = sources.load_source("data")
-    assert splits["train"]["answer"][:] == [LONG] and splits["test"]["answer"][:] == ["2024-01-05"]
+    assert [splits[name][0]["answer"] for name in ("train", "test", "validation")] == [LONG, "2024-01-05", "007"]
 
 
 def test_cells_of_a_csv_file_stay_as_they_are_written():
-    text = 'question,answer\n"What, ""then""\nis 1?",18\nNA,\nnull,007\n'
+    text = 'question,answer, note \n"What, ""then""\nis 1?",18,a\nNA,,b\nnull,007\n'
     Path("r.csv").write_text(text)
-    rows = sources.load_source("r.csv")["train"]
-    assert rows["question"][:] == ['What, "then"\nis 1?', "NA", "null"] and rows["answer"][:] == ["18", "", "007"]
+    assert rows_of("r.csv") == [
+        {"question": 'What, "then"\nis 1?', "answer": "18", "note": "a"},
+        {"question": "NA", "answer": "", "note": "b"},
+        {"question": "null", "answer": "007"},
+    ]
+
+
+NUMBERS = [0.1, 1e-7, 16777216.0, 2.5]
+TYPED = Features(
+    question=Value("string"), f=Value("float32"), c=ClassLabel(names=["no", "yes"]), l=List(Value("float32"))
+)
+
+
+def typed(make):
+    """Numbers of 32 bits and classes, alone and in lists, as a source has them."""
+    rows = [{"question": str(n), "f": n, "c": int(n < 1), "l": [n, n]} for n in NUMBERS]
+    return make(Dataset.from_list(rows, features=TYPED))
+
+
+def parquet(rows):
+    rows.to_parquet("r.parquet")
+    return "r.parquet"
+
+
+@pytest.mark.parametrize("make", [lambda rows: rows, parquet, lambda rows: rows.with_format("numpy")])
+def test_golds_of_typed_columns_are_shortest_decimals_and_names(make):
+    rows = rows_of(typed(make))
+    assert [gold_answer(row["f"]) for row in rows] == ["0.1", "0.0000001", "16777216", "2.5"]
+    assert [gold_answer(row["c"]) for row in rows] == ["yes", "yes", "no", "no"] and "AB"[rows[0]["c"]] == "B"
+    assert gold_answer(rows[0]["l"]) == "0.1" and rows[0]["f"] * 10 == 1
+
+
+def test_golds_of_a_dataframe_are_those_of_its_cells():
+    cells = {
+        "f": (np.array(NUMBERS, dtype="float32"), ["0.1", "0.0000001", "16777216", "2.5"]),
+        "mixed": ([72, "2 cm", None, [np.int64(4)]], ["72", "2 cm", None, "4"]),
+        "gap": ([72, None, 0.5, 1e22], ["72", None, "0.5", "1" + "0" * 22]),
+        "big": ([2**70, 1, None, True], [str(2**70), "1", None, "true"]),
+        "array": ([np.array([1, 2]), np.array(["a"]), (3,), {4}], [["1", "2"], "a", "3", "4"]),
+        "kind": (pd.Categorical(["a", "b", None, "a"]), ["a", "b", None, "a"]),
+        "when": ([datetime.time(10, 30), datetime.date(2024, 1, 5), pd.NaT, Decimal("0.10")],
+                 ["10:30:00", "2024-01-05", None, "0.10"]),
+        "count": (pd.array([1, None, 3, 4], dtype="Int64"), ["1", None, "3", "4"]),
+    }  # fmt: skip
+    frame = pd.DataFrame({name: pd.Series(column) for name, (column, _) in cells.items()})
+    rows = rows_of(frame)
+    for name, (_, golds) in cells.items():
+        assert [gold_answer(row[name]) for row in rows] == golds, name
+    frame[["kind", "f", "count"]].to_parquet("r.parquet")
+    assert [gold_answer(row["kind"]) for row in rows_of("r.parquet")] == cells["kind"][1]
+
+
+def test_written_numbers_are_numbers_that_keep_their_text():
+    Path("r.jsonl").write_text('{"level": 0.10}\n{"level": 2}\n')
+    level = rows_of("r.jsonl")[0]["level"]
+    assert level == 0.1 and f"{level}" == "0.10" == str(pickle.loads(pickle.dumps(level))) and f"{level:.1f}" == "0.1"
+    assert sources.as_dataset({"level": [level, 2]})["level"][:] == [0.1, 2]
 
 
 BROKEN = {  # the file, and where or why it cannot be read
     "last.jsonl": (b'{"question": "a"}\n\n{"question', "line 3"),
     "middle.jsonl": (b'{"q": "a"}\n{"q":\n{"q": "b"}\n', "line 2"),
-    "latin.jsonl": (b'{"question": "caf\xe9 1", "answer": 1}\n', "UTF8"),
+    "latin.jsonl": (b'{"a": 1}\n{"question": "caf\xe9 1", "answer": 1}\n', "line 2: 'utf-8' codec"),
+    "both.csv": ("question,answer\n\u00e9,1\n".encode() + b"\xe9,1\n", "line 3: 'utf-8' codec"),
+    "texts.json": (b'["a", "b"]', 'row 1 is "a"; write an object such as'),
+    "uneven.json": (b'{"question": ["a", "b"], "answer": ["1"]}', "its columns have 1 and 2 cells"),
+    "deep.json": (b"[" * 100_000, "nested too deeply"),
+    "quotes.csv": (b'question,answer\n"say "hi"",1\n', "line 2"),
+    "open.csv": (b'question,answer\n"say,1\na,2\n', "unexpected end"),
+    "twice.csv": (b"question,answer,answer\na,1,2\n", "two columns are called 'answer'"),
+    "broken.jsonl.zst": (b"zst", "zst"),
+    "broken.csv.gz": (b"question", "gzip"),
     "ragged.csv": (b"question,answer\na,1\nb,2,3\n", "line 3"),
     "commas.csv": (b"question,answer\nWhat is 1, 2?,3\n", "quote texts that contain commas"),
     "long.jsonl": (b'{"q": 12345678901234567890, "a": "2024-01-05"}\n{"q":\n', "line 2"),

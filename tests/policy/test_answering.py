@@ -28,7 +28,7 @@ def policy():
 @pytest.fixture(scope="module")
 def ids(tokenizer):
     """Prompts of different lengths."""
-    questions = sources.load_source(str(DEMO / "test.jsonl"))["train"]["question"][:COUNT]
+    questions = [row["question"] for row in sources.load_source(str(DEMO / "test.jsonl"))["train"][:COUNT]]
     return tokenize([XML.prompt(question, EXEMPLARS[: len(question) % 2]) for question in questions], tokenizer)
 
 

@@ -152,6 +152,14 @@ def test_a_column_never_replaces_a_parameter(name, args, follow, columns, inway)
         registry.check_columns(rewards, columns)
 
 
+@pytest.mark.parametrize("name", sorted(registry.NAMED))
+def test_no_column_replaces_a_parameter_of_a_shipped_reward(name):
+    rewards = registry.choose([name], {}, registry.following(Task(XML), 64))
+    for parameter in registry.parameters(registry.NAMED[name]):
+        with pytest.raises(UserError, match=f"column '{parameter}' .*rename the column by a `prepare`"):
+            registry.check_columns(rewards, {"question", "answer", parameter})
+
+
 def test_what_needs_gold_answers_is_found_by_signature():
     names = ["correctness_reward_func", "int_reward_func", "my_rewards.with_gold", "my_rewards.gold_at_will"]
     script = SimpleNamespace(eval_num_samples=2, eval_only=False)

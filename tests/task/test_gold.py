@@ -1,12 +1,14 @@
 """Gold answers are what the mark of their column marks, in GSM8K those of the recipe."""
 
+import datetime
 import json
+from decimal import Decimal
 
 import pytest
 from helpers_runs import SHARED
 
 from grpo.task import gold
-from grpo.task.gold import gold_answer, gold_mark, reasoning_before
+from grpo.task.gold import Label, Written, gold_answer, gold_mark, lacks_mark, reasoning_before
 from rewards import extract_hash_answer
 
 GSM8K = SHARED / "gsm8k" / "train.jsonl"
@@ -38,7 +40,11 @@ def gold_answers(values, pattern="xml"):
         ([r"Answer: 3 \boxed{4}", r"Answer: 3 \boxed{4}"], "final", [r"3 \boxed{4}"] * 2),  # the run's own
         (["18.0", "$18.00", "7.", "-$1,234", "+5", "\u22125"], "xml", ["18", "18", "7", "-1234", "5", "-5"]),
         (["1.50", "0", "-", ".", "1,00", "5 apples", ""], "xml", ["1.50", "0", "-", ".", "1,00", "5 apples", None]),
-        ([72.0, 0.5, 1e16, float("nan"), None, True], "xml", ["72", "0.5", "10000000000000000", None, None, None]),
+        ([72.0, 0.5, 1e16, float("nan"), None, True], "xml", ["72", "0.5", "10000000000000000", None, None, "true"]),
+        ([["#### 4", "#### 5"], "#### 6", ["####"]], "xml", [["4", "5"], "6", None]),
+        ([["4", 4, "four"], [None, ""], [[1]], {"value": 4}], "xml", [["4", "four"], None, None, None]),
+        ([Written("0.10"), Label(1, "yes"), 10**30], "xml", ["0.10", "yes", "1" + "0" * 30]),
+        ([datetime.date(2024, 1, 5), datetime.time(0, 0), Decimal("1.50")], "xml", ["2024-01-05", "00:00:00", "1.50"]),
         ([0, -0.0, "-0", float("inf")], "xml", ["0", "0", "-0", None]),
         ([r"$\frac{1}{2}$", r"\(x+1\)", "$5$", "$", "$x$ or $y$"], "xml",
          [r"\frac{1}{2}", "x+1", "5", "$", "$x$ or $y$"]),
@@ -62,3 +68,7 @@ def test_gsm8k_has_the_answers_of_the_recipe():
 def test_reasoning_is_what_comes_before_the_answer():
     assert reasoning_before("2 + 2 = 4\n#### 4") == "2 + 2 = 4" == reasoning_before("2 + 2 = 4 <answer>4</answer>")
     assert reasoning_before(MATH[0]) == MATH[0] and reasoning_before(4) == "" == reasoning_before(None)
+
+
+def test_a_list_lacks_the_mark_of_its_column_if_all_its_texts_do():
+    assert lacks_mark(["4", 5], "hash") and not lacks_mark(["4", "#### 5"], "hash") and not lacks_mark([], "hash")

@@ -1,0 +1,138 @@
+"""An error about rows names a remedy that works as it is typed; golds that are lists or conflict are said."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from helpers_runs import LEARNS
+
+import train_grpo
+
+PAIRS = [(a, b) for a in range(2, 8) for b in range(2, 8)]
+
+
+def of(**columns):
+    """Rows of sums: each column is a function of both numbers."""
+    return [{name: cell(a, b) for name, cell in columns.items()} for a, b in PAIRS]
+
+
+def asked(a, b):
+    return f"What is {a} + {b}?"
+
+
+def total(a, b):
+    return str(a + b)
+
+
+def said(role, content, ask="user", reply="assistant"):
+    return lambda a, b: [{role: ask, content: asked(a, b)}, {role: reply, content: total(a, b)}]
+
+
+NEED_A_REMEDY = {  # rows, and settings
+    "alpaca": (of(instruction=lambda a, b: "Add.", input=lambda a, b: f"{a} and {b}", output=total), {}),
+    "alpaca without input": (of(instruction=asked, output=total), {}),
+    "sharegpt": (of(conversations=said("from", "value", "human", "gpt")), {}),
+    "conversations of roles": (of(conversations=said("role", "content")), {}),
+    "messages": (of(messages=said("role", "content")), {}),
+    "verl": (of(
+        data_source=lambda a, b: "made-up", prompt=lambda a, b: [{"role": "user", "content": asked(a, b)}],
+        reward_model=lambda a, b: {"style": "rule", "ground_truth": total(a, b)},
+    ), {}),
+    "verl without a source": (of(prompt=asked, reward_model=lambda a, b: {"ground_truth": total(a, b)}), {}),
+    "problem": (of(problem=asked, answer=total), {}),
+    "solution": (of(question=asked, solution=total), {}),
+    "object": (of(question=asked, answer=lambda a, b: {"value": a + b}), {}),
+    "object of several": (of(question=asked, answer=lambda a, b: {"start": [0], "text": [total(a, b)]}), {}),
+    "deep object": (of(question=asked, answer=lambda a, b: [{"unit": "", "of": {"label": a + b}}]), {}),
+    "object with columns": (
+        of(q=asked, gold=lambda a, b: {"value": a + b}), {"question_column": "q", "answer_column": "gold"},
+    ),
+    "template": (of(question=asked, answer=total, template=lambda a, b: "t"), {}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def dry_run(tiny_run, capfd, write_jsonl):
+    """The exit status of a dry run on rows, and what it said."""
+
+    def run(rows, *words, **settings):
+        given = LEARNS | {"dataset_name": rows if isinstance(rows, str) else write_jsonl(rows), "max_samples": None}
+        status = train_grpo.main([*tiny_run(**given | settings, dry_run="true"), *words])
+        out, err = capfd.readouterr()
+        return status, " ".join((out + err).split())
+
+    return run
+
+
+@pytest.mark.parametrize("name", NEED_A_REMEDY)
+def test_the_remedy_works_as_it_is_typed(name, dry_run):
+    rows, settings = NEED_A_REMEDY[name]
+    status, said = dry_run(rows, **settings)
+    assert status == 2 and "error: " in said
+    if "save `" in said:
+        Path("my_rows.py").write_text(re.search("save `(.*?)` as my_rows.py", said)[1])
+        settings = {} if "without column names" in said else settings
+    elif name == "template":
+        Path("my_rows.py").write_text('def prepare(row):\n    row["theirs"] = row.pop("template")\n    return row\n')
+        said = "--prepare my_rows.prepare --allow_custom_rewards true"
+    flags = re.findall(r"--[a-z_]+ [\w.]+", said)
+    status, said = dry_run(rows, *shlex.split(" ".join(flags)), **settings)
+    assert status == 0 and "27 training rows" in said and re.search(r"gold answers \"\d+\"", said), said
+
+
+def test_one_instruction_for_all_rows_is_named(dry_run):
+    rows, _ = NEED_A_REMEDY["alpaca"]
+    status, said = dry_run(rows, question_column="instruction", answer_column="output")
+    assert status == 2 and "1 different question); use" in said and "`prepare`" in said
+
+
+def test_choices_that_no_prompt_shows_are_warned_of(dry_run):
+    rows = of(question=asked, choices=lambda a, b: ["red", "blue"], answer=lambda a, b: (a + b) % 2)
+    status, said = dry_run(rows)
+    assert status == 0 and "the prompts do not show the choices" in said
+    status, said = dry_run(rows, "--prepare", "examples.rows.from_mmlu", "--allow_custom_rewards", "true")
+    assert status == 0 and "do not show the choices" not in said and "A. red" in said
+
+
+def test_a_list_of_gold_answers_is_any_of_them(dry_run):
+    rows = of(question=asked, answer=lambda a, b: [total(a, b), f"{a + b}.5"] if a > 2 else total(a, b))
+    rows[0]["answer"], rows[1]["answer"] = ["4", "5", "four"], ["5"]
+    status, said = dry_run(rows)
+    assert status == 0 and "rows with a list of gold answers, any of which is right" in said
+    assert re.search(r"correctness 2 0 0 2 0", said)
+
+
+@pytest.mark.parametrize(
+    ("answers", "conflicts"),
+    [
+        (("4", "5"), True),
+        (("4", "4.0"), False),
+        (("1/2", "0.5"), False),
+        ((["4", "5"], "5"), False),
+        (("a", "b"), True),
+    ],
+)
+def test_questions_with_two_gold_answers_are_counted(answers, conflicts, dry_run):
+    twice = [{"question": asked, "answer": gold} for asked, gold in zip(["Twice?", "  TWICE?"], answers, strict=True)]
+    status, said = dry_run([*of(question=asked, answer=total), *twice, {"question": "One?", "answer": "9"}])
+    assert status == 0 and ("1 training question with different gold answers" in said) is conflicts
+    assert not conflicts or re.search(rf'"TWICE\?": {answers[0]}, and {answers[1]} ', said)
+
+
+@pytest.mark.parametrize("content", ['{"question": "\\ud800", "answer": "1"}\n' * 2, "[]", "{}", "1", "null"])
+def test_odd_files_are_one_line(content, dry_run):
+    Path("odd.json").write_text(content)
+    status, said = dry_run("odd.json")
+    assert status == 2 and "error: " in said and "Traceback" not in said
+
+
+def test_a_run_learns_from_lists_and_records_them(tiny_run, write_jsonl):
+    rows = of(question=asked, answer=lambda a, b: [total(a, b), f"{a + b}.5"] if a > 2 else total(a, b))
+    given = LEARNS | {"dataset_name": write_jsonl(rows), "max_samples": None, "eval_samples": "4"}
+    assert train_grpo.main(tiny_run(**given)) == 0
+    records = [json.loads(line) for line in Path("run/completions_after.jsonl").read_text().splitlines()]
+    wanted = {row["question"]: row["answer"] for row in rows}
+    assert all(record["answer"] == wanted[record["question"]] for record in records)
+    assert train_grpo.main(tiny_run(**given, resume_from_checkpoint="auto", max_steps="3")) in (0, 2)
