@@ -24,6 +24,8 @@ MAY_BE_NONE = (*DATA_SETS, "judge", "prepare")  # by the flag `none`
 # What other trainers call a setting, or what people type first
 ALIASES = {
     "batch_size": "per_device_train_batch_size",
+    "dataset_prompt_column": "question_column",  # of open-r1's recipes, as is the next
+    "dataset_train_split": "dataset_split",
     "cpu": "use_cpu",
     "epochs": "num_train_epochs",
     "group_size": "num_generations",
@@ -118,7 +120,8 @@ class Parser(TrlParser):
         if self.settings[key].nargs == "+":
             return [self._item(key, item) for item in (value if isinstance(value, list | tuple) else [value])]
         if isinstance(value, list | tuple):
-            raise UserError(f"{key}: use one value, not the list {value}")
+            instead = f"; write {','.join(map(str, value))}" if key == "report_to" else ""
+            raise UserError(f"{key}: use one value, not the list {value}{instead}")
         return self._item(key, value)
 
     def _item(self, key: str, value: Any) -> Any:

@@ -70,6 +70,9 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     for key, harm in HARMFUL.items():
         if settings[key]:
             raise UserError(f"{key}: it {harm}; drop it")
+    loader = settings["accelerator_config"] or ""  # text where a flag gives it
+    if found := re.search(r"(dispatch|split)_batches\W+true", str(loader), re.IGNORECASE):
+        raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")
     for pattern, switch in REQUIRES.items():
         ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there

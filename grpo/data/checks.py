@@ -20,6 +20,7 @@ from grpo.task.answers import kind_of
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, shown
 from grpo.task.task import Task
 
+TWO_WAYS = re.compile(r"-?[0-9]+,([0-9]{1,2}|[0-9]{4,})")
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
 
@@ -129,6 +130,10 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
         remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
+    if unclear := next((gold for gold in golds if TWO_WAYS.fullmatch(gold)), ""):
+        finding = f'"{unclear}" is a number with a decimal comma, or a list; both are right'
+        remedy = f"write {unclear.replace(',', '.')} or {unclear.replace(',', ', ')} in a `prepare`"
+        yield Check("warning", "separators", finding, remedy)
 
 
 def about_prompts(plan: Plan) -> Iterator[Check]:

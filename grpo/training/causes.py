@@ -164,7 +164,8 @@ def _all_alike(seen: History) -> str | None:
 
 
 def _weights_unchanged(seen: History) -> str | None:
-    if seen.ended and seen.mean("frac_reward_zero_std") >= MOSTLY:  # there was no gradient: the rate is not the cause
+    no_gradient = seen.mean("frac_reward_zero_std") >= MOSTLY or (seen.mean("grad_norm") == 0 and _dead_reward(seen))
+    if seen.ended and no_gradient:  # the rate is not the cause
         return None
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
@@ -183,7 +184,9 @@ def _dead_reward(seen: History) -> str | None:
         mean, std, weight = f"rewards/{name}/mean", f"rewards/{name}/std", f"reward_weights/{name}"
         # weight 0: the reward belongs to another stage
         lines = [line for line in window if mean in line and line.get("warm", 1) and line.get(weight) != 0]
-        values = {line[mean] for line in lines}
+        values = {line[mean] for line in lines if line[mean] is not None and not math.isnan(line[mean])}
+        if not values and len(lines) >= least:
+            dead.append(f"{name} has returned None")
         constant = len(values) == 1 and len(lines) >= least and not any(line.get(std) for line in lines)
         if not constant or (value := values.pop()) > 0 or seen.perfect.get(name, 0) < 0:
             continue

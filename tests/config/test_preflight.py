@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from collections import namedtuple
 from types import SimpleNamespace
@@ -144,6 +145,14 @@ def test_gold_answers_are_described_and_judged(gold, rewards, kind, warned, tabl
     rows = [{"question": f"{n}?", "answer": gold(n)} for n in range(2, 42)]
     found = table(rows=rows, rewards=rewards)["gold answers"]
     assert found.status == ("warning" if warned else "ok") and warned in found.remedy and kind in found.finding
+
+
+def test_gold_answers_that_can_be_read_in_two_ways_are_asked_about(table):
+    rows = [{"question": f"{n}?", "answer": f"{n},5"} for n in range(2, 42)]
+    found = table(rows=rows)["separators"]
+    assert found.status == "warning" and '"' in found.finding and re.search(r"write (\d+)\.5 or \1, 5", found.remedy)
+    plain = [{"question": f"{n}?", "answer": f"{n},500"} for n in range(2, 42)]
+    assert "separators" not in table(rows=plain)
 
 
 def test_the_steps_of_the_run_are_counted(table):

@@ -33,6 +33,8 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         "--learning_rate nan", "--temperature 0", "--max_steps 0", "--eval_samples -1", "--seed -1",
         "--loss_type grop",
         "--use_transformers_continuous_batching true", "--enable_jit_checkpoint true",
+        "--remove_unused_columns true", "--neftune_noise_alpha 5",
+        """--accelerator_config {"dispatch_batches":true}""", """--accelerator_config {"split_batches":true}""",
         "--beta -1", "--beta inf", "--beta nan", "--epsilon -0.2", "--epsilon_high -1", "--delta 0",
         "--max_grad_norm -1", "--weight_decay -0.1", "--warmup_steps -5", "--save_steps 0", "--logging_steps -1",
         "--use_peft true --lora_r 0", "--use_peft true --lora_dropout 1", "--use_peft true --lora_alpha 0",

@@ -12,6 +12,7 @@ from helpers_runs import LEARNS
 import train_grpo
 from grpo.core.errors import UserError
 from grpo.core.versions import versions
+from grpo.policy import loading
 from grpo.runs import checkpoints, resume
 
 THEN = {"learning_rate": 1e-5, "num_generations": 8, "seed": 42, "output_dir": "a", "save_steps": 10, "top_p": None}
@@ -129,6 +130,25 @@ def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, wr
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change]) == 0
     out = " ".join(capfd.readouterr().out.split())
     assert "changed since the checkpoint: max_steps 2 → 3" in out and (run / "checkpoint-3").exists()
+
+
+def test_another_chat_template_is_said_before_a_run_is_resumed_with_it(tiny_run, learned, capfd, monkeypatch):
+    """The rows are the same, what the model reads is not: an edited template, or one that holds today's date."""
+    learned.copy()
+    resumed = [*tiny_run(**LEARNS, save_steps="1"), "--max_steps", "3", "--resume_from_checkpoint", "auto"]
+    assert train_grpo.main([*resumed, "--dry_run", "true"]) == 0
+    assert "the prompts' tokens" not in " ".join(capfd.readouterr().out.split())
+
+    def dated(*given, **options):
+        tokenizer = load(*given, **options)
+        tokenizer.chat_template = "{{ '2026-11-26' }}" + tokenizer.chat_template
+        return tokenizer
+
+    load = loading.AutoTokenizer.from_pretrained
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", dated)
+    assert train_grpo.main(resumed) == 0
+    assert "the prompts' tokens are not the checkpoint's" in " ".join(capfd.readouterr().out.split())
+    assert "the tokens of the prompts" in json.loads(Path("run/run.json").read_text())["sessions"][-1]["changed"]
 
 
 @pytest.mark.slow

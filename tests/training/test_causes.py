@@ -120,6 +120,8 @@ def earned(mean, std=0.0, name="some", **others):
         (earned(1.0), False),
         (earned(0.0, name="penalty"), False),  # there was nothing to punish
         (earned(-0.5, name="penalty"), True),
+        (earned(None, None), True),  # as logs have it: no value for any completion
+        (earned(math.nan, math.nan), True),
     ],
 )
 def test_a_dead_reward_is_constant_and_not_above_zero(one, dead):
@@ -130,6 +132,14 @@ def test_a_dead_reward_is_constant_and_not_above_zero(one, dead):
     if dead:
         once = {**one, **{key: 1.0 for key in one if key.endswith("mean")}}
         assert check("dead_reward", seen(*[one] * 10, once, *[one] * (DEAD_AFTER - 1), **facts)) is None
+
+
+def test_rewards_that_return_only_none_are_the_cause_not_the_rate():
+    """TRL logs no groups without a difference then; found as a traceback at a run's end."""
+    record = {"completion": "a", "lenient": False}
+    ended = seen(*[earned(None, None, grad_norm=0.0, frac_reward_zero_std=0.0)] * 4, answers=[(record, record)] * 9)
+    assert "some has returned None for every completion" in check("dead_reward", ended)
+    assert check("weights_unchanged", ended) is None
 
 
 def test_rollouts_of_the_warm_up_do_not_count_as_dead():

@@ -23,9 +23,10 @@ from grpo.training.stopping import StopAtRolloutEnd
 @pytest.fixture(autouse=True)
 def _not_ignored():
     """Take SIGINT as in a terminal: a shell that starts the tests with & has it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, before[0])
+    signal.signal(signal.SIGHUP, before[1])
 
 
 @pytest.fixture
@@ -61,6 +62,23 @@ def test_a_signal_lets_the_step_end_and_the_handlers_return(tiny_run, signal_in_
     assert checkpoints.newest(run) == (run / "checkpoint-2", [])
     assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
     assert "reused from the start of the run" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGHUP"])
+def test_slurms_warning_and_a_closed_terminal_end_a_run_as_sigterm_does(name, tiny_run, signal_in_the_second_step):
+    number = signal.Signals[name]
+    signal_in_the_second_step(number)
+    assert train_grpo.main(tiny_run(**{**LEARNS, "max_steps": "4", "eval_samples": "0"})) == 128 + number
+    assert status() == f"interrupted by {name}" and checkpoints.newest(Path("run"))[0] == Path("run/checkpoint-2")
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+@pytest.mark.slow
+def test_a_hangup_under_nohup_stays_ignored(tiny_run, signal_in_the_second_step):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal_in_the_second_step(signal.SIGHUP)
+    assert train_grpo.main(tiny_run(**{**LEARNS, "max_steps": "3", "eval_samples": "0"})) == 0
 
 
 @pytest.mark.slow
