@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from grpo.task.formulas import NO_FORMULA, both_cases, is_formula, read, same
-from grpo.task.numbers import NUMBER, Number, number_of, quantities, read_number, unit_of, with_slashes
+from grpo.task.numbers import (
+    NUMBER,
+    OTHER_WORDS,
+    Number,
+    number_of,
+    quantities,
+    read_number,
+    split_unit,
+    unit_of,
+    with_slashes,
+)
 from grpo.task.writing import clean
 from rewards import extract_xml_answer
 
@@ -59,7 +69,8 @@ def find_answer(text: str, pattern: str) -> str | None:
         return answer if mark else None
     if pattern == "final":
         *_, end = 0, *(mark.end() for mark in _FINAL.finditer(text))
-        return without_marks(_first_line(text[end:])) if end else None
+        line = re.split(r"(?<=[0-9])\.\s+(?=[A-Z(])", _first_line(text[end:]))[0]  # a remark after a number is none
+        return without_marks(line) if end else None
     before, _, after = ("<answer>{answer}</answer>" if pattern == "xml" else pattern).partition("{answer}")
     _, mark, rest = text.rpartition(before.strip())
     closing = re.escape(after.strip()) + r"(?!(?<=[.,])[0-9])"  # the first stop in 3.5. closes nothing
@@ -147,7 +158,9 @@ MAX_TEXT = 10_000  # characters at the end of a text that are searched
 
 # What comes before a conclusion, and what ends it
 _SAID = re.compile(r"(?i)\b(?:is|are|at|equals|answer|option|choice)\b:?\s|:\s")
-_CLAUSE = re.compile(r"[.;!?](?=\s|$)|,\s(?=[a-z]{2})|\s(?=(?:because|since|so|which|where|when|as|if|for)\b)")
+_CLAUSE = re.compile(
+    r"[.;!?](?=\s|$)|,\s(?!or\b|and\b)(?=[a-z]{2})|\s(?=(?:because|since|so|which|where|when|as|if|for)\b)"
+)
 _DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _MATHEMATICS = re.compile(r"[0-9=<>^]|\\[a-zA-Z{]|[-+*/]\s?[A-Za-z(]|^\[")
 _MORE_THAN_NUMBERS = re.compile(r"\\[a-z]|\^|[0-9]!(?=[-+*/]|$)|^\||^[(\[{\\\]].*[,;]")  # roots, powers, tuples
@@ -155,33 +168,63 @@ _VARIABLES = re.compile(  # n(n + 1), 3x = 6 and x = 1, y = 2, but not 5 m + 3 m
     r"(?<![A-Za-z])(?![mgshlL])[A-Za-z]\s?[-+*/(]|[0-9](?![mgshlLkKMB])[A-Za-z](?![A-Za-z])[^=]*=|=.*,.*="
 )
 
-# Where a number is a part of something else, or no answer: before it, and after it
-_NOT = (  # a negation and what may follow it, or a scaling; up to the number
-    r"(?:\b(?:not|never|cannot)|n['’]t)(?:\s(?:possibly|really|actually|simply|just|quite|even|going|to|be|been|have"
-    r"|equal|equals|the|exactly|answer|necessarily|a|any|true|correct|that|it|is))*"
-    r"|\b(?:impossible|false|untrue|wrong|incorrect|unlikely|doubtful)(?:\s(?:that|the|answer|it|is|was|equals))*"
-    r"|\b(?:except|excluding|besides|unless|(?:anything|everything|nothing|all|none) but)(?:\s(?:for|that|it|is))*"
-    r"|\b(?:(?:rather|less|fewer|more|greater|larger|smaller|bigger|other|lower|higher) than|instead of|different from"
-    r"|far from|unequal to|at (?:least|most)|up to)(?:\sbe)?"
-    r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|twice|thrice|double|triple|root)(?:\sof)?(?:\sthe)?"
-    r"|\b(?:minus|negative|plus or minus)"
+# Before a number: it is denied, and what was said earlier counts; or it is a part of what is said, and nothing counts
+_FILLERS = (
+    r"(?:\s(?:possibly|really|actually|simply|just|quite|even|going|to|be|been|have|equal|equals|the|exactly|answer|a|any"
+    r"|necessarily|true|correct|that|it|is|was|think|believe|say|it['’]s))*"
 )
-_BEFORE = re.compile(rf"(?i)(?:(?:{_NOT})|\\pm|\\sqrt|[\^<>_]|\\ne|[<>]=|[0-9]:|(?<![a-z])[a-z]\s?[-+*/])\s*[{{$(]*$")
+_DENIALS = (
+    rf"(?:\b(?:not|never|cannot|neither|nor)|n['’]t){_FILLERS}"
+    rf"|\b(?:impossible|false|untrue|wrong|incorrect|unlikely|doubtful){_FILLERS}"
+    r"|\b(?:except|excluding|besides|unless|unlike|without|(?:apart|aside) from|ignore|reject|rule out|doubt|hardly"
+    r"|no (?:longer|way)|(?:anything|everything|nothing|all|none|number|value) but)"
+    r"(?:\s(?:for|that|the|answer|it|it['’]s|is))*"
+    r"|\b(?:wrong|incorrect)(?:\s(?:answer|value))?(?:\s(?:is|was|would be))?:?"
+    r"|\b(?:(?:rather|other) than|instead of|different from|differs? from|far from|unequal to|rounded from|up from"
+    r"|compared? (?:to|with))(?:\s(?:be|the|more|obvious))*"
+    r"|\bout of(?:\sthe)?|\b(?:left|remain|remaining) of(?:\s(?:the|her|his|their|its))?"
+)
+_PARTS = (
+    r"\b(?:(?:less|fewer|more|greater|larger|smaller|bigger|lower|higher) than(?: or equal to)?|at (?:least|most)"
+    r"|up to|between\s\S+\sand|exceeds?|below|above|under|over|beyond|past|until|through|nearly|almost|close to"
+    r"|starting from|as (?:many|few) as|short of|(?:minimum|maximum)(?: of)?|plus|times|divided by|multiplied by|per"
+    r"|mod|modulo|base|choose|raised to|to the(?: power(?: of)?)?|every|(?:[0-9]+|one) in|after|before|next to"
+    r"|(?:plus or )?minus|negative|twice|thrice|double|triple|divisible by|divides|from\s\S+\sto)(?:\sthe)?"
+    r"|\b(?:half|twice|double|triple)(?:\s[a-z]+){1,2}\s(?:is|equals)"
+    r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|square|cube|root|factors?|multiples?|divisors?"
+    r"|digits?|reciprocal|inverse|opposite|negative|logarithm|percent|successor|some|one|any|most|(?<=[0-9] )[a-z]+)"
+    r"\sof(?:\s(?:the|all|her|his|their|its))?|[0-9]\s?%?\sof(?:\s(?:the|her|his|their|its))?"
+)
+_TIES = (  # signs
+    r"\\[pm]m|\\sqrt(?:\[3\])?|[\^<>_]|!=|\\ne|[<>]=|[0-9]:|\b0[xob]|(?<![A-Za-z])[A-Za-z]{1,2}\s?[-+*/:]"
+    r"|[A-Za-z]{1,3}[-+*/]|[!'\]]\s?[-+*/]|_[0-9a-z]\s?[-+*/]|[A-Za-z]\([^()]{0,20}\)\s?[-+*/]"
+)
+_BEFORE = re.compile(rf"(?i)(?:{_DENIALS}|{_PARTS}|{_TIES})\s*[{{$(]*$")
+_PART_OF = re.compile(rf"(?i)(?:{_PARTS}|{_TIES})\s*[{{$(]*$")
 _DENIED = (  # after an answer: is wrong, cannot be right
     r"(?:(?:is|was|are|were|seems?|looks?|would be)\s(?:clearly\s|obviously\s|just\s|a\s|the\s)?"
-    r"(?:not|never|wrong|incorrect|impossible|false|too|unlikely|excluded|invalid|absurd|no)\b"
+    r"(?:not|never|wrong|incorrect|impossible|false|too|unlikely|excluded|invalid|absurd|no|ruled|rejected|extraneous"
+    r"|half|twice|double|less|more|greater|square|cube)\b"
+    r"|(?:has been|must be) (?:ruled|rejected|excluded)\b|contradicts?\b"
     r"|(?:is|was|are|were|do|does|did|ca|could|wo|would|should)n['’]t\b|can\s?not\b"
     r"|(?:does|did|will|would|could) not\b|fails?\b)"
 )
-_AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 is wrong
-    r"(?!(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL])\b)[A-Za-z]{1,2}(?![A-Za-z])"
-    r"|\}?\s?(?:\^|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|\s?/\s?(?![mgshlL]\b)[A-Za-z](?![A-Za-z])"
-    r"|\s?[-+*]\s?[A-Za-z]{1,2}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|\s(?:squared|cubed|factorial)\b"
-    rf"|[$)]*\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED}"
+_UNITS = r"(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL](?!\s?[-+*/=^(]\s?[0-9A-Za-z(]))"
+_WORDS = r"(?:a|I|is|in|of|to|or|at|as|if|we|he|so|by|an|no|on|up|it|my|us|me|be|do|go|am|pm|yd|min|sq|cu)"
+_AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 dozen; 72 is wrong
+    rf"(?!{_UNITS}\b)[A-Za-z]{{1,2}}(?![A-Za-z])|\s?(?:abc|xyz|bil|mil)\b|[‰'\"]|\s{{1,3}}(?!(?:{_UNITS}|{_WORDS})\b)[A-Za-z]{{1,2}}(?![A-Za-z.'])"
+    r"|\}?\s?(?:\^|_|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|\s?/\s?(?![mgshlL]\b)[A-Za-z](?![A-Za-z])"
+    r"|\s?[-+*]\s?[A-Za-z]{1,3}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|[-+](?=\s|$)|-(?:fold|digit|year|sided)|[万億千百十]"
+    rf"|\s{OTHER_WORDS}|th root|\?\s*(?:$|\?|[Nn]o\b)|[$)]*\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED}"
 )
 # Two numbers that are two answers: `72 or 71`, `72, no 71`, `71, 72`
 _OR = r"\b(?:or|no|nope|maybe|perhaps|possibly|wait|actually|vs)\b"
 _HEDGE = re.compile(rf"(?:\s+[a-z]+){{0,3}}[\s,;:?($-]*{_OR}(?:[\s,;:?($]|{_OR}|\b(?:it|is|I|mean)\b)*")
+_STATED = re.compile(r"(?i)\banswer is[^.!?\n]*[0-9][^!?\n]*?[.!](?=\s)")
+_CORRECTS = re.compile(
+    r"(?i)\b(?:wait|no|not|actually|correct(?:ion|ed|ing)?|instead|should|oops|sorry|check|answer|so)\b"
+)
+_AND = re.compile(r"\s*(?:[,;&]|,?\s?and)\s*")
 _ONLY_NUMBERS = re.compile(rf"(?:[\s,;|&?!().:$\[\]/-]|{_OR}|\b(?:and|either|both|between|from|to|not)\b)*")
 _COUNTED = re.compile(r"(?:\s?[A-Za-z]+(?:\s?\^\{?[0-9]\}?)?){1,4}(?:/[A-Za-z]+)?")  # the words after a number
 # 5 left after 3 days: how long it took
@@ -220,10 +263,18 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
     if len(gold) > MAX_TEXT:
         return False
     answer = answer[-MAX_TEXT:]
+    if text.strip() and not answer.strip():
+        return False  # its mark is empty
     marked = last_marked(answer)
     answer, wanted = clean(answer if marked is None else marked), clean(gold)
+    for stated in _STATED.finditer(answer):  # "The answer is 73. Some might say 72."
+        if not _CORRECTS.search(answer[stated.end() :]):
+            answer = answer[: stated.end()]
+            break
     kind = kind_of(gold)
-    if plain(answer) == plain(wanted) and not (kind == "mathematics" and both_cases(answer + wanted)):
+    other_case = kind == "mathematics" and both_cases(answer + wanted)
+    other_case |= _GREEK.findall(answer) != _GREEK.findall(wanted)
+    if plain(answer) == plain(wanted) and not other_case:
         return True
     if amounts := quantities(wanted):
         return amounts in map(quantities, (answer, *_concluded(answer)))
@@ -237,7 +288,7 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
         if is_formula(candidate) and (kind == "mathematics" or _MORE_THAN_NUMBERS.search(candidate)):
             meaning = read(candidate)
             if meaning is not None or (candidate is answer and "\\" in answer):
-                return same(meaning, read(wanted))
+                return same(meaning, read(wanted)) and _same_unit(candidate, wanted)
     if kind == "mathematics":
         return False
     if quantities(answer):
@@ -247,6 +298,17 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
         words = filter(None, map(read_number, _concluded(answer)))
         meaning = next(words, None) or _last_number(clean(text[-MAX_TEXT:]))
     return same(meaning, read(wanted))
+
+
+_GREEK = re.compile(r"\\[A-Z][a-z]+")  # \Delta is not \delta
+
+
+def _same_unit(answer: str, gold: str) -> bool:
+    """True unless both have units, which differ."""
+    one, other = (split_unit(re.sub(r"\$|\\[()\[\]]", "", text))[1] for text in (answer, gold))
+    if one == "degree" and not other and r"\pi" in gold:
+        return False
+    return not (one and other) or one == other
 
 
 @functools.lru_cache(maxsize=2**14)
@@ -272,7 +334,7 @@ def plain(text: str) -> str:
     """
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text.casefold().replace("\\", ""))
     text = re.sub(r"(?<=[0-9]):00\s?(?=[ap]m\b)|(?<=[0-9])(?=[ap]m\b)", " ", text)  # 4:00 pm is 4 pm
-    text = " ".join(text.strip().rstrip(".").strip("*$_`").rstrip(".").split())
+    text = " ".join(text.strip().rstrip(".").strip("*$`").rstrip(".").split())
     if text[:1] in "\"'“‘":
         text = text.strip("\"'“”‘’").rstrip(".")
     return re.sub(r" (?=[^\w\s])|(?<=[^\w\s]) ", "", text)
@@ -282,31 +344,40 @@ _CHOSEN = re.compile(  # B is correct; the right option B is the answer
     r"(?:(?:the )?(?:correct |right )?(?:option|choice|answer) )?(.+?)"
     r" is (?:the )?(?:correct|right|answer)(?: answer| option| choice| one)?"
 )
-_LETTERS = re.compile(r"\(?[a-z]\)?(?:(?:[,&\s]|and)+\(?[a-z]\)?)+")
+_PICKED = re.compile(  # I pick C; it must be C; so (C)
+    r"\b(?:choose|pick|select|go with|it's|must be|so|is|answer|option|choice)\W{1,3}([a-j])\)?"
+    r"(?=\W?$|[:,]\s?(?![a-j]\b)|\W?\()"
+)
+_LETTERS = re.compile(r"(?:both )?(?:[a-z]|\([a-z]\))(?:(?:[,&\s]|and)+(?:[a-z]|\([a-z]\)))+")
 
 
 def _same_text(answer: str, gold: str) -> bool:
     """True if an answer is the gold text, concludes with it, or chooses its letter: `(B)`, `B) 5`, `Option B`."""
     wanted = plain(gold)
-    letter = re.fullmatch(r"\(?([a-z])[).]?", wanted)
+    letter = re.fullmatch(r"[(\[]?([a-z])[).\]]?", wanted)
     for said in map(plain, (answer, _said(answer).split(". ")[0])):
         chosen = _CHOSEN.fullmatch(said)
-        if wanted == said or (chosen and wanted.strip("()") == chosen[1].strip("()")):
+        if (
+            wanted == said
+            or (letter and letter[1] == said.strip("()[]"))
+            or (chosen and wanted.strip("()[]") == chosen[1].strip("()[]"))
+        ):
             return True
-        if wanted in ("yes", "no", "true", "false") and re.match(rf"{wanted}[,.;:]", said):
+        if wanted in ("yes", "no", "true", "false") and re.match(rf"{wanted}[,.;:](?![0-9])", said):
             return not re.search(r"\b(?:yes|no|true|false|but|however|or)\b", said[len(wanted) :])
         if _LETTERS.fullmatch(wanted) and _LETTERS.fullmatch(said):  # A and C, in any order
             return sorted(re.findall(r"\b[a-z]\b", said)) == sorted(re.findall(r"\b[a-z]\b", wanted))
         option = re.match(r"\(?([a-z])(?:[).:]|$)(.*)", said, re.DOTALL)
         if letter and option and letter[1] == option[1]:
-            return not re.search(r"\b[a-j](?:[).:]|$)|\b(?:or|and|not)\b", option[2])  # not: B) or C)
-    return False
+            return not re.search(rf"\b[a-j](?:[).:]|$)|\b(?:or|and|not)\b|{_DENIED}", option[2])  # not: B) or C)
+    picked = _PICKED.search(plain(answer))
+    return bool(letter and picked and letter[1] == picked[1])
 
 
 def _said(text: str) -> str:
     """What a text says after its last "is" or colon; nothing where it denies that."""
     said = _SAID.split(text)[-1]
-    return "" if _BEFORE.search(text[: len(text) - len(said)][-60:]) else said
+    return "" if _BEFORE.search(text[: len(text) - len(said)][-40:]) else said
 
 
 def _concluded(answer: str) -> Iterator[str]:
@@ -324,14 +395,17 @@ def _last_number(text: str) -> Number | None:
     text = with_slashes(_ADJUNCT.sub("", text[-500:]))
     text = re.sub(r"([0-9][A-Za-z ]{0,30})\([^()]*[-+*/=][^()]*\)[\s.]*$", r"\1", text)  # 72 (48 + 24) is 72
     powers = re.sub(r"(?<=[A-Za-z])\s?\^\{?-?[0-9]\}?", lambda power: " " * len(power[0]), text)  # 72 cm^2 is 72
-    backwards = reversed(list(NUMBER.finditer(powers)))
-    stated = (match for match in backwards if not _BEFORE.search(text[: match.start()][-60:]))
+    backwards = list(NUMBER.finditer(powers))[::-1]
+    if backwards and _PART_OF.search(text[: backwards[0].start()][-40:]):
+        return None
+    stated = (match for match in backwards if not _BEFORE.search(text[: match.start()][-40:]))
     two = next(stated, None)
     one = next(stated, two)
     if one is None or two is None or max(len(one[0]), len(two[0])) > 100 or _AFTER.match(powers, two.end()):
         return None
     is_list = len(powers) < 200 and _ONLY_NUMBERS.fullmatch(NUMBER.sub("", powers).lower())
-    hedged = is_list or _HEDGE.fullmatch(powers[one.end() : two.start()])
+    between = powers[one.end() : two.start()]
+    hedged = is_list or _HEDGE.fullmatch(between) or _AND.fullmatch(between)
     counted = _COUNTED.match(text, two.end())
     return (
         None

@@ -46,6 +46,28 @@ _UNITS = {
     "euro": "euro eur",
     "mi/h": "mph",
     "km/h": "kmh kph",
+    "ton": "ton tonne",
+    "pint": "pint",
+    "quart": "quart",
+    "byte": "byte",
+    "bit": "bit",
+    "hz": "hz hertz",
+    "kwh": "kwh",
+    "yen": "yen",
+    "rupee": "rupee",
+    "nm": "nm nanometer nanometre",
+    "newton": "newton",
+    "joule": "joule",
+    "watt": "watt",
+    "volt": "volt",
+    "ampere": "ampere amp",
+    "celsius": "celsius",
+    "fahrenheit": "fahrenheit",
+    "kelvin": "kelvin",
+    "pence": "pence penny pennies",
+    "unit": "unit",
+    "up": "increase",
+    "down": "decrease",
     "hectare": "hectare ha",
     "acre": "acre",
     "cc": "cc",
@@ -55,9 +77,18 @@ _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 _SHORT = "cm|mm|km|dm|kg|mg|ml|mL|ft|in|mi|lbs?|oz|hrs?|yd|min|mins|sec|mph|ha|st|nd|rd|th"
 # Words after a number, to the end, that are not more of it: no scale, no sum, no denial. A single letter is a unit
 # after a number alone: 3\sqrt{2}h has a variable
+# Words that make something else of the number before them
+OTHER_WORDS = (
+    r"(?:(?:percent|hundred|thousand|million|billion|trillion|quadrillion|quintillion|zillion|lakh|crore|dozen|gross"
+    r"|score|grand|myriad|ppm|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
+    r"|thousandth|millionth|ten|pair)s?\b"
+    r"|(?:bn|mn|bil|mil|plus|minus|times|point|squared|cubed|factorial|doubled|halved|tripled|below|less|fewer|mod)\b"
+    r"|(?:modulo|choose|over|divided|multiplied|upwards|maximum|minimum|max|short)\b|per mille\b|more than\b"
+    r"|at (?:the )?(?:most|least)\b|(?:or|and) (?:more|less|fewer|higher|lower|up|above|below)\b|degrees below\b)"
+)
 _NO_UNIT = (
-    r"percent|hundred|thousand|million|billion|trillion|lakh|crore|dozen|and\b|or\b|but\b|plus\b|minus\b|point\b|squared\b"
-    r"|cubed\b|factorial\b|fail|does\b|did\b|is\b|are\b|was\b|were\b|isn|can|could|would|will\b|seems?\b"
+    rf"{OTHER_WORDS}|(?:and|or|but|does|did|is|are|was|were|will|can|has|have|had|must|may|might)\b|fail|contradict"
+    r"|(?:does|did|do|wo|is|are|was|were|ca|could|would|should)n|could|would|seems?\b"
 )
 _UNIT = re.compile(
     r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi)|(?<=illion)|(?<=thousand)|(?<=[0-9]k))"
@@ -154,7 +185,7 @@ class Number(NamedTuple):
 
     def is_rounded_to(self, value: Fraction) -> bool:
         """True if this is a double's text that stands for `value`: 33.333333333333336 is 100/3."""
-        if self.digits <= _EXACT_DIGITS or abs(self.value) > 2**1000:
+        if self.digits <= _EXACT_DIGITS or max(abs(self.value), abs(value)) > 2**1000:
             return False
         return float(value) == float(self.value) or value == Fraction(f"{float(self.value):.{_EXACT_DIGITS}g}")
 
@@ -193,7 +224,9 @@ def read_number(text: str) -> Number | None:
     """
     if len(text) > MAX_LENGTH:
         return None
+    dollars = re.match(r"-?\$", text) and not text.endswith("$")
     text, unit = split_unit(with_slashes(text))
+    unit = unit or "dollar" * bool(dollars)
     text = text.removeprefix("+").strip()
     if re.fullmatch(r"-?[0-9]{1,3}(?: [0-9]{3})+(?:[.,][0-9]+)?", text):
         text = text.replace(" ", "")  # 1 000
@@ -218,10 +251,11 @@ _WORD_VALUES |= {
     for sign in "- "
 }
 _WORD_VALUES |= {"a hundred": 100, "one hundred": 100, "a dozen": 12, "one dozen": 12}
+_WORD_VALUES |= {"a thousand": 10**3, "a million": 10**6, "a billion": 10**9}
 _BY_LENGTH = "|".join(sorted(_WORD_VALUES, key=len, reverse=True))
-_WORD = re.compile(rf"(-?)({_BY_LENGTH})((?:\s+[a-z]+){{0,3}})")
+_WORD = re.compile(rf"(-?)({_BY_LENGTH})( hundred| thousand| million| billion)?((?:\s+[a-z]+){{0,3}})")
 # What makes another number of a word before it: seven or eight, seven and a half, seven dozen
-_MORE = re.compile(rf"\b(?:or|and|point|plus|minus|but|not|than|no|{_BY_LENGTH}|{'|'.join(_SCALES)})\b")
+_MORE = re.compile(rf"\b(?:or|and|but|not|than|no|{_BY_LENGTH}|{OTHER_WORDS})\b")
 
 
 def number_word(text: str) -> Number | None:
@@ -231,6 +265,7 @@ def number_word(text: str) -> Number | None:
     (Fraction(21, 1), None, None)
     """
     word = _WORD.fullmatch(text.lower()) if len(text) < 60 else None
-    if not word or _MORE.search(word[3]):
+    if not word or _MORE.search(word[4]):
         return None
-    return Number(Fraction(_WORD_VALUES[word[2]] * (-1 if word[1] else 1)), unit=unit_of(word[3]))
+    value = _WORD_VALUES[word[2]] * _SCALES.get((word[3] or "").strip(), 1)
+    return Number(Fraction(-value if word[1] else value), unit=unit_of(word[4]))

@@ -6,7 +6,17 @@ import unicodedata
 from collections.abc import Callable
 
 _SIGNS = {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "⁄": "/", "∕": "/", "∶": ":"}
-_SIGNS |= {"π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty ", "≤": "<=", "≥": ">=", "≠": r"\ne ", "∪": r"\cup "}
+_SIGNS |= {
+    "π": r"\pi ",
+    "√": r"\sqrt ",
+    "∛": r"\sqrt[3] ",
+    "∓": r"\mp ",
+    "∞": r"\infty ",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": r"\ne ",
+    "∪": r"\cup ",
+}
 _SIGNS |= {"∈": r"\in ", "±": r"\pm ", "∅": r"\emptyset ", "θ": r"\theta ", "°": " degrees ", "º": " degrees "}
 _SIGNS |= {"٫": ".", "٬": ",", "،": ",", "、": ",", "。": ".", "٪": "%", "⟨": "(", "⟩": ")", "′": "'", "’": "'"}
 _SIGNS |= {"⇒": "=>", "→": "=>", "∴": "=>", "≈": r"\approx "}
@@ -67,13 +77,14 @@ _CLEANING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
         (r"\\(?:le|leq|leqslant)\b", "<="),
         (r"\\(?:ge|geq|geqslant)\b", ">="),
         (r"\\neq\b", r"\\ne"),
+        (r"!=", r"\\ne "),
         (r"\\(?:times|cdot)\b", "*"),
         (r"\\div\b", "/"),
         (r"\\langle\b", "("),
         (r"\\rangle\b", ")"),
         (r"\\[lr]vert\b", "|"),
         (r"[=-]+>|\\(?:implies|therefore|[Rr]ightarrow|to)\b", " : "),
-        (r"\+/-", r"\\pm "),
+        (r"\+/-|(?<![\w)}])\+-", r"\\pm "),
         (r"\^-([0-9]+)", r"^{-\1}"),
         (r"\\approx\b", "≈"),
         (r"\\varnothing\b|\\\{ ?\\\}", r"\\emptyset"),
@@ -82,7 +93,7 @@ _CLEANING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
         (r"(?<![\\A-Za-z])inf(?:ty|inity)?\b", r"\\infty "),
         (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})(?![A-Za-z]))", r"\\"),
         (r"\\sqrt\s{0,9}(?:\(([^()]*)\)|([0-9]+))", r"\\sqrt{\1\2}"),
-        (r"([_^])\{(\w)\}", r"\1\2"),
+        (r"([_^])\{(\w)\}(?![0-9])", r"\1\2"),
         (r"(?i)\b(?:minus|negative)\s(?=\$?[0-9\\]|[a-z]+(?:-[a-z]+)?\W*$)", "-"),
         (
             r"(?<![0-9.])(?P<whole>[0-9]{0,30})\.(?P<once>[0-9]{0,30})"
