@@ -43,7 +43,7 @@ READ_BY = {  # columns of well-known data sets: the function of examples/rows.py
     ("conversations",): "from_sharegpt",
     ("messages",): "from_sharegpt",
 }
-ANSWER_KEYS = ("answer", "ground_truth", "value", "text", "label", "target")  # of objects that hold a gold answer
+LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
 
 
@@ -271,7 +271,7 @@ def make_prompts(
     golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
-        raise UserError(_why_none(len(rows), cells if needs_gold else [], question_column, answer_column, label))
+        raise UserError(_why_none(rows, question_column, answer_column, label, needs_gold))
     made: dict[str, list[Any]] = {
         "question": [texts[index] for index in kept],
         "prompt": [task.ask(asked[index]) for index in kept],
@@ -301,7 +301,9 @@ def _check_columns(
         end = "" if reader else " (docs/your-own-task.md)"
         raise UserError(f"question_column: {label} has no column {question_column!r}; {have}: {remedy}{end}")
     if answer_column not in columns and (needs_gold or answer_column != "answer"):
-        similar = next((name for name in ("solution", "target", "output", "ground_truth") if name in columns), "")
+        similar = next(
+            (name for name in ("answers", "solution", "target", "output", "ground_truth") if name in columns), ""
+        )
         without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
         remedy = reader or f"name one with --answer_column{similar and f' {similar}'}{without}"
         raise UserError(f"answer_column: {label} has no column {answer_column!r}; {have}: {remedy}")
@@ -311,38 +313,45 @@ def _check_columns(
         )
 
 
-def _why_none(count: int, cells: Sequence[Any], question_column: str, answer_column: str, label: str) -> str:
+def _why_none(
+    rows: Sequence[Row], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+) -> str:
     """The error about rows none of which has a question and a gold answer."""
-    paths = list(_leaves(next(filter(None, cells), None)))
-    if paths and paths != [()]:
-        best = min(
-            paths, key=lambda path: ANSWER_KEYS.index(path[-1]) if path[-1] in ANSWER_KEYS else len(ANSWER_KEYS)
-        )
-        answer = "".join(f"[{json.dumps(key)}]" for key in (answer_column, *best))
-        function = (
-            f'def prepare(row): return {{"question": row[{json.dumps(question_column)}], "answer": row{answer}}}'
-        )
-        named = (question_column, answer_column) not in (("question", "answer"), ("prompt", "answer"))
+    columns = (question_column, answer_column) if needs_gold else (question_column,)
+    paths = [_path(column, next(filter(None, (row.get(column) for row in rows)), None)) for column in columns]
+    nested = [column for column, (_, *inner) in zip(columns, paths, strict=True) if inner]
+    named = set(columns) - {"question", "prompt", "answer"}
+    if nested:
+        question, *answer = ["row" + "".join(f"[{json.dumps(key)}]" for key in path) for path in paths]
+        gold = "".join(f', "answer": {path}' for path in answer)
         return (
-            f"answer_column: the cells of {answer_column!r} in {label} are objects, not gold answers; save "
-            f"`{function}` as my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * named}"
+            f"{'answer' if answer_column in nested else 'question'}_column: the cells of {' and '.join(nested)} in "
+            f'{label} are objects, not text; save `def prepare(row): return {{"question": {question}{gold}}}` as '
+            f"my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * bool(named)}"
         )
     marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
-    gold = f" and a gold answer in {answer_column!r} {marks}" if cells else ""
+    gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
     return (
-        f"{'answer' if cells else 'question'}_column: none of the {count} rows of {label} has a question in "
+        f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question in "
         f"{question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
     )
 
 
-def _leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
-    """The paths of what could be a gold answer inside a cell."""
-    nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
-    if nested:
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
-            yield from ((key, *path) for path in _leaves(item))
-    elif gold_answer(value):
-        yield ()
+def _path(column: str, cell: Any) -> list[str | int]:
+    """The keys to the likeliest question or gold answer in the object of a cell; the column alone if it is none."""
+
+    def leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
+                yield from ((key, *path) for path in leaves(item))
+        elif gold_answer(value):
+            yield ()
+
+    def rank(path: tuple[str | int, ...]) -> int:
+        return LIKELY_KEYS.index(str(path[-1])) if path and path[-1] in LIKELY_KEYS else len(LIKELY_KEYS)
+
+    is_talk = isinstance(cell, list) and any(isinstance(item, dict) and "role" in item for item in cell)
+    return [column, *(() if is_talk else min(leaves(cell), key=rank, default=()))]
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:
@@ -354,7 +363,8 @@ def _question(cell: Any, where: str) -> str | list[Message]:
             raise UserError(f"{where}: {str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
     if (role := cell[-1]["role"]) != "user":
         raise UserError(
-            f"{where}: the last message is of the role {role!r}, where the model begins; end with the user's"
+            f"{where}: the last message is of the role {role!r}, where the model begins; end with the user's, or "
+            "write a `prepare` such as from_sharegpt in examples/rows.py (docs/your-own-task.md)"
         )
     return [{"role": message["role"], "content": message["content"]} for message in cell]
 

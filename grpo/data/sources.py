@@ -36,6 +36,7 @@ Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[Row]  # in memory
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of CSV cells
 PLAIN = (str, bool, int, float, Decimal, datetime.date, datetime.time, datetime.timedelta, bytes, type(None))
+INFERRED = ("json", "csv")  # builders of datasets that make times and floats of what looks like them
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
@@ -126,7 +127,7 @@ def _from_memory(rows: Rows) -> Splits:
         return {"train": native_rows(dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))}
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
         return {"train": native_rows(rows)}
-    remedy = "pass a DataFrame, a Dataset, a DatasetDict or a list of dictionaries"
+    remedy = "pass a DataFrame (of pandas), a Dataset, a DatasetDict or a list of dictionaries"
     if isinstance(rows, IterableDataset | IterableDatasetDict):
         remedy = "pass a list of the rows that you want, such as list(rows.take(10_000))"
     raise TypeError(f"a {type(rows).__name__} is not a table of rows; {remedy}")
@@ -204,27 +205,30 @@ def _read(name: str, config: str | None) -> Splits:
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # save_to_disk wrote it
             saved = datasets.load_from_disk(path)
             return saved if isinstance(saved, DatasetDict) else {"train": saved}
-        return _read_directory(path, config)
+        inferred = any(_ending(file) in (".json", ".jsonl", ".csv", ".tsv") for file in path.rglob("*"))
+        return _as_written(str(path), config) if inferred else datasets.load_dataset(str(path), config)
     if os.path.exists(path) or _ending(path) in READERS:
         return _read_file(path)
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ValueError("it does not exist; use a file, a directory or a Hub id")
     hub_id, _, named_config = name.partition(":")
     try:
-        return datasets.load_dataset(hub_id, named_config or config)
+        splits = datasets.load_dataset(hub_id, named_config or config)
+        typed = next(iter(splits.values())).info.builder_name in INFERRED
+        return _as_written(hub_id, named_config or config) if typed else splits
     except (OSError, ValueError) as error:
         remedy = f"write it after the id: {hub_id}:NAME" if "Config" in str(error) else "use a local file instead"
         raise ValueError(f"{error}; {remedy}") from error
 
 
-def _read_directory(path: Path, config: str | None) -> Splits:
-    if any(_ending(file) in (".json", ".jsonl", ".csv", ".tsv") for file in path.rglob("*")):
-        builder = datasets.load_dataset_builder(str(path), config)  # the card of a clone may name others
-        if builder.info.builder_name in ("json", "csv"):
-            files = builder.config.data_files or {}
-            tables = {split: [_read_file(Path(file)).values() for file in files[split]] for split in files}
-            return {str(split): [row for part in tables[split] for rows in part for row in rows] for split in files}
-    return datasets.load_dataset(str(path), config)
+def _as_written(name: str, config: str | None) -> Splits:
+    """A directory or a data set on the Hub; files of JSON and CSV are read here, where cells stay as they are."""
+    builder = datasets.load_dataset_builder(name, config)  # the card may name other files than there are
+    if builder.info.builder_name not in INFERRED:
+        return datasets.load_dataset(name, config)
+    files = datasets.DownloadManager().download(builder.config.data_files)
+    tables = {split: [_read_file(Path(file)).values() for file in files[split]] for split in files}
+    return {str(split): [row for part in tables[split] for rows in part for row in rows] for split in files}
 
 
 def _ending(path: Path) -> str:

@@ -147,7 +147,7 @@ def _gold_text(value: Any, mark: str | None) -> str | None:
     elif isinstance(value, float | Decimal) and math.isfinite(value):
         value = f"{Decimal(str(value + 0)):f}"  # no exponents, and 0 for -0.0
     elif isinstance(value, datetime.date):
-        value = value.isoformat().removesuffix("T00:00:00")
+        value = str(value).removesuffix(" 00:00:00")
     if not isinstance(value, str):
         return None
     if mark is not None:

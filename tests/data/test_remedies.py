@@ -49,6 +49,12 @@ NEED_A_REMEDY = {  # rows, and settings
     "object with columns": (
         of(q=asked, gold=lambda a, b: {"value": a + b}), {"question_column": "q", "answer_column": "gold"},
     ),
+    "objects of both": (
+        of(question=lambda a, b: {"id": 1, "text": asked(a, b)}, answer=lambda a, b: {"text": [total(a, b)]}), {},
+    ),
+    "object beside messages": (
+        of(prompt=lambda a, b: [{"role": "user", "content": asked(a, b)}], answer=lambda a, b: {"value": a + b}), {},
+    ),
     "template": (of(question=asked, answer=total, template=lambda a, b: "t"), {}),
 }  # fmt: skip
 

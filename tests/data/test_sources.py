@@ -314,6 +314,17 @@ def test_the_hub_is_asked_for_a_configuration(monkeypatch):
         sources.load_source("openai/gsm8k")
 
 
+def test_json_of_the_hub_is_read_as_it_is_written(monkeypatch):
+    """Not as datasets' own reader has it, which makes times of texts."""
+    Path("clone").mkdir()
+    Path("clone/train.jsonl").write_text('{"question": "a", "answer": "2024-01-05 10:30"}\n')
+    builder = sources.datasets.load_dataset_builder
+    inferred = sources.datasets.load_dataset("clone")
+    monkeypatch.setattr(sources.datasets, "load_dataset", lambda name, config: inferred)
+    monkeypatch.setattr(sources.datasets, "load_dataset_builder", lambda name, config: builder("clone"))
+    assert rows_of("somebody/dates") == [{"question": "a", "answer": "2024-01-05 10:30"}]
+
+
 def test_without_a_network_a_set_of_the_hub_is_an_error():
     with pytest.raises(UserError, match=r"'openai/gsm8k' .*Hub"):
         sources.load_source("openai/gsm8k", "main")
