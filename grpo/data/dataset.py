@@ -2,9 +2,8 @@
 
 import dataclasses
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import datasets
@@ -15,7 +14,9 @@ from transformers import PreTrainedTokenizerBase
 from grpo.core.errors import UserError, place_of
 from grpo.core.settings import Config
 from grpo.core.text import counted
-from grpo.data.sources import NOT_ARROW, Row, Splits, as_dataset, load_source, native, take_split
+from grpo.data.files import Row, Splits
+from grpo.data.remedies import check_columns, why_none
+from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.answers import same_answer
 from grpo.task.gold import (
     alternatives,
@@ -36,14 +37,6 @@ RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
 )
-PREPARE = "--prepare {} --allow_custom_rewards true (docs/your-own-task.md)"
-READ_BY = {  # columns of well-known data sets: the function of examples/rows.py that reads them
-    ("instruction", "output"): "from_alpaca",
-    ("reward_model",): "from_verl",
-    ("conversations",): "from_sharegpt",
-    ("messages",): "from_sharegpt",
-}
-LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
 
 
@@ -260,7 +253,7 @@ def make_prompts(
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if question_column == "question" and "question" not in columns and "prompt" in columns:
         question_column = "prompt"  # TRL's own name for it
-    _check_columns(columns, question_column, answer_column, label, needs_gold)
+    check_columns(columns, question_column, answer_column, label, needs_gold)
     asked = [
         _question(row.get(question_column), f"question_column: row {number} of {label} (column {question_column!r})")
         for number, row in enumerate(rows, 1)
@@ -271,7 +264,7 @@ def make_prompts(
     golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
-        raise UserError(_why_none(rows, question_column, answer_column, label, needs_gold))
+        raise UserError(why_none(rows, question_column, answer_column, label, needs_gold))
     made: dict[str, list[Any]] = {
         "question": [texts[index] for index in kept],
         "prompt": [task.ask(asked[index]) for index in kept],
@@ -287,71 +280,6 @@ def make_prompts(
     unmarked = sum(bool(texts[index].strip()) and lacks_mark(cells[index], mark) for index in dropped)
     with_gold = sum(gold is not None for gold in golds)
     return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
-
-
-def _check_columns(
-    columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
-) -> None:
-    have = f"it has {', '.join(columns)}"
-    function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
-    reader = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows" if function else ""
-    if question_column not in columns:
-        similar = next((name for name in ("problem", "query", "instruction", "input") if name in columns), "")
-        remedy = reader or f"name one with --question_column{similar and f' {similar}'}, or write a `prepare`"
-        end = "" if reader else " (docs/your-own-task.md)"
-        raise UserError(f"question_column: {label} has no column {question_column!r}; {have}: {remedy}{end}")
-    if answer_column not in columns and (needs_gold or answer_column != "answer"):
-        similar = next(
-            (name for name in ("answers", "solution", "target", "output", "ground_truth") if name in columns), ""
-        )
-        without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
-        remedy = reader or f"name one with --answer_column{similar and f' {similar}'}{without}"
-        raise UserError(f"answer_column: {label} has no column {answer_column!r}; {have}: {remedy}")
-    if question_column == answer_column:  # each prompt would contain its gold answer
-        raise UserError(
-            f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
-        )
-
-
-def _why_none(
-    rows: Sequence[Row], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
-) -> str:
-    """The error about rows none of which has a question and a gold answer."""
-    columns = (question_column, answer_column) if needs_gold else (question_column,)
-    paths = [_path(column, next(filter(None, (row.get(column) for row in rows)), None)) for column in columns]
-    nested = [column for column, (_, *inner) in zip(columns, paths, strict=True) if inner]
-    named = set(columns) - {"question", "prompt", "answer"}
-    if nested:
-        question, *answer = ["row" + "".join(f"[{json.dumps(key)}]" for key in path) for path in paths]
-        gold = "".join(f', "answer": {path}' for path in answer)
-        return (
-            f"{'answer' if answer_column in nested else 'question'}_column: the cells of {' and '.join(nested)} in "
-            f'{label} are objects, not text; save `def prepare(row): return {{"question": {question}{gold}}}` as '
-            f"my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * bool(named)}"
-        )
-    marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
-    gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
-    return (
-        f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question in "
-        f"{question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
-    )
-
-
-def _path(column: str, cell: Any) -> list[str | int]:
-    """The keys to the likeliest question or gold answer in the object of a cell; the column alone if it is none."""
-
-    def leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
-        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
-            for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
-                yield from ((key, *path) for path in leaves(item))
-        elif gold_answer(value):
-            yield ()
-
-    def rank(path: tuple[str | int, ...]) -> int:
-        return LIKELY_KEYS.index(str(path[-1])) if path and path[-1] in LIKELY_KEYS else len(LIKELY_KEYS)
-
-    is_talk = isinstance(cell, list) and any(isinstance(item, dict) and "role" in item for item in cell)
-    return [column, *(() if is_talk else min(leaves(cell), key=rank, default=()))]
 
 
 def _question(cell: Any, where: str) -> str | list[Message]:

@@ -1,0 +1,84 @@
+"""Errors about rows that cannot be used, each with a remedy that works as it is typed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.data.files import Row
+from grpo.task.gold import gold_answer
+
+PREPARE = "--prepare {} --allow_custom_rewards true (docs/your-own-task.md)"
+READ_BY = {  # columns of well-known data sets: the function of examples/rows.py that reads them
+    ("instruction", "output"): "from_alpaca",
+    ("reward_model",): "from_verl",
+    ("conversations",): "from_sharegpt",
+    ("messages",): "from_sharegpt",
+}
+LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
+
+
+def check_columns(
+    columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+) -> None:
+    """Raise UserError where the columns of questions or gold answers are missing, or are the same one."""
+    have = f"it has {', '.join(columns)}"
+    function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
+    reader = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows" if function else ""
+    if question_column not in columns:
+        similar = next((name for name in ("problem", "query", "instruction", "input") if name in columns), "")
+        remedy = reader or f"name one with --question_column{similar and f' {similar}'}, or write a `prepare`"
+        end = "" if reader else " (docs/your-own-task.md)"
+        raise UserError(f"question_column: {label} has no column {question_column!r}; {have}: {remedy}{end}")
+    if answer_column not in columns and (needs_gold or answer_column != "answer"):
+        similar = next(
+            (name for name in ("answers", "solution", "target", "output", "ground_truth") if name in columns), ""
+        )
+        without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
+        remedy = reader or f"name one with --answer_column{similar and f' {similar}'}{without}"
+        raise UserError(f"answer_column: {label} has no column {answer_column!r}; {have}: {remedy}")
+    if question_column == answer_column:  # each prompt would contain its gold answer
+        raise UserError(
+            f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
+        )
+
+
+def why_none(
+    rows: Sequence[Row], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+) -> str:
+    """The error about rows none of which has a question and a gold answer."""
+    columns = (question_column, answer_column) if needs_gold else (question_column,)
+    paths = [_path(column, next(filter(None, (row.get(column) for row in rows)), None)) for column in columns]
+    nested = [column for column, (_, *inner) in zip(columns, paths, strict=True) if inner]
+    named = set(columns) - {"question", "prompt", "answer"}
+    if nested:
+        question, *answer = ["row" + "".join(f"[{json.dumps(key)}]" for key in path) for path in paths]
+        gold = "".join(f', "answer": {path}' for path in answer)
+        return (
+            f"{'answer' if answer_column in nested else 'question'}_column: the cells of {' and '.join(nested)} in "
+            f'{label} are objects, not text; save `def prepare(row): return {{"question": {question}{gold}}}` as '
+            f"my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * bool(named)}"
+        )
+    marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
+    gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
+    return (
+        f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question in "
+        f"{question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
+    )
+
+
+def _path(column: str, cell: Any) -> list[str | int]:
+    """The keys to the likeliest question or gold answer in the object of a cell; the column alone if it is none."""
+
+    def leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
+                yield from ((key, *path) for path in leaves(item))
+        elif gold_answer(value):
+            yield ()
+
+    def rank(path: tuple[str | int, ...]) -> int:
+        return LIKELY_KEYS.index(str(path[-1])) if path and path[-1] in LIKELY_KEYS else len(LIKELY_KEYS)
+
+    is_talk = isinstance(cell, list) and any(isinstance(item, dict) and "role" in item for item in cell)
+    return [column, *(() if is_talk else min(leaves(cell), key=rank, default=()))]
