@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -47,21 +48,24 @@ def _content(path: Path) -> bytes:
         return compr[infer_compression(path.name.lower())](file, mode="rb").read()
 
 
-def _text(path: Path, fallback: str = "") -> str:
-    """The text of a file, in the encoding of its first bytes: UTF-8, UTF-16 or UTF-32.
+def _text(path: Path, may_be_latin: bool = False) -> str:
+    """The text of a file, in the encoding that its first bytes show: UTF-8, UTF-16 or UTF-32.
 
     Args:
-        fallback: another encoding, for a file without any character of UTF-8's but ASCII; its use is said.
+        may_be_latin: read a file whose only UTF-8 is ASCII as Windows-1252, which holds Latin-1, with a note.
     """
     content = _content(path)
+    encoding = json.detect_encoding(content)
     try:
-        return content.decode(json.detect_encoding(content))
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        if not fallback or not content.decode(errors="ignore").isascii():
+        if not may_be_latin or encoding != "utf-8" or not content.decode(errors="ignore").isascii():
             line = content.count(b"\n", 0, error.start) + 1
-            raise ValueError(f"line {line}: {error}; save the file as UTF-8") from None
-    say(f"note: {path.name} is not UTF-8, and was read as {fallback}; if letters are wrong, save it as UTF-8")
-    return content.decode(fallback, errors="replace")
+            command = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > utf8{ending(path)}"
+            raise ValueError(f"line {line}: {error}; save it as UTF-8, such as with `{command}`") from None
+    remedy = "if letters are wrong, save it as UTF-8"
+    say(f"note: {path.name} is not UTF-8, and was read as Windows-1252 (Latin-1); {remedy}")
+    return content.decode("cp1252", errors="replace")
 
 
 def _read_parquet(path: Path) -> Splits:
@@ -72,7 +76,7 @@ def _read_parquet(path: Path) -> Splits:
 
 # --- JSON ---------------------------------------------------------------------------------------------------------
 
-_SPACES = re.compile(r"\s*")
+_NEXT = re.compile(r"\S")
 
 
 def _read_json(path: Path) -> Splits:
@@ -80,8 +84,8 @@ def _read_json(path: Path) -> Splits:
     decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
     text, values, position = _text(path), list[Any](), 0
     try:
-        while (position := _end_of(_SPACES, text, position)) < len(text):
-            value, position = decoder.raw_decode(text, position)
+        while begin := _NEXT.search(text, position):
+            value, position = decoder.raw_decode(text, begin.start())
             values.append(value)
     except RecursionError:
         raise ValueError("it is nested too deeply; use one object for each question") from None
@@ -97,11 +101,6 @@ def _read_json(path: Path) -> Splits:
             shape = '{"question": "2 + 2?", "answer": "4"}'
             raise ValueError(f"row {number} is {json.dumps(row)[:40]}; write an object such as {shape}")
     return {"train": rows}
-
-
-def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
-    match = pattern.match(text, position)
-    return match.end() if match else position
 
 
 def _splits_of(whole: dict[str, Any]) -> Splits:
@@ -153,7 +152,7 @@ def _broken_line(text: str) -> tuple[int, str, int] | None:
 def _read_csv(path: Path) -> Splits:
     """Every cell as text; Excel's first line `sep=;`, or else the header, has the separator."""
     csv.field_size_limit(2**31 - 1)
-    lines = list(io.StringIO(_text(path, "Windows-1252").lstrip("\r\n"), newline=""))
+    lines = list(io.StringIO(_text(path, may_be_latin=True).lstrip("\r\n"), newline=""))
     stated = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
     bare = re.sub('"[^"]*"', "", lines[0]) if lines else ""
     separator = stated[1] if stated else max(SEPARATORS, key=bare.count)

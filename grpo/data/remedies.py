@@ -15,6 +15,10 @@ READ_BY = {  # columns of well-known data sets: the function of examples/rows.py
     ("conversations",): "from_sharegpt",
     ("messages",): "from_sharegpt",
 }
+SIMILAR = {
+    "question_column": ("problem", "query", "instruction", "input"),
+    "answer_column": ("answers", "solution", "target", "output", "ground_truth"),
+}
 LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
 
 
@@ -22,21 +26,21 @@ def check_columns(
     columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
 ) -> None:
     """Raise UserError where the columns of questions or gold answers are missing, or are the same one."""
-    have = f"it has {', '.join(columns)}"
-    function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
-    reader = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows" if function else ""
-    if question_column not in columns:
-        similar = next((name for name in ("problem", "query", "instruction", "input") if name in columns), "")
-        remedy = reader or f"name one with --question_column{similar and f' {similar}'}, or write a `prepare`"
-        end = "" if reader else " (docs/your-own-task.md)"
-        raise UserError(f"question_column: {label} has no column {question_column!r}; {have}: {remedy}{end}")
-    if answer_column not in columns and (needs_gold or answer_column != "answer"):
-        similar = next(
-            (name for name in ("answers", "solution", "target", "output", "ground_truth") if name in columns), ""
-        )
-        without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
-        remedy = reader or f"name one with --answer_column{similar and f' {similar}'}{without}"
-        raise UserError(f"answer_column: {label} has no column {answer_column!r}; {have}: {remedy}")
+    needed = {"question_column": question_column}
+    if needs_gold or answer_column != "answer":
+        needed["answer_column"] = answer_column
+    missing = [setting for setting, column in needed.items() if column not in columns]
+    if missing:
+        similar = {setting: [name for name in SIMILAR[setting] if name in columns][:1] for setting in missing}
+        remedy = "name one with " + " ".join(" ".join([f"--{setting}", *similar[setting]]) for setting in missing)
+        if function := next((name for known, name in READ_BY.items() if set(known) <= set(columns)), ""):
+            remedy = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows"
+        elif "question_column" in missing:
+            remedy += ", or write a `prepare` (docs/your-own-task.md)"
+        elif needs_gold:
+            remedy += f", or do without {' and '.join(needs_gold)}"
+        column, have = needed[missing[0]], ", ".join(columns)
+        raise UserError(f"{missing[0]}: {label} has no column {column!r}; it has {have}: {remedy}")
     if question_column == answer_column:  # each prompt would contain its gold answer
         raise UserError(
             f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"

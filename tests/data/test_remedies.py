@@ -42,6 +42,7 @@ NEED_A_REMEDY = {  # rows, and settings
     ), {}),
     "verl without a source": (of(prompt=asked, reward_model=lambda a, b: {"ground_truth": total(a, b)}), {}),
     "problem": (of(problem=asked, answer=total), {}),
+    "problem and solution": (of(problem=asked, solution=total), {}),
     "solution": (of(question=asked, solution=total), {}),
     "object": (of(question=asked, answer=lambda a, b: {"value": a + b}), {}),
     "object of several": (of(question=asked, answer=lambda a, b: {"start": [0], "text": [total(a, b)]}), {}),
