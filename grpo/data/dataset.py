@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import datasets
@@ -131,7 +131,7 @@ def load_data(
             label = f"{kind} data {name!r}"
             if task.prepare:
                 table = prepared(table, task.prepare, label)
-            columns.update(*table)
+            columns.update(columns_of(table))
             tables[kind], reading = make_prompts(
                 table, task, needs_gold, script.question_column, script.answer_column, label
             )
@@ -194,17 +194,22 @@ def read(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
     return take_split(splits, script.dataset_split, limit=script.max_samples), evaluation
 
 
+def columns_of(rows: Iterable[Row]) -> list[str]:
+    """The names of all cells of rows, which need not have the same ones."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
 def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: str) -> list[Row]:
     """The rows that the user's `prepare` makes of these; a row of which it makes None is dropped.
 
     Raises:
         UserError: it raises, or returns something else; with the row and the user's own line.
     """
-    made = []
+    made, missing = [], dict.fromkeys(columns_of(rows))
     for number, row in enumerate(rows, 1):
         where = f"prepare: row {number} of {label}"
         try:
-            result = prepare(dict(row))
+            result = prepare(missing | row)
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             line = place_of(error)
             raise UserError(
@@ -250,7 +255,7 @@ def make_prompts(
     Returns:
         The rows that have a question and, if needed, a gold answer, and what became of all of them.
     """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns = columns_of(rows)
     if question_column == "question" and "question" not in columns and "prompt" in columns:
         question_column = "prompt"  # TRL's own name for it
     check_columns(columns, question_column, answer_column, label, needs_gold)
