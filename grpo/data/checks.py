@@ -17,7 +17,7 @@ from grpo.core.text import counted, short_name, shorten
 from grpo.data.dataset import Data
 from grpo.task import prompts
 from grpo.task.answers import kind_of
-from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, shown
+from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.task import Task
 
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
@@ -80,7 +80,7 @@ def about_rows(plan: Plan) -> Iterator[Check]:
     if data.conflicts:
         question, one, other = data.conflicts[0]
         finding = f"{counted(len(data.conflicts), 'training question')} with different gold answers, such as "
-        finding += f'"{shorten(question)}": {shorten(shown(one))}, and {shorten(shown(other))}'
+        finding += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
         yield Check("warning", "conflicts", finding, "keep the right row of each")
     finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
     yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
@@ -101,7 +101,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     for gold in golds:
         kinds[kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
-    first = ", ".join(f'"{shorten(shown(row))}"' for row in rows[:3])
+    first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
     finding = f"{first} · {data.where_golds_are()} · "
     named = {
         "numbers": kinds["number"],

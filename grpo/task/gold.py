@@ -59,10 +59,10 @@ def alternatives(gold: Gold | None) -> list[str]:
     return [] if gold is None else [gold] if isinstance(gold, str) else list(gold)
 
 
-def shown(gold: Gold | None) -> str:
+def readable(gold: Gold | None) -> str:
     """A gold answer for people.
 
-    >>> shown("4"), shown(["4", "four"]), shown(None)
+    >>> readable("4"), readable(["4", "four"]), readable(None)
     ('4', '4 or four', 'none')
     """
     return " or ".join(alternatives(gold)) or "none"
