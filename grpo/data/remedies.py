@@ -16,8 +16,8 @@ READ_BY = {  # columns of well-known data sets: the function of examples/rows.py
     ("messages",): "from_sharegpt",
 }
 SIMILAR = {
-    "question_column": ("problem", "query", "instruction", "input"),
-    "answer_column": ("answers", "solution", "target", "output", "ground_truth"),
+    "question_column": ("problem", "query", "instruction", "messages", "input"),
+    "answer_column": ("answers", "solution", "target", "output", "response", "ground_truth", "final_answer", "label"),
 }
 LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
 
@@ -33,7 +33,8 @@ def check_columns(
     if missing:
         similar = {setting: [name for name in SIMILAR[setting] if name in columns][:1] for setting in missing}
         remedy = "name one with " + " ".join(" ".join([f"--{setting}", *similar[setting]]) for setting in missing)
-        if function := next((name for known, name in READ_BY.items() if set(known) <= set(columns)), ""):
+        function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
+        if function and "answer_column" in missing:
             remedy = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows"
         elif "question_column" in missing:
             remedy += ", or write a `prepare` (docs/your-own-task.md)"

@@ -35,6 +35,9 @@ NEED_A_REMEDY = {  # rows, and settings
     "alpaca without input": (of(instruction=asked, output=total), {}),
     "sharegpt": (of(conversations=said("from", "value", "human", "gpt")), {}),
     "conversations of roles": (of(conversations=said("role", "content")), {}),
+    "messages and answer": (
+        of(messages=lambda a, b: [{"role": "user", "content": asked(a, b)}], answer=total), {},
+    ),
     "messages": (of(messages=said("role", "content")), {}),
     "verl": (of(
         data_source=lambda a, b: "made-up", prompt=lambda a, b: [{"role": "user", "content": asked(a, b)}],
