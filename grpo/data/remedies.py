@@ -32,7 +32,8 @@ def check_columns(
     missing = [setting for setting, column in needed.items() if column not in columns]
     if missing:
         similar = {setting: [name for name in SIMILAR[setting] if name in columns][:1] for setting in missing}
-        remedy = "name one with " + " ".join(" ".join([f"--{setting}", *similar[setting]]) for setting in missing)
+        named = missing if all(similar.values()) else missing[:1]
+        remedy = "name one with " + " ".join(" ".join([f"--{setting}", *similar[setting]]) for setting in named)
         function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
         if function and "answer_column" in missing:
             remedy = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows"
