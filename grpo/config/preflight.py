@@ -22,7 +22,7 @@ from grpo.policy import loading
 from grpo.rewarding import probe
 from grpo.rewarding.registry import Rewards, check_columns, weights_of
 from grpo.runs import checkpoints, hub
-from grpo.task.gold import shown
+from grpo.task.gold import readable
 from grpo.task.task import Task
 
 STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
@@ -87,7 +87,7 @@ def run(
             title = "[italic]Rewards, tried on completions for the first training row[/italic]"
             tables = reward_checks.matrix(plan.trial), "", reward_checks.listing(plan.trial.texts)
             Console().print("", title, *tables, "", sep="\n")
-        print_example(plan.prompt(), shown(plan.first_row["answer"]))
+        print_example(plan.prompt(), readable(plan.first_row["answer"]))
     stop_at_errors(checks)
     if config.script.dry_run:
         warnings = sum(check.status == "warning" for check in checks)

@@ -50,7 +50,7 @@ class ScriptArguments:
 
     # Data
     dataset_name: str = _setting(
-        "A Hub id, a .jsonl, .json, .csv or .parquet file, also compressed, a directory of such files or of "
+        "A Hub id, a .jsonl, .json, .csv, .tsv or .parquet file, also compressed, a directory of such files or of "
         "save_to_disk."
     )
     dataset_split: str = _setting("Training split; slices allowed: train[:1000], train[:10%%].")

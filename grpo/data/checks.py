@@ -17,11 +17,12 @@ from grpo.core.text import counted, short_name, shorten
 from grpo.data.dataset import Data
 from grpo.task import prompts
 from grpo.task.answers import kind_of
-from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, shown
+from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.task import Task
 
 TWO_WAYS = re.compile(r"-?[0-9]+,([0-9]{1,2}|[0-9]{4,})")
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
+PARTS = ("choices", "options", "input", "context", "passage")  # columns that are parts of questions
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
 
 
@@ -84,7 +85,7 @@ def about_rows(plan: Plan) -> Iterator[Check]:
     if data.conflicts:
         question, one, other = data.conflicts[0]
         finding = f"{counted(len(data.conflicts), 'training question')} with different gold answers, such as "
-        finding += f'"{shorten(question)}": {shorten(shown(one))}, and {shorten(shown(other))}'
+        finding += f'"{shorten(question)}": {shorten(readable(one))}, and {shorten(readable(other))}'
         yield Check("warning", "conflicts", finding, "keep the right row of each")
     finding = f"dropped {counted(data.overlap, 'training row')} with a held-out question"
     yield warn_if(data.overlap, "overlap", finding, "use training rows that are not in the evaluation")
@@ -105,7 +106,7 @@ def about_golds(plan: Plan) -> Iterator[Check]:
     for gold in golds:
         kinds[kind_of(gold)].append(gold)
     units = [gold for gold in kinds["number"] if WORD.search(gold)]
-    first = ", ".join(f'"{shorten(shown(row))}"' for row in rows[:3])
+    first = ", ".join(f'"{shorten(readable(row))}"' for row in rows[:3])
     finding = f"{first} · {data.where_golds_are()} · "
     named = {
         "numbers": kinds["number"],
@@ -147,10 +148,10 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding += f", answers as {task.perfect('…', '72').split('…')[-1].strip()}"
     if task.prompt.prefill:
         finding += f"; they end in {task.prompt.prefill!r}, with which completions are scored and shown"
-    choices = plan.first_row.get("choices") or plan.first_row.get("options")
-    if isinstance(choices, list) and not any(str(choice) in plan.prompt() for choice in choices):
-        remedy = "write a `prepare` that adds them, such as from_mmlu in examples/rows.py (docs/your-own-task.md)"
-        yield Check("warning", "choices", "the prompts do not show the choices that the rows have", remedy)
+    if hidden := _hidden_parts(plan.data):
+        finding = f"the prompts do not show the column {hidden}, which questions usually need"
+        remedy = "write a `prepare` that adds it, such as those in examples/rows.py (docs/your-own-task.md)"
+        yield Check("warning", "prompts", finding, remedy)
     cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield warn_if(cannot, "prompts", finding, remedy)
@@ -165,6 +166,18 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
         finding = f"prompts end in {opened[0]!r}, which is not part of this format's completions"
         remedy = "no completion can have the format: use --prompt_format think, or a format whose completion has it"
         yield Check("warning", "prefilled", finding, remedy)
+
+
+def _hidden_parts(data: Data) -> str:
+    """The first column that is usually a part of the question, and is not in the prompts."""
+    for row in data.train.select(range(min(len(data.train), 100))):
+        prompt = row["prompt"]
+        text = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+        for name in PARTS:
+            parts = row[name] if isinstance(row.get(name), list) else [row.get(name) or ""]
+            if not any(str(part) in text for part in parts):
+                return name
+    return ""
 
 
 def about_lengths(plan: Plan) -> Iterator[Check]:

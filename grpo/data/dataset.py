@@ -2,9 +2,8 @@
 
 import dataclasses
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import datasets
@@ -15,7 +14,9 @@ from transformers import PreTrainedTokenizerBase
 from grpo.core.errors import UserError, place_of
 from grpo.core.settings import Config
 from grpo.core.text import counted
-from grpo.data.sources import NOT_ARROW, Row, Splits, as_dataset, load_source, native, take_split
+from grpo.data.files import Row, Splits
+from grpo.data.remedies import check_columns, why_none
+from grpo.data.sources import NOT_ARROW, as_dataset, load_source, native, take_split
 from grpo.task.answers import same_answer
 from grpo.task.gold import (
     alternatives,
@@ -36,14 +37,6 @@ RESERVED = (
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("completion", "image", "images"),
 )
-PREPARE = "--prepare {} --allow_custom_rewards true (docs/your-own-task.md)"
-READ_BY = {  # columns of well-known data sets: the function of examples/rows.py that reads them
-    ("instruction", "output"): "from_alpaca",
-    ("reward_model",): "from_verl",
-    ("conversations",): "from_sharegpt",
-    ("messages",): "from_sharegpt",
-}
-ANSWER_KEYS = ("answer", "ground_truth", "value", "text", "label", "target")  # of objects that hold a gold answer
 REASONING = "__reasoning"  # a column until the rows are complete: the gold solution without its answer
 
 
@@ -139,7 +132,7 @@ def load_data(
             label = f"{kind} data {name!r}"
             if task.prepare:
                 table = prepared(table, task.prepare, label)
-            columns.update(*table)
+            columns.update(columns_of(table))
             tables[kind], reading = make_prompts(
                 table, task, needs_gold, script.question_column, script.answer_column, label
             )
@@ -204,17 +197,22 @@ def read(config: Config) -> tuple[list[Row] | None, list[Row] | None]:
     return take_split(splits, script.dataset_split, limit=script.max_samples), evaluation
 
 
+def columns_of(rows: Iterable[Row]) -> list[str]:
+    """The names of all cells of rows, which need not have the same ones."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
 def prepared(rows: Sequence[Row], prepare: Callable[[Row], Row | None], label: str) -> list[Row]:
     """The rows that the user's `prepare` makes of these; a row of which it makes None is dropped.
 
     Raises:
         UserError: it raises, or returns something else; with the row and the user's own line.
     """
-    made = []
+    made, missing = [], dict.fromkeys(columns_of(rows))
     for number, row in enumerate(rows, 1):
         where = f"prepare: row {number} of {label}"
         try:
-            result = prepare(dict(row))
+            result = prepare(missing | row)
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             line = place_of(error)
             raise UserError(
@@ -260,10 +258,10 @@ def make_prompts(
     Returns:
         The rows that have a question and, if needed, a gold answer, and what became of all of them.
     """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns = columns_of(rows)
     if question_column == "question" and "question" not in columns and "prompt" in columns:
         question_column = "prompt"  # TRL's own name for it
-    _check_columns(columns, question_column, answer_column, label, needs_gold)
+    check_columns(columns, question_column, answer_column, label, needs_gold)
     asked = [
         _question(row.get(question_column), f"question_column: row {number} of {label} (column {question_column!r})")
         for number, row in enumerate(rows, 1)
@@ -274,7 +272,7 @@ def make_prompts(
     golds = [gold_answer(cell, mark) for cell in cells]
     kept = [index for index, text in enumerate(texts) if text.strip() and (golds[index] or not needs_gold)]
     if not kept:
-        raise UserError(_why_none(len(rows), cells if needs_gold else [], question_column, answer_column, label))
+        raise UserError(why_none(rows, question_column, answer_column, label, needs_gold))
     made: dict[str, list[Any]] = {
         "question": [texts[index] for index in kept],
         "prompt": [task.ask(asked[index]) for index in kept],
@@ -292,62 +290,6 @@ def make_prompts(
     return result, Reading(len(rows), mark, with_gold, len(dropped), unmarked)
 
 
-def _check_columns(
-    columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
-) -> None:
-    have = f"it has {', '.join(columns)}"
-    function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
-    reader = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows" if function else ""
-    if question_column not in columns:
-        similar = next((name for name in ("problem", "query", "instruction", "input") if name in columns), "")
-        remedy = reader or f"name one with --question_column{similar and f' {similar}'}, or write a `prepare`"
-        end = "" if reader else " (docs/your-own-task.md)"
-        raise UserError(f"question_column: {label} has no column {question_column!r}; {have}: {remedy}{end}")
-    if answer_column not in columns and (needs_gold or answer_column != "answer"):
-        similar = next((name for name in ("solution", "target", "output", "ground_truth") if name in columns), "")
-        without = f", or do without {' and '.join(needs_gold)}" if needs_gold else ""
-        remedy = reader or f"name one with --answer_column{similar and f' {similar}'}{without}"
-        raise UserError(f"answer_column: {label} has no column {answer_column!r}; {have}: {remedy}")
-    if question_column == answer_column:  # each prompt would contain its gold answer
-        raise UserError(
-            f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
-        )
-
-
-def _why_none(count: int, cells: Sequence[Any], question_column: str, answer_column: str, label: str) -> str:
-    """The error about rows none of which has a question and a gold answer."""
-    paths = list(_leaves(next(filter(None, cells), None)))
-    if paths and paths != [()]:
-        best = min(
-            paths, key=lambda path: ANSWER_KEYS.index(path[-1]) if path[-1] in ANSWER_KEYS else len(ANSWER_KEYS)
-        )
-        answer = "".join(f"[{json.dumps(key)}]" for key in (answer_column, *best))
-        function = (
-            f'def prepare(row): return {{"question": row[{json.dumps(question_column)}], "answer": row{answer}}}'
-        )
-        named = (question_column, answer_column) not in (("question", "answer"), ("prompt", "answer"))
-        return (
-            f"answer_column: the cells of {answer_column!r} in {label} are objects, not gold answers; save "
-            f"`{function}` as my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * named}"
-        )
-    marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
-    gold = f" and a gold answer in {answer_column!r} {marks}" if cells else ""
-    return (
-        f"{'answer' if cells else 'question'}_column: none of the {count} rows of {label} has a question in "
-        f"{question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
-    )
-
-
-def _leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
-    """The paths of what could be a gold answer inside a cell."""
-    nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
-    if nested:
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
-            yield from ((key, *path) for path in _leaves(item))
-    elif gold_answer(value):
-        yield ()
-
-
 def _question(cell: Any, where: str) -> str | list[Message]:
     """The question in a cell, as a text or a conversation up to the user's message; "" where there is none."""
     if not isinstance(cell, list) or not cell:
@@ -357,7 +299,8 @@ def _question(cell: Any, where: str) -> str | list[Message]:
             raise UserError(f"{where}: {str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
     if (role := cell[-1]["role"]) != "user":
         raise UserError(
-            f"{where}: the last message is of the role {role!r}, where the model begins; end with the user's"
+            f"{where}: the last message is of the role {role!r}, where the model begins; end with the user's, or "
+            "write a `prepare` such as from_sharegpt in examples/rows.py (docs/your-own-task.md)"
         )
     return [{"role": message["role"], "content": message["content"]} for message in cell]
 

@@ -3,13 +3,11 @@
 Rows are dictionaries of what the source has: nothing is inferred from a column, so that no cell changes another.
 """
 
-import csv
 import datetime
-import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,24 +16,18 @@ import datasets
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict, Json, Value
 from datasets.exceptions import DatasetGenerationError
-from fsspec.compression import compr
-from fsspec.utils import infer_compression
 
 from grpo.core.errors import UserError
-from grpo.core.processes import say
 from grpo.core.settings import IN_MEMORY
+from grpo.data.files import READERS, Row, Splits, distinct, ending, read_file
 from grpo.task.gold import Label, Written
 
-Row: TypeAlias = dict[str, Any]
-Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset while no slice of it is chosen
 Rows: TypeAlias = pd.DataFrame | Dataset | DatasetDict | list[Row]  # in memory
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of CSV cells
 PLAIN = (str, bool, int, float, Decimal, datetime.date, datetime.time, datetime.timedelta, bytes, type(None))
+INFERRED = ("json", "csv")  # builders of datasets that make times and floats of what looks like them
 NOT_ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
@@ -119,14 +111,14 @@ def _from_memory(rows: Rows) -> Splits:
     if isinstance(rows, Dataset):
         return {"train": _without_format(rows)}
     if isinstance(rows, pd.DataFrame):
-        names = _distinct(list(map(str, rows.columns)))
+        names = distinct(list(map(str, rows.columns)))
         columns = (rows.iloc[:, index] for index in range(len(names)))
         # iterating over 32-bit numbers would make 64-bit ones of them
         cells = [column.to_numpy() if column.dtype.kind == "f" else column for column in columns]
         return {"train": native_rows(dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))}
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
         return {"train": native_rows(rows)}
-    remedy = "pass a DataFrame, a Dataset, a DatasetDict or a list of dictionaries"
+    remedy = "pass a DataFrame (of pandas), a Dataset, a DatasetDict or a list of dictionaries"
     if isinstance(rows, IterableDataset | IterableDatasetDict):
         remedy = "pass a list of the rows that you want, such as list(rows.take(10_000))"
     raise TypeError(f"a {type(rows).__name__} is not a table of rows; {remedy}")
@@ -164,7 +156,9 @@ def native(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(key): native(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)  # in every process alike
+    if isinstance(value, list | tuple):
         return [native(item) for item in value]
     if hasattr(value, "detach"):  # a tensor
         value = value.detach().cpu().numpy()
@@ -189,7 +183,7 @@ def _column(name: str, cells: Sequence[Any]) -> Dataset:
     return Dataset.from_dict({name: texts}, features=Features({name: Json()}))
 
 
-# --- Files, directories and the Hub -------------------------------------------------------------------------------
+# --- Directories and the Hub --------------------------------------------------------------------------------------
 
 
 def _read(name: str, config: str | None) -> Splits:
@@ -204,190 +198,27 @@ def _read(name: str, config: str | None) -> Splits:
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # save_to_disk wrote it
             saved = datasets.load_from_disk(path)
             return saved if isinstance(saved, DatasetDict) else {"train": saved}
-        return _read_directory(path, config)
-    if os.path.exists(path) or _ending(path) in READERS:
-        return _read_file(path)
+        inferred = any(ending(file) in (".json", ".jsonl", ".csv", ".tsv") for file in path.rglob("*"))
+        return _as_written(str(path), config) if inferred else datasets.load_dataset(str(path), config)
+    if os.path.exists(path) or ending(path) in READERS:
+        return read_file(path)
     if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ValueError("it does not exist; use a file, a directory or a Hub id")
     hub_id, _, named_config = name.partition(":")
     try:
-        return datasets.load_dataset(hub_id, named_config or config)
+        splits = datasets.load_dataset(hub_id, named_config or config)
+        typed = next(iter(splits.values())).info.builder_name in INFERRED
+        return _as_written(hub_id, named_config or config) if typed else splits
     except (OSError, ValueError) as error:
         remedy = f"write it after the id: {hub_id}:NAME" if "Config" in str(error) else "use a local file instead"
         raise ValueError(f"{error}; {remedy}") from error
 
 
-def _read_directory(path: Path, config: str | None) -> Splits:
-    if any(_ending(file) in (".json", ".jsonl", ".csv", ".tsv") for file in path.rglob("*")):
-        builder = datasets.load_dataset_builder(str(path), config)  # the card of a clone may name others
-        if builder.info.builder_name in ("json", "csv"):
-            files = builder.config.data_files or {}
-            tables = {split: [_read_file(Path(file)).values() for file in files[split]] for split in files}
-            return {str(split): [row for part in tables[split] for rows in part for row in rows] for split in files}
-    return datasets.load_dataset(str(path), config)
-
-
-def _ending(path: Path) -> str:
-    """The ending of a file's name, without that of its compression."""
-    endings = [ending.lower() for ending in path.suffixes]
-    return next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
-
-
-def _read_file(path: Path) -> Splits:
-    if not os.path.exists(path):
-        raise ValueError("the file does not exist; correct its path")
-    if _ending(path) not in READERS:
-        raise ValueError(f"it is not a {', '.join(READERS)} file; convert it to one of these")
-    return READERS[_ending(path)](path)
-
-
-def _content(path: Path) -> bytes:
-    if path.suffix.lower() == ".zst":  # for which fsspec needs another package
-        return pa.input_stream(str(path), compression="zstd").read()
-    with open(path, "rb") as file:
-        return compr[infer_compression(path.name.lower())](file, mode="rb").read()
-
-
-def _text(path: Path, fallback: str = "") -> str:
-    """The text of a file, in the encoding of its first bytes: UTF-8, UTF-16 or UTF-32.
-
-    Args:
-        fallback: another encoding, for a file without any character of UTF-8's but ASCII; its use is said.
-    """
-    content = _content(path)
-    try:
-        return content.decode(json.detect_encoding(content))
-    except UnicodeDecodeError as error:
-        if not fallback or not content.decode(errors="ignore").isascii():
-            line = content.count(b"\n", 0, error.start) + 1
-            raise ValueError(f"line {line}: {error}; save the file as UTF-8") from None
-    say(f"note: {path.name} is not UTF-8, and was read as {fallback}; if letters are wrong, save it as UTF-8")
-    return content.decode(fallback, errors="replace")
-
-
-def _read_parquet(path: Path) -> Splits:
-    table = pq.read_table(pa.BufferReader(_content(path)))
-    table.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
-    return {"train": Dataset(table)}
-
-
-# --- JSON ---------------------------------------------------------------------------------------------------------
-
-_SPACES = re.compile(r"\s*")
-
-
-def _read_json(path: Path) -> Splits:
-    """The objects of a file, one after the other or in an array, or what one object has as rows."""
-    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
-    text, values, position = _text(path), list[Any](), 0
-    try:
-        while (position := _end_of(_SPACES, text, position)) < len(text):
-            value, position = decoder.raw_decode(text, position)
-            values.append(value)
-    except RecursionError:
-        raise ValueError("it is nested too deeply; use one object for each question") from None
-    except json.JSONDecodeError as error:
-        broken = _broken_line(text) if _ending(path) == ".jsonl" else None
-        line, reason, column = broken or (error.lineno, error.msg, error.colno)
-        raise ValueError(f"line {line} is broken JSON ({reason}: character {column})") from None
-    if len(values) == 1 and isinstance(values[0], dict):
-        return _splits_of(values[0])
-    rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            shape = '{"question": "2 + 2?", "answer": "4"}'
-            raise ValueError(f"row {number} is {json.dumps(row)[:40]}; write an object such as {shape}")
-    return {"train": rows}
-
-
-def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
-    match = pattern.match(text, position)
-    return match.end() if match else position
-
-
-def _splits_of(whole: dict[str, Any]) -> Splits:
-    """The rows of one object: lists of rows by name, columns as lists, a table as pandas writes it, or one row."""
-    cells = list(whole.values())
-    if {"columns", "data"} <= whole.keys():  # pandas, orient="split"
-        return {"train": [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]}
-    if cells and all(isinstance(column, dict) for column in cells):
-        keys = list(cells[0])  # of rows, unless these are the objects of rows
-        by_column = len(keys) > len(cells) or (keys and all(map(str.isdecimal, keys)))
-        if by_column and all(column.keys() == cells[0].keys() for column in cells):
-            return {"train": [{name: whole[name][key] for name in whole} for key in keys]}
-        return {"train": cells}
-    tables = {
-        name: rows
-        for name, rows in whole.items()
-        if rows and isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-    }
-    if len(cells) > len(tables) and all(isinstance(column, list) for column in cells):
-        if len(lengths := sorted({len(column) for column in cells})) > 1:
-            raise ValueError(f"its columns have {' and '.join(map(str, lengths))} cells; give each row all of them")
-        return {"train": [dict(zip(whole, row, strict=True)) for row in zip(*cells, strict=True)]}
-    if len(tables) == 1:
-        return {"train": next(iter(tables.values()))}
-    return tables or {"train": [whole]}
-
-
-def _integer(text: str) -> int | str:
-    return int(text) if len(text) <= 4000 else text  # Python reads no longer ones
-
-
-def _decimal(text: str) -> float:
-    return float(text) if text == repr(float(text)) else Written(text)
-
-
-def _broken_line(text: str) -> tuple[int, str, int] | None:
-    """The first line of a .jsonl file that is not JSON: its number, the reason and the character."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        try:
-            json.loads(line.strip() or "{}", strict=False)
-        except json.JSONDecodeError as error:
-            return number, error.msg, error.pos + 1
-    return None
-
-
-# --- CSV ----------------------------------------------------------------------------------------------------------
-
-
-def _read_csv(path: Path) -> Splits:
-    """Every cell as text; Excel's first line `sep=;`, or else the header, has the separator."""
-    csv.field_size_limit(2**31 - 1)
-    lines = list(io.StringIO(_text(path, "Windows-1252").lstrip("\r\n"), newline=""))
-    stated = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
-    bare = re.sub('"[^"]*"', "", lines[0]) if lines else ""
-    separator = stated[1] if stated else max(SEPARATORS, key=bare.count)
-    skipped = 1 if stated else 0
-    reader, rows = csv.reader(lines[skipped:], delimiter=separator, strict=True), []
-    try:
-        names = next(reader, [])
-        while names and not names[-1].strip():
-            names.pop()
-        names = _distinct([name.strip() or f"Unnamed: {index}" for index, name in enumerate(names)])
-        for cells in reader:
-            if any(cells[len(names) :]):
-                raise csv.Error(
-                    f"{len(cells)} fields below {len(names)} of the header; quote texts that contain "
-                    f"{SEPARATORS.get(separator, repr(separator))}"
-                )
-            if any(cells):
-                rows.append(dict(zip(names, cells, strict=False)))
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num + skipped}: {error}") from None
-    return {"train": rows}
-
-
-def _distinct(names: list[str]) -> list[str]:
-    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-        raise ValueError(f"two columns are called {twice[0]!r}; rename one of them")
-    return names
-
-
-READERS: dict[str, Callable[[Path], Splits]] = {  # by ending
-    ".jsonl": _read_json,
-    ".json": _read_json,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".parquet": _read_parquet,
-}
+def _as_written(name: str, config: str | None) -> Splits:
+    """A directory or a data set on the Hub; files of JSON and CSV are read here, where cells stay as they are."""
+    builder = datasets.load_dataset_builder(name, config)  # the card may name other files than there are
+    if builder.info.builder_name not in INFERRED:
+        return datasets.load_dataset(name, config)
+    files = datasets.DownloadManager().download(builder.config.data_files)
+    tables = {split: [read_file(Path(file)).values() for file in files[split]] for split in files}
+    return {str(split): [row for part in tables[split] for rows in part for row in rows] for split in files}

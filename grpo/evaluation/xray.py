@@ -22,7 +22,7 @@ from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
 from grpo.runs import files
 from grpo.task.answers import is_right
-from grpo.task.gold import alternatives, gold_answer, gold_mark, shown
+from grpo.task.gold import alternatives, gold_answer, gold_mark
 from grpo.task.prompts import XML, PromptFormat
 from grpo.task.task import Task
 from rewards import REWARD_FUNCS, completion_text, is_gold
@@ -148,7 +148,7 @@ def print_records(records: Sequence[Record], task: Task, heading: str) -> None:
         print(f"\n{kind} ({len(indices)} of {len(records)})")
         for index in indices[:FIRST]:
             line, gold, read = (records[index][key] for key in ("line", "answer", "read"))
-            parts = [f"gold {_shown(shown(gold))}", f"answer read {_shown(read)}"]
+            parts = [f"gold {_shown(gold)}", f"answer read {_shown(read)}"]
             for name, values in columns.items():
                 parts.append(f"{name} {'–' if (value := values[index]) is None else format(value, 'g')}")
             print(f"  line {line}: {', '.join(parts)}")

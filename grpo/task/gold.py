@@ -59,10 +59,10 @@ def alternatives(gold: Gold | None) -> list[str]:
     return [] if gold is None else [gold] if isinstance(gold, str) else list(gold)
 
 
-def shown(gold: Gold | None) -> str:
+def readable(gold: Gold | None) -> str:
     """A gold answer for people.
 
-    >>> shown("4"), shown(["4", "four"]), shown(None)
+    >>> readable("4"), readable(["4", "four"]), readable(None)
     ('4', '4 or four', 'none')
     """
     return " or ".join(alternatives(gold)) or "none"
@@ -147,7 +147,7 @@ def _gold_text(value: Any, mark: str | None) -> str | None:
     elif isinstance(value, float | Decimal) and math.isfinite(value):
         value = f"{Decimal(str(value + 0)):f}"  # no exponents, and 0 for -0.0
     elif isinstance(value, datetime.date):
-        value = value.isoformat().removesuffix("T00:00:00")
+        value = str(value).removesuffix(" 00:00:00")
     if not isinstance(value, str):
         return None
     if mark is not None:

@@ -19,7 +19,7 @@ from trl.trainer import grpo_trainer
 from grpo.core.processes import show
 from grpo.core.text import for_rich, printable, short_name
 from grpo.runs.curves import is_a_rewards_own
-from grpo.task.gold import shown
+from grpo.task.gold import readable
 from grpo.task.task import Task
 from rewards import Gold, completion_text
 
@@ -165,7 +165,7 @@ def show_answer(title: str, question: str, text: str, read: str, gold: Gold | No
     question, text = (part if len(part) <= CHARACTERS else part[:CHARACTERS] + " …" for part in (question, text))
     parts = [f"read: {'none' if read in ('', text) else for_rich(read[:80])}"]
     if gold is not None:
-        parts.append(f"[green]gold: {for_rich(shown(gold)[:80])}[/green]")
+        parts.append(f"[green]gold: {for_rich(readable(gold)[:80])}[/green]")
     notes = [f"[cyan]{for_rich(note)}[/cyan]" for note in notes]
     body = f"[bold]{for_rich(question)}[/bold]\n\n{for_rich(text)}\n\n{'  '.join([*parts, *notes])}"
     show(Panel(body, title=title, title_align="left"))

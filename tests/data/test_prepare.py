@@ -141,6 +141,12 @@ def test_it_is_a_function_in_the_script_or_of_a_file(tiny_run, write_jsonl, monk
     assert "question_column: `prepare` calls them question and answer" in capfd.readouterr().err
 
 
+def test_each_row_has_all_columns():
+    rows = [{"text": "a"}, {"text": "b", "hint": "c"}]
+    table = prepared(rows, lambda row: {"question": row["text"], "hint": row["hint"]}, "data")
+    assert [row["hint"] for row in table] == [None, "c"]
+
+
 def leaves(row):
     raise SystemExit(3)
 

@@ -35,6 +35,9 @@ NEED_A_REMEDY = {  # rows, and settings
     "alpaca without input": (of(instruction=asked, output=total), {}),
     "sharegpt": (of(conversations=said("from", "value", "human", "gpt")), {}),
     "conversations of roles": (of(conversations=said("role", "content")), {}),
+    "messages and answer": (
+        of(messages=lambda a, b: [{"role": "user", "content": asked(a, b)}], answer=total), {},
+    ),
     "messages": (of(messages=said("role", "content")), {}),
     "verl": (of(
         data_source=lambda a, b: "made-up", prompt=lambda a, b: [{"role": "user", "content": asked(a, b)}],
@@ -42,12 +45,19 @@ NEED_A_REMEDY = {  # rows, and settings
     ), {}),
     "verl without a source": (of(prompt=asked, reward_model=lambda a, b: {"ground_truth": total(a, b)}), {}),
     "problem": (of(problem=asked, answer=total), {}),
+    "problem and solution": (of(problem=asked, solution=total), {}),
     "solution": (of(question=asked, solution=total), {}),
     "object": (of(question=asked, answer=lambda a, b: {"value": a + b}), {}),
     "object of several": (of(question=asked, answer=lambda a, b: {"start": [0], "text": [total(a, b)]}), {}),
     "deep object": (of(question=asked, answer=lambda a, b: [{"unit": "", "of": {"label": a + b}}]), {}),
     "object with columns": (
         of(q=asked, gold=lambda a, b: {"value": a + b}), {"question_column": "q", "answer_column": "gold"},
+    ),
+    "objects of both": (
+        of(question=lambda a, b: {"id": 1, "text": asked(a, b)}, answer=lambda a, b: {"text": [total(a, b)]}), {},
+    ),
+    "object beside messages": (
+        of(prompt=lambda a, b: [{"role": "user", "content": asked(a, b)}], answer=lambda a, b: {"value": a + b}), {},
     ),
     "template": (of(question=asked, answer=total, template=lambda a, b: "t"), {}),
 }  # fmt: skip
@@ -88,12 +98,20 @@ def test_one_instruction_for_all_rows_is_named(dry_run):
     assert status == 2 and "1 different question); use" in said and "`prepare`" in said
 
 
-def test_choices_that_no_prompt_shows_are_warned_of(dry_run):
-    rows = of(question=asked, choices=lambda a, b: ["red", "blue"], answer=lambda a, b: (a + b) % 2)
-    status, said = dry_run(rows)
-    assert status == 0 and "the prompts do not show the choices" in said
-    status, said = dry_run(rows, "--prepare", "examples.rows.from_mmlu", "--allow_custom_rewards", "true")
-    assert status == 0 and "do not show the choices" not in said and "A. red" in said
+@pytest.mark.parametrize(
+    ("rows", "column", "reader"),
+    [
+        (of(question=asked, choices=lambda a, b: ["red", "blue"], answer=lambda a, b: (a + b) % 2), "choices", "mmlu"),
+        (of(instruction=lambda a, b: f"Add {a}.", input=lambda a, b: f"to {b}", output=total), "input", "alpaca"),
+    ],
+)
+def test_a_part_of_questions_that_no_prompt_shows_is_warned_of(rows, column, reader, dry_run):
+    rows = [{"question": row.get("instruction"), "answer": row.get("output"), **row} for row in rows]
+    warning = f"the prompts do not show the column {column}"
+    status, said = dry_run([*rows, {"question": "What is 1 + 1?", "answer": "1"}])
+    assert status == 0 and warning in said
+    status, said = dry_run(rows, "--prepare", f"examples.rows.from_{reader}", "--allow_custom_rewards", "true")
+    assert status == 0 and warning not in said
 
 
 def test_a_list_of_gold_answers_is_any_of_them(dry_run):

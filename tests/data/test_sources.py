@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import pickle
+import subprocess
 from decimal import Decimal
 from pathlib import Path
 
@@ -95,7 +96,15 @@ def test_one_object_may_hold_several_splits():
 def test_a_csv_file_that_is_not_utf8_is_read_with_a_note(capsys):
     Path("old.csv").write_bytes("question,answer\nGr\u00f6\u00dfe?,\u20ac 4\n".encode("cp1252"))
     assert rows_of("old.csv") == [{"question": "Gr\u00f6\u00dfe?", "answer": "\u20ac 4"}]
-    assert "note: old.csv is not UTF-8, and was read as Windows-1252" in capsys.readouterr().out
+    assert "note: old.csv is not UTF-8, and was read as Windows-1252 (Latin-1)" in capsys.readouterr().out
+
+
+def test_a_json_file_that_is_not_utf8_names_the_command_that_makes_it_so():
+    Path("old ones.jsonl").write_bytes('{"question": "Gr\u00f6\u00dfe?"}\n'.encode("latin-1"))
+    with pytest.raises(UserError, match=r"line 1: .*save it as UTF-8") as caught:
+        sources.load_source("old ones.jsonl")
+    subprocess.run(str(caught.value).split("`")[1], shell=True, check=True)
+    assert rows_of("utf8.jsonl") == [{"question": "Gr\u00f6\u00dfe?"}]
 
 
 def test_rows_in_memory_are_a_source():
@@ -262,6 +271,7 @@ BROKEN = {  # the file, and where or why it cannot be read
     "last.jsonl": (b'{"question": "a"}\n\n{"question', "line 3"),
     "middle.jsonl": (b'{"q": "a"}\n{"q":\n{"q": "b"}\n', "line 2"),
     "latin.jsonl": (b'{"a": 1}\n{"question": "caf\xe9 1", "answer": 1}\n', "line 2: 'utf-8' codec"),
+    "half.csv": (b"\xff\xfeq\x00\n", "line 1: 'utf-16"),
     "both.csv": ("question,answer\n\u00e9,1\n".encode() + b"\xe9,1\n", "line 3: 'utf-8' codec"),
     "texts.json": (b'["a", "b"]', 'row 1 is "a"; write an object such as'),
     "uneven.json": (b'{"question": ["a", "b"], "answer": ["1"]}', "its columns have 1 and 2 cells"),
@@ -312,6 +322,17 @@ def test_the_hub_is_asked_for_a_configuration(monkeypatch):
     assert asked == [("openai/gsm8k", "socratic"), ("openai/other", "main"), ("clone", "main")]
     with pytest.raises(UserError, match=r"'main', 'x'.*openai/gsm8k:NAME"):
         sources.load_source("openai/gsm8k")
+
+
+def test_json_of_the_hub_is_read_as_it_is_written(monkeypatch):
+    """Not as datasets' own reader has it, which makes times of texts."""
+    Path("clone").mkdir()
+    Path("clone/train.jsonl").write_text('{"question": "a", "answer": "2024-01-05 10:30"}\n')
+    builder = sources.datasets.load_dataset_builder
+    inferred = sources.datasets.load_dataset("clone")
+    monkeypatch.setattr(sources.datasets, "load_dataset", lambda name, config: inferred)
+    monkeypatch.setattr(sources.datasets, "load_dataset_builder", lambda name, config: builder("clone"))
+    assert rows_of("somebody/dates") == [{"question": "a", "answer": "2024-01-05 10:30"}]
 
 
 def test_without_a_network_a_set_of_the_hub_is_an_error():

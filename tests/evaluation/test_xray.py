@@ -158,7 +158,7 @@ def test_a_reward_that_gives_none_for_a_row_has_no_value_there(capsys):
 # --- Reading
 
 
-@pytest.mark.parametrize("gold", [7.0, "3 + 4\n#### 7", "$7", "7"])
+@pytest.mark.parametrize("gold", [7.0, "3 + 4\n#### 7", "$7", "7", ["seven", "7"], [7]])
 def test_messages_and_gold_answers_are_read_as_in_training(gold, capsys):
     chat = [{"role": "assistant", "content": GOOD}]
     assert means(shown(capsys, rows=[(chat, gold)]))["total"] == 4

@@ -62,9 +62,9 @@ def test_rewards_get_what_trl_gives_them():
 
 
 def test_a_wrong_answer_is_as_long_as_the_right_one():
-    golds = ("9", "99", "72", "0", "-1", "9 days", "Paris")
+    golds = ("9", "99", "72", "0", "-1", "9 days", "Paris", ["9", "8"], ["9", "8", "10 days", "seven"])
     wrong = [perturbed("", gold, TASK)["wrong answer"].splitlines()[-2] for gold in golds]
-    assert wrong == ["8", "98", "73", "1", "-2", "8 days", "not Paris"]
+    assert wrong == ["8", "98", "73", "1", "-2", "8 days", "not Paris", "7", "7"]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,19 @@ def test_the_lenient_rule_reads_answers_by_the_formats_pattern():
     assert not task.verdict("72", {"answer": None}) and not task.can_judge({"answer": None})
 
 
+@pytest.mark.parametrize(
+    ("answer", "strict", "lenient"),
+    [("4", True, True), ("four", True, True), ("4.0", False, True), ("Four.", False, True), ("5", False, False),
+     ("4 or 5", False, False), ("", False, False)],
+)  # fmt: skip
+def test_any_of_several_gold_answers_is_right(answer, strict, lenient):
+    task, row, text = Task(XML), {"answer": ["4", "four"]}, XML.answered("So.", answer)
+    right = task.verdict(text, row)
+    assert right is lenient and task.grade(text, row, right).strict is strict
+    assert REWARD_FUNCS["correctness_reward_func"]([text], answer=[row["answer"]]) == [2.0 * strict]
+    assert judge_reward_func([text], task=task, answer=[row["answer"]]) == [2.0 * lenient]
+
+
 def test_a_judge_of_ones_own_gets_text_and_row_and_what_it_raises_is_passed_on():
     task = judged_by(lambda text, row: text == row["target"])
     assert task.verdict("7", {"target": "7"}) and not task.verdict("8", {"target": "7"}) and task.can_judge({})

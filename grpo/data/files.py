@@ -1,0 +1,192 @@
+"""Rows of a file as they are written: JSON of any shape, CSV of any separator, parquet; compressed or not."""
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset
+from fsspec.compression import compr
+from fsspec.utils import infer_compression
+
+from grpo.core.processes import say
+from grpo.task.gold import Written
+
+Row: TypeAlias = dict[str, Any]
+Splits: TypeAlias = Mapping[str, Dataset | list[Row]]  # a Dataset while no slice of it is chosen
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}  # of CSV cells
+
+
+def ending(path: Path) -> str:
+    """The ending of a file's name, without that of its compression."""
+    endings = [ending.lower() for ending in path.suffixes]
+    return next((ending for ending in reversed(endings) if ending not in COMPRESSED), "")
+
+
+def read_file(path: Path) -> Splits:
+    """The rows of a file by split, which is `train` alone in most files; ValueError where it cannot be read."""
+    if not os.path.exists(path):
+        raise ValueError("the file does not exist; correct its path")
+    if ending(path) not in READERS:
+        raise ValueError(f"it is not a {', '.join(READERS)} file; convert it to one of these")
+    return READERS[ending(path)](path)
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix.lower() == ".zst":  # for which fsspec needs another package
+        return pa.input_stream(str(path), compression="zstd").read()
+    with open(path, "rb") as file:
+        return compr[infer_compression(path.name.lower())](file, mode="rb").read()
+
+
+def _text(path: Path, may_be_latin: bool = False) -> str:
+    """The text of a file, in the encoding that its first bytes show: UTF-8, UTF-16 or UTF-32.
+
+    Args:
+        may_be_latin: read a file whose only UTF-8 is ASCII as Windows-1252, which holds Latin-1, with a note.
+    """
+    content = _content(path)
+    encoding = json.detect_encoding(content)
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        if not may_be_latin or encoding != "utf-8" or not content.decode(errors="ignore").isascii():
+            line = content.count(b"\n", 0, error.start) + 1
+            command = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > utf8{ending(path)}"
+            raise ValueError(f"line {line}: {error}; save it as UTF-8, such as with `{command}`") from None
+    remedy = "if letters are wrong, save it as UTF-8"
+    say(f"note: {path.name} is not UTF-8, and was read as Windows-1252 (Latin-1); {remedy}")
+    return content.decode("cp1252", errors="replace")
+
+
+def _read_parquet(path: Path) -> Splits:
+    table = pq.read_table(pa.BufferReader(_content(path)))
+    table.validate(full=True)  # otherwise text that is not UTF-8 fails later, where it is used
+    return {"train": Dataset(table)}
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------------
+
+_NEXT = re.compile(r"\S")
+
+
+def _read_json(path: Path) -> Splits:
+    """The objects of a file, one after the other or in an array, or what one object has as rows."""
+    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
+    text, values, position = _text(path), list[Any](), 0
+    try:
+        while begin := _NEXT.search(text, position):
+            value, position = decoder.raw_decode(text, begin.start())
+            values.append(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply; use one object for each question") from None
+    except json.JSONDecodeError as error:
+        broken = _broken_line(text) if ending(path) == ".jsonl" else None
+        line, reason, column = broken or (error.lineno, error.msg, error.colno)
+        raise ValueError(f"line {line} is broken JSON ({reason}: character {column})") from None
+    if len(values) == 1 and isinstance(values[0], dict):
+        return _splits_of(values[0])
+    rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            shape = '{"question": "2 + 2?", "answer": "4"}'
+            raise ValueError(f"row {number} is {json.dumps(row)[:40]}; write an object such as {shape}")
+    return {"train": rows}
+
+
+def _splits_of(whole: dict[str, Any]) -> Splits:
+    """The rows of one object: lists of rows by name, columns as lists, a table as pandas writes it, or one row."""
+    cells = list(whole.values())
+    if {"columns", "data"} <= whole.keys():  # pandas, orient="split"
+        return {"train": [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]}
+    if cells and all(isinstance(column, dict) for column in cells):
+        keys = list(cells[0])  # of rows, unless these are the objects of rows
+        by_column = len(keys) > len(cells) or (keys and all(map(str.isdecimal, keys)))
+        if by_column and all(column.keys() == cells[0].keys() for column in cells):
+            return {"train": [{name: whole[name][key] for name in whole} for key in keys]}
+        return {"train": cells}
+    tables = {
+        name: rows
+        for name, rows in whole.items()
+        if rows and isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    }
+    if len(cells) > len(tables) and all(isinstance(column, list) for column in cells):
+        if len(lengths := sorted({len(column) for column in cells})) > 1:
+            raise ValueError(f"its columns have {' and '.join(map(str, lengths))} cells; give each row all of them")
+        return {"train": [dict(zip(whole, row, strict=True)) for row in zip(*cells, strict=True)]}
+    if len(tables) == 1:
+        return {"train": next(iter(tables.values()))}
+    return tables or {"train": [whole]}
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= 4000 else text  # Python reads no longer ones
+
+
+def _decimal(text: str) -> float:
+    return float(text) if text == repr(float(text)) else Written(text)
+
+
+def _broken_line(text: str) -> tuple[int, str, int] | None:
+    """The first line of a .jsonl file that is not JSON: its number, the reason and the character."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            json.loads(line.strip() or "{}", strict=False)
+        except json.JSONDecodeError as error:
+            return number, error.msg, error.pos + 1
+    return None
+
+
+# --- CSV ----------------------------------------------------------------------------------------------------------
+
+
+def _read_csv(path: Path) -> Splits:
+    """Every cell as text; Excel's first line `sep=;`, or else the header, has the separator."""
+    csv.field_size_limit(2**31 - 1)
+    lines = list(io.StringIO(_text(path, may_be_latin=True).lstrip("\r\n"), newline=""))
+    stated = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
+    bare = re.sub('"[^"]*"', "", lines[0]) if lines else ""
+    separator = stated[1] if stated else max(SEPARATORS, key=bare.count)
+    skipped = 1 if stated else 0
+    reader, rows = csv.reader(lines[skipped:], delimiter=separator, strict=True), []
+    try:
+        names = next(reader, [])
+        while names and not names[-1].strip():
+            names.pop()
+        names = distinct([name.strip() or f"Unnamed: {index}" for index, name in enumerate(names)])
+        for cells in reader:
+            if any(cells[len(names) :]):
+                raise csv.Error(
+                    f"{len(cells)} fields below {len(names)} of the header; quote texts that contain "
+                    f"{SEPARATORS.get(separator, repr(separator))}"
+                )
+            if any(cells):
+                rows.append(dict(zip(names, cells, strict=False)))
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num + skipped}: {error}") from None
+    return {"train": rows}
+
+
+def distinct(names: list[str]) -> list[str]:
+    """The names of columns; ValueError where two are the same."""
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+        raise ValueError(f"two columns are called {twice[0]!r}; rename one of them")
+    return names
+
+
+READERS: dict[str, Callable[[Path], Splits]] = {  # by ending
+    ".jsonl": _read_json,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,90 @@
+"""Errors about rows that cannot be used, each with a remedy that works as it is typed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grpo.core.errors import UserError
+from grpo.data.files import Row
+from grpo.task.gold import gold_answer
+
+PREPARE = "--prepare {} --allow_custom_rewards true (docs/your-own-task.md)"
+READ_BY = {  # columns of well-known data sets: the function of examples/rows.py that reads them
+    ("instruction", "output"): "from_alpaca",
+    ("reward_model",): "from_verl",
+    ("conversations",): "from_sharegpt",
+    ("messages",): "from_sharegpt",
+}
+SIMILAR = {
+    "question_column": ("problem", "query", "instruction", "messages", "input"),
+    "answer_column": ("answers", "solution", "target", "output", "response", "ground_truth", "final_answer", "label"),
+}
+LIKELY_KEYS = ("question", "answer", "ground_truth", "value", "text", "content", "label")  # of objects in cells
+
+
+def check_columns(
+    columns: Sequence[str], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+) -> None:
+    """Raise UserError where the columns of questions or gold answers are missing, or are the same one."""
+    needed = {"question_column": question_column}
+    if needs_gold or answer_column != "answer":
+        needed["answer_column"] = answer_column
+    missing = [setting for setting, column in needed.items() if column not in columns]
+    if missing:
+        similar = {setting: [name for name in SIMILAR[setting] if name in columns][:1] for setting in missing}
+        named = missing if all(similar.values()) else missing[:1]
+        remedy = "name one with " + " ".join(" ".join([f"--{setting}", *similar[setting]]) for setting in named)
+        function = next((name for known, name in READ_BY.items() if set(known) <= set(columns)), "")
+        if function and "answer_column" in missing:
+            remedy = f"use {PREPARE.format(f'examples.rows.{function}')}, which reads such rows"
+        elif "question_column" in missing:
+            remedy += ", or write a `prepare` (docs/your-own-task.md)"
+        elif needs_gold:
+            remedy += f", or do without {' and '.join(needs_gold)}"
+        column, have = needed[missing[0]], ", ".join(columns)
+        raise UserError(f"{missing[0]}: {label} has no column {column!r}; it has {have}: {remedy}")
+    if question_column == answer_column:  # each prompt would contain its gold answer
+        raise UserError(
+            f"answer_column: {answer_column!r} is the question_column, too, and would be in the prompts; name another"
+        )
+
+
+def why_none(
+    rows: Sequence[Row], question_column: str, answer_column: str, label: str, needs_gold: Sequence[str]
+) -> str:
+    """The error about rows none of which has a question and a gold answer."""
+    columns = (question_column, answer_column) if needs_gold else (question_column,)
+    paths = [_path(column, next(filter(None, (row.get(column) for row in rows)), None)) for column in columns]
+    nested = [column for column, (_, *inner) in zip(columns, paths, strict=True) if inner]
+    named = set(columns) - {"question", "prompt", "answer"}
+    if nested:
+        question, *answer = ["row" + "".join(f"[{json.dumps(key)}]" for key in path) for path in paths]
+        gold = "".join(f', "answer": {path}' for path in answer)
+        return (
+            f"{'answer' if answer_column in nested else 'question'}_column: the cells of {' and '.join(nested)} in "
+            f'{label} are objects, not text; save `def prepare(row): return {{"question": {question}{gold}}}` as '
+            f"my_rows.py and use {PREPARE.format('my_rows.prepare')}{' without column names' * bool(named)}"
+        )
+    marks = r"(`… #### 72`, `\boxed{72}`, `Answer: 72`, `<answer>72</answer>`, or 72 alone)"
+    gold = f" and a gold answer in {answer_column!r} {marks}" if needs_gold else ""
+    return (
+        f"{'answer' if needs_gold else 'question'}_column: none of the {len(rows)} rows of {label} has a question in "
+        f"{question_column!r} (as text){gold}; name other columns, fix the rows, or write a `prepare`"
+    )
+
+
+def _path(column: str, cell: Any) -> list[str | int]:
+    """The keys to the likeliest question or gold answer in the object of a cell; the column alone if it is none."""
+
+    def leaves(value: Any) -> Iterator[tuple[str | int, ...]]:
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value[:1]):
+                yield from ((key, *path) for path in leaves(item))
+        elif gold_answer(value):
+            yield ()
+
+    def rank(path: tuple[str | int, ...]) -> int:
+        return LIKELY_KEYS.index(str(path[-1])) if path and path[-1] in LIKELY_KEYS else len(LIKELY_KEYS)
+
+    is_talk = isinstance(cell, list) and any(isinstance(item, dict) and "role" in item for item in cell)
+    return [column, *(() if is_talk else min(leaves(cell), key=rank, default=()))]
