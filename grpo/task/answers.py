@@ -196,7 +196,7 @@ _PARTS = (
     r"\sof(?:\s(?:the|all|her|his|their|its))?|[0-9]\s?%?\sof(?:\s(?:the|her|his|their|its))?"
 )
 _TIES = (  # signs
-    r"\\[pm]m|\\sqrt(?:\[3\])?|[\^<>_]|!=|\\ne|[<>]=|[0-9]:|\b0[xob]|(?<![A-Za-z])[A-Za-z]{1,2}\s?[-+*/:]"
+    r"\\[pm]m|\\sqrt(?:\[3\])?|[\^<>_]|!=|\\ne|[<>]=|[0-9]:|\b0[xob]|(?<![A-Za-z])[A-Za-z]{1,2}\s?[-+*/]"
     r"|[A-Za-z]{1,3}[-+*/]|[!'\]]\s?[-+*/]|_[0-9a-z]\s?[-+*/]|[A-Za-z]\([^()]{0,20}\)\s?[-+*/]"
 )
 _BEFORE = re.compile(rf"(?i)(?:{_DENIALS}|{_PARTS}|{_TIES})\s*[{{$(]*$")

@@ -95,7 +95,7 @@ _UNIT = re.compile(
     rf"\s{{0,9}}(?:(?:{_SHORT})\b|\s(?!{_NO_UNIT})(?:[A-Za-z]{{3,}}|of|sq)\b)"
     r"[A-Za-z .,'/()-]*(?:\^\{?-?[0-9]\}?[A-Za-z /.]*)*$"
 )
-_LETTER = re.compile(r"(-?\$?[0-9][0-9.,/ ]*)\s([mgshlL](?:/[mgshlL]\b|\^\{?-?[1-9]\}?){0,2})$")
+_LETTER = re.compile(r"([-+]{0,2}\$?[0-9][0-9.,/ ]*)\s([mgshlL](?:/[mgshlL]\b|\^\{?-?[1-9]\}?){0,2})$")
 
 
 def split_unit(text: str) -> tuple[str, str]:

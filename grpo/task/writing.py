@@ -84,7 +84,7 @@ _CLEANING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
         (r"\\rangle\b", ")"),
         (r"\\[lr]vert\b", "|"),
         (r"[=-]+>|\\(?:implies|therefore|[Rr]ightarrow|to)\b", " : "),
-        (r"\+/-|(?<![\w)}])\+-", r"\\pm "),
+        (r"\+/-", r"\\pm "),
         (r"\^-([0-9]+)", r"^{-\1}"),
         (r"\\approx\b", "≈"),
         (r"\\varnothing\b|\\\{ ?\\\}", r"\\emptyset"),
