@@ -64,7 +64,12 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         if settings[key] not in choices:
             raise UserError(f"{key}: {settings[key]!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
     _check_data(settings)
+    for key in ("eval_only", "eval_every"):
+        if settings["eval_samples"] == 0 and settings[key]:
+            raise UserError(f"eval_samples: 0 leaves {key} no questions; raise it, or drop {key}")
     for key, value in settings.items():
+        if key.endswith("_kwargs") and not isinstance(value, Mapping | None):
+            raise UserError(f"{key}: {value!r} is not a mapping; write {{name: value}}, as a flag in JSON")
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
     for key, harm in HARMFUL.items():

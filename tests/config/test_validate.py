@@ -39,6 +39,8 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         "--max_grad_norm -1", "--weight_decay -0.1", "--warmup_steps -5", "--save_steps 0", "--logging_steps -1",
         "--use_peft true --lora_r 0", "--use_peft true --lora_dropout 1", "--use_peft true --lora_alpha 0",
         "--dataset_name none", "--eval_dataset_name= ",
+        "--chat_template_kwargs 3", "--chat_template_kwargs [1]", "--lr_scheduler_kwargs 0.1",
+        "--eval_only true --eval_samples 0", "--eval_every 5 --eval_samples 0",
     ],
 )  # fmt: skip
 def test_what_fails_late_or_silently_is_refused_at_once(flags):
