@@ -13,6 +13,7 @@ from grpo.task.formulas import NO_FORMULA, both_cases, is_formula, read, same
 from grpo.task.numbers import (
     NUMBER,
     OTHER_WORDS,
+    SHORT_UNITS,
     Number,
     number_of,
     quantities,
@@ -168,6 +169,8 @@ _VARIABLES = re.compile(  # n(n + 1), 3x = 6 and x = 1, y = 2, but not 5 m + 3 m
     r"(?<![A-Za-z])(?![mgshlL])[A-Za-z]\s?[-+*/(]|[0-9](?![mgshlLkKMB])[A-Za-z](?![A-Za-z])[^=]*=|=.*,.*="
 )
 
+_GREEK = re.compile(r"\\[A-Z][a-z]+")  # \Delta is not \delta
+
 # Before a number: it is denied, and what was said earlier counts; or it is a part of what is said, and nothing counts
 _FILLERS = (
     r"(?:\s(?:possibly|really|actually|simply|just|quite|even|going|to|be|been|have|equal|equals|the|exactly|answer|a|any"
@@ -209,10 +212,11 @@ _DENIED = (  # after an answer: is wrong, cannot be right
     r"|(?:is|was|are|were|do|does|did|ca|could|wo|would|should)n['’]t\b|can\s?not\b"
     r"|(?:does|did|will|would|could) not\b|fails?\b)"
 )
-_UNITS = r"(?:cm|mm|km|kg|mg|ml|ft|in|mi|lb|oz|hr|st|nd|rd|th|am|pm|[mgshlL](?!\s?[-+*/=^(]\s?[0-9A-Za-z(]))"
-_WORDS = r"(?:a|I|is|in|of|to|or|at|as|if|we|he|so|by|an|no|on|up|it|my|us|me|be|do|go|am|pm|yd|min|sq|cu)"
+_UNITS = rf"(?:{SHORT_UNITS}|am|pm|[mgshlL](?!\s?[-+*/=^(]\s?[0-9A-Za-z(]))"
+_WORDS = r"(?:a|I|is|in|of|to|or|at|as|if|we|he|so|by|an|no|on|up|it|my|us|me|be|do|go|sq|cu)"
 _AFTER = re.compile(  # a variable, but not 72cm; a power; 72:00; a relation; 72/x, 72 + x; 72 dozen; 72 is wrong
-    rf"(?!{_UNITS}\b)[A-Za-z]{{1,2}}(?![A-Za-z])|\s?(?:abc|xyz|bil|mil)\b|[‰'\"]|\s{{1,3}}(?!(?:{_UNITS}|{_WORDS})\b)[A-Za-z]{{1,2}}(?![A-Za-z.'])"
+    rf"(?!{_UNITS}\b)[A-Za-z]{{1,2}}(?![A-Za-z])|\s{{1,3}}(?!(?:{_UNITS}|{_WORDS})\b)[A-Za-z]{{1,2}}(?![A-Za-z.'])"
+    r"|\s?(?:abc|xyz|bil|mil)\b|[‰'\"]"
     r"|\}?\s?(?:\^|_|\\(?:sqrt|pi|pm))|:[0-9]|\s?[<>]|/?[0-9]|\s?/\s?(?![mgshlL]\b)[A-Za-z](?![A-Za-z])"
     r"|\s?[-+*]\s?[A-Za-z]{1,3}(?![A-Za-z]|\s[A-Za-z]{2})|\([A-Za-z]|[-+](?=\s|$)|-(?:fold|digit|year|sided)|[万億千百十]"
     rf"|\s{OTHER_WORDS}|th root|\?\s*(?:$|\?|[Nn]o\b)|[$)]*\s(?:(?!which|that|and|who|so)[a-z]+\s)?{_DENIED}"
@@ -298,9 +302,6 @@ def same_answer(answer: str, gold: str, text: str = "") -> bool:
         words = filter(None, map(read_number, _concluded(answer)))
         meaning = next(words, None) or _last_number(clean(text[-MAX_TEXT:]))
     return same(meaning, read(wanted))
-
-
-_GREEK = re.compile(r"\\[A-Z][a-z]+")  # \Delta is not \delta
 
 
 def _same_unit(answer: str, gold: str) -> bool:
@@ -406,12 +407,10 @@ def _last_number(text: str) -> Number | None:
     is_list = len(powers) < 200 and _ONLY_NUMBERS.fullmatch(NUMBER.sub("", powers).lower())
     between = powers[one.end() : two.start()]
     hedged = is_list or _HEDGE.fullmatch(between) or _AND.fullmatch(between)
+    if hedged and not same(number_of(one), number_of(two)):
+        return None
     counted = _COUNTED.match(text, two.end())
-    return (
-        None
-        if hedged and not same(number_of(one), number_of(two))
-        else number_of(two, unit_of(counted[0] if counted else ""))
-    )
+    return number_of(two, unit_of(counted[0] if counted else ""))
 
 
 def last_number(text: str) -> Fraction | None:

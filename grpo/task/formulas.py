@@ -320,9 +320,7 @@ def _value(node: Any, point: int, context: Any) -> Any:
             return context.binomial(*parts)
         case "log":
             return context.log(parts[0]) / (context.log(parts[1]) if len(parts) > 1 else 1)
-        case (
-            "exp" | "sin" | "cos" | "tan" | "sec" | "csc" | "cot" | "asin" | "acos" | "atan" | "sinh" | "cosh" | "tanh"
-        ):
+        case _ if kind in FUNCTIONS:
             return getattr(context, kind)(parts[0])
     raise TypeError(f"{kind} is not computed")
 

@@ -74,7 +74,8 @@ _UNITS = {
 }
 _CANONICAL = {name + s: unit for unit, names in _UNITS.items() for name in names.split() for s in ("", "s")}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_SHORT = "cm|mm|km|dm|kg|mg|ml|mL|ft|in|mi|lbs?|oz|hrs?|yd|min|mins|sec|mph|ha|st|nd|rd|th"
+# As they stand after a number, also without a space; st and th make ordinals
+SHORT_UNITS = "cm|mm|km|dm|kg|mg|ml|mL|ft|in|mi|lbs?|oz|hrs?|yd|min|mins|sec|mph|ha|st|nd|rd|th"
 # Words after a number, to the end, that are not more of it: no scale, no sum, no denial. A single letter is a unit
 # after a number alone: 3\sqrt{2}h has a variable
 # Words that make something else of the number before them
@@ -92,7 +93,7 @@ _NO_UNIT = (
 )
 _UNIT = re.compile(
     r"(?:(?<=[0-9)}\]%!])|(?<=[0-9)}*]\\pi)|(?<=[0-9)}] \\pi)|(?<=illion)|(?<=thousand)|(?<=[0-9]k))"
-    rf"\s{{0,9}}(?:(?:{_SHORT})\b|\s(?!{_NO_UNIT})(?:[A-Za-z]{{3,}}|of|sq)\b)"
+    rf"\s{{0,9}}(?:(?:{SHORT_UNITS})\b|\s(?!{_NO_UNIT})(?:[A-Za-z]{{3,}}|of|sq)\b)"
     r"[A-Za-z .,'/()-]*(?:\^\{?-?[0-9]\}?[A-Za-z /.]*)*$"
 )
 _LETTER = re.compile(r"([-+]{0,2}\$?[0-9][0-9.,/ ]*)\s([mgshlL](?:/[mgshlL]\b|\^\{?-?[1-9]\}?){0,2})$")
