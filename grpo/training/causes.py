@@ -28,7 +28,7 @@ NO_CAUSE_NEEDED = ("got_better", "no_accuracy")  # verdicts
 MAX_LOGPROB_GAP = 0.02, 0.2
 LOGPROB_GAP = "sampling/sampling_logp_difference/mean"
 
-Metrics = dict[str, Any]
+Metrics = dict[str, Any]  # None where a metric has no value
 Record = dict[str, Any]
 
 
@@ -81,7 +81,7 @@ class History:
 
     def logged(self, key: str) -> list[float]:
         """All values of a metric."""
-        return [line[key] for line in self.rollouts if line.get(key) is not None and not math.isnan(line[key])]
+        return [line[key] for line in self.rollouts if _is_value(line.get(key))]
 
     def values(self, key: str) -> list[float]:
         """The metric in the last IN_A_ROW rollouts, empty before there are as many; at the end, in all logs."""
@@ -164,8 +164,7 @@ def _all_alike(seen: History) -> str | None:
 
 
 def _weights_unchanged(seen: History) -> str | None:
-    no_gradient = seen.mean("frac_reward_zero_std") >= MOSTLY or (seen.mean("grad_norm") == 0 and _dead_reward(seen))
-    if seen.ended and no_gradient:  # the rate is not the cause
+    if seen.ended and (_no_value(seen) or seen.mean("frac_reward_zero_std") >= MOSTLY):  # the rate is not the cause
         return None
     if seen.weights_moved is False:
         return f"no sampled weight has changed in {seen.updates} optimizer steps with a learning rate above 0"
@@ -177,14 +176,31 @@ def _weights_unchanged(seen: History) -> str | None:
     return None
 
 
+def _reward_names(rollouts: Sequence[Metrics]) -> list[str]:
+    return sorted({key[8:-5] for line in rollouts for key in line if re.fullmatch("rewards/.*/mean", key)})
+
+
+def _is_value(number: float | None) -> bool:
+    return number is not None and not math.isnan(number)
+
+
+def _no_value(seen: History) -> str | None:
+    window, least = (seen.rollouts, 1) if seen.ended else (seen.rollouts[-IN_A_ROW:], IN_A_ROW)
+    names = _reward_names(window)
+    values = [line.get(f"rewards/{name}/mean") for line in window for name in names]
+    if len(window) < least or not names or any(map(_is_value, values)):
+        return None
+    return f"the reward {' and '.join(names)} has returned None for every completion"
+
+
 def _dead_reward(seen: History) -> str | None:
     window, least = (seen.rollouts, 1) if seen.ended else (seen.rollouts[-DEAD_AFTER:], DEAD_AFTER)
     dead = []
-    for name in sorted({key[8:-5] for line in window for key in line if re.fullmatch("rewards/.*/mean", key)}):
+    for name in _reward_names(window):
         mean, std, weight = f"rewards/{name}/mean", f"rewards/{name}/std", f"reward_weights/{name}"
         # weight 0: the reward belongs to another stage
         lines = [line for line in window if mean in line and line.get("warm", 1) and line.get(weight) != 0]
-        values = {line[mean] for line in lines if line[mean] is not None and not math.isnan(line[mean])}
+        values = {line[mean] for line in lines if _is_value(line[mean])}
         if not values and len(lines) >= least:
             dead.append(f"{name} has returned None")
         constant = len(values) == 1 and len(lines) >= least and not any(line.get(std) for line in lines)
@@ -246,8 +262,8 @@ def _nonfinite_gradient(seen: History) -> str | None:
 
 def _vllm_out_of_sync(seen: History) -> str | None:
     nats, share = MAX_LOGPROB_GAP
-    lines = [line for line in seen.rollouts if LOGPROB_GAP in line][-IN_A_ROW:]
-    gaps = [line[LOGPROB_GAP] for line in lines if line[LOGPROB_GAP] > nats + share * line.get("entropy", 0.0)]
+    lines = [line for line in seen.rollouts if _is_value(line.get(LOGPROB_GAP))][-IN_A_ROW:]
+    gaps = [line[LOGPROB_GAP] for line in lines if line[LOGPROB_GAP] > nats + share * (line.get("entropy") or 0.0)]
     if len(gaps) < IN_A_ROW:
         return None
     return (
@@ -269,6 +285,7 @@ class Cause(NamedTuple):
 
 
 CAUSES = (  # the most important first
+    Cause("dead_reward", _no_value, "return a number for each completion; None leaves it out"),
     Cause(
         "all_truncated",
         _all_truncated,

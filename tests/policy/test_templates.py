@@ -1,14 +1,17 @@
 """The model reads what a prompt says, and rewards see what a completion says, whatever the template."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import trl
-from helpers_runs import DEMO
+from helpers_runs import DEMO, LEARNS, TINY, flags
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
+import train_grpo
+from grpo.__main__ import main as tool
 from grpo.core.errors import UserError
 from grpo.policy import templates
 from grpo.task import Task, prompts
@@ -87,3 +90,25 @@ def test_tags_that_are_special_tokens_are_kept_in_decoding(tokenizer, tmp_path):
 def test_end_tokens_of_a_format_stay_special(tokenizer):
     tokenizer.eos_token = AddedToken("</answer>", special=True)
     assert templates.keep_tags(tokenizer, "<answer>4</answer>") == []
+
+
+@pytest.mark.slow
+def test_a_run_is_scored_by_the_tags_that_it_sampled(tmp_path, capfd):
+    """The words in the demo's tags are single tokens: as special ones they would vanish wherever text is decoded."""
+    shutil.copytree(DEMO / "model", "special")
+    special = AutoTokenizer.from_pretrained("special")
+    special.add_special_tokens({"additional_special_tokens": ["reasoning", "answer"]})
+    special.save_pretrained("special")
+    assert len(special) == 512 and special.decode(special.encode("<answer>"), skip_special_tokens=True) == "<>"
+    settings = {**TINY, **LEARNS, "eval_samples": "24", "max_completion_length": "64", "logging_steps": "1"}
+    for model in (DEMO / "model", "special"):
+        settings |= {"model_name_or_path": str(model), "output_dir": f"run_{Path(model).name}"}
+        assert train_grpo.main(flags(**settings)) == 0
+    plain, kept = (json.loads(Path(f"run_{name}/eval_before.json").read_text()) for name in ("model", "special"))
+    assert kept["format_strict"] == plain["format_strict"] > 0.3
+    logged = [json.loads(line) for line in Path("run_special/metrics.jsonl").read_text().splitlines()]
+    assert max(line.get("rewards/strict_format_reward_func/mean", 0) for line in logged) > 0
+    capfd.readouterr()
+    assert tool(["ask", "run_special", "Lea has 6 boxes with 8 pens in each. How many pens does Lea have?"]) == 0
+    assert "</reasoning>" in capfd.readouterr().out
+    assert tool(["xray", "run_special"]) == 0

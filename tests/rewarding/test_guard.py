@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_commands import command
-from helpers_runs import ROOT
+from helpers_runs import ROOT, alarms
 from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
 from trl import GRPOTrainer
 from trl.trainer.utils import is_async_callable
@@ -253,6 +253,15 @@ def test_too_many_faults_end_a_run_with_a_checkpoint_and_say_why(with_reward, ca
     assert (run / "checkpoint-2" / "model.safetensors").exists() and not (run / "model.safetensors").exists()
     assert "--resume_from_checkpoint auto" in shown and "planted in vain" in shown
     assert all("planted in vain" in fault["traceback"] for fault in faults_of(run))
+
+
+def test_a_run_whose_only_reward_returns_none_ends_and_says_so(with_reward, capfd):
+    assert train_grpo.main(with_reward("nothing", max_steps="4", learning_rate="1e-2")) == 0
+    assert "returned None" in alarms("run")["dead_reward"]["message"]
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "the reward nothing has returned None for every completion" in shown
+    assert "nothing has returned None" in json.loads(Path("run/comparison.json").read_text())["diagnosis"][0]
+    assert "nothing has returned None" in Path("run/report.html").read_text()
 
 
 @pytest.mark.slow

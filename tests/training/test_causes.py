@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo.training.causes import CAUSES, DEAD_AFTER, History, collapse, explain
+from grpo.training.causes import CAUSES, DEAD_AFTER, IN_A_ROW, History, _dead_reward, collapse, explain
 
 
 def seen(*rollouts, **fields):
@@ -31,7 +31,7 @@ def test_the_names_that_others_rely_on():
         "entropy_runaway", "nonfinite_gradient", "weights_unchanged", "vllm_out_of_sync",
     }  # fmt: skip
     assert all(cause.remedy for cause in CAUSES)
-    assert {cause.name for cause in CAUSES if not cause.stops} == {"dead_reward"}
+    assert [cause.check for cause in CAUSES if not cause.stops] == [_dead_reward]
 
 
 def test_nothing_seen_raises_nothing():
@@ -88,6 +88,8 @@ def test_vllm_with_other_weights_is_further_than_rounding(gap, raised):
     assert bool(check("vllm_out_of_sync", seen(rollout, rollout, rollout))) is raised
     once = {**rollout, "sampling/sampling_logp_difference/mean": 0.01}
     assert check("vllm_out_of_sync", seen(rollout, once, rollout)) is None
+    none = {"sampling/sampling_logp_difference/mean": None, "entropy": None}
+    assert check("vllm_out_of_sync", seen(rollout, none, rollout)) is None
 
 
 @pytest.mark.parametrize(
@@ -120,8 +122,8 @@ def earned(mean, std=0.0, name="some", **others):
         (earned(1.0), False),
         (earned(0.0, name="penalty"), False),  # there was nothing to punish
         (earned(-0.5, name="penalty"), True),
-        (earned(None, None), True),  # as logs have it: no value for any completion
-        (earned(math.nan, math.nan), True),
+        (earned(None, None) | earned(1.0, name="other"), True),  # as logs have it: no value for any completion
+        (earned(math.nan, math.nan) | earned(1.0, name="other"), True),
     ],
 )
 def test_a_dead_reward_is_constant_and_not_above_zero(one, dead):
@@ -140,6 +142,10 @@ def test_rewards_that_return_only_none_are_the_cause_not_the_rate():
     ended = seen(*[earned(None, None, grad_norm=0.0, frac_reward_zero_std=0.0)] * 4, answers=[(record, record)] * 9)
     assert "some has returned None for every completion" in check("dead_reward", ended)
     assert check("weights_unchanged", ended) is None
+    none = earned(None, None)
+    assert check("dead_reward", seen(*[none] * (IN_A_ROW - 1))) is None  # and as an alarm, without waiting for DEAD_AFTER
+    assert "has returned None" in check("dead_reward", seen(*[none] * IN_A_ROW))
+    assert check("dead_reward", seen(*[none] * IN_A_ROW, {**none, **earned(1.0, name="other")})) is None
 
 
 def test_rollouts_of_the_warm_up_do_not_count_as_dead():
