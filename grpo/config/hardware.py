@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,12 @@ from transformers.utils import is_flash_attn_2_available
 from trl.import_utils import is_vllm_available
 
 from grpo.core.checklist import Check
-from grpo.core.errors import UserError
+from grpo.core.errors import UserError, reason_of
 from grpo.core.settings import given_by
 from grpo.runs import trackers
 from lean_grpo import gpu
 
-NO_GPU = "no CUDA GPU is visible, and these settings train {model} in {dtype} on one"
+NO_GPU = "no CUDA GPU can be used ({reason}), and these settings train {model} in {dtype} on one"
 ON_A_CPU = """\
 . To watch a tiny model learn on this machine in under a minute, run: python {program} --config \
 recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --use_cpu true."""
@@ -91,9 +92,17 @@ def _use_cpu(settings: dict[str, Any], origin: Mapping[str, str]) -> list[Check]
 
 def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Check]:
     if not torch.cuda.is_available():
-        missing = NO_GPU.format(model=settings["model_name_or_path"], dtype=settings["dtype"])
+        missing = NO_GPU.format(
+            reason=_reason_against_cuda(), model=settings["model_name_or_path"], dtype=settings["dtype"]
+        )
         remedy = OF_THE_RUN if settings["resume_from_checkpoint"] else ON_A_CPU.format(program=program)
         raise UserError(missing + remedy)
+    built, own = torch.cuda.get_arch_list(), "sm_{}{}".format(*torch.cuda.get_device_capability())
+    if built and _age(own) < min(map(_age, built)):
+        raise UserError(
+            f"{torch.cuda.get_device_name()} ({own}) is older than what this build of torch {torch.__version__} runs "
+            f"on ({', '.join(built)}); use a newer GPU, or install a build of torch for this one"
+        )
     used = settings["bf16"] or (settings["dtype"] == "bfloat16" and "dtype" not in flags)
     asked = settings["bf16"] and "bf16" in flags
     if used and not asked and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -112,6 +121,20 @@ def _use_gpu(settings: dict[str, Any], flags: set[str], program: str) -> list[Ch
         settings["attn_implementation"] = "sdpa"
         notes.append(Check("ok", "attention", "sdpa, since flash-attn is not installed (packed false)"))
     return notes
+
+
+def _reason_against_cuda() -> str:
+    """torch's own words: it is built without CUDA, there is no driver, or one that is too old."""
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as error:
+        return reason_of(error).rstrip(".")
+    return "none is visible"
+
+
+def _age(architecture: str) -> int:
+    """75 for sm_75, 90 for sm_90a."""
+    return int(re.sub(r"\D", "", architecture))
 
 
 def _choose_vllm(settings: dict[str, Any], flags: set[str]) -> list[Check]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 
 import pytest
 import torch
@@ -47,6 +48,30 @@ def test_without_a_gpu_the_default_run_points_to_the_demo():
     with pytest.raises(UserError) as caught:
         configure(train_grpo.HYPERPARAMETERS, [])
     assert "no CUDA GPU" in str(caught.value) and "--config recipes/demo.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "reason", ["Found no NVIDIA driver on your system", "The NVIDIA driver on your system is too old (found 12080)"]
+)
+def test_torchs_reason_against_a_gpu_is_told(reason, monkeypatch):
+    def init():
+        raise RuntimeError(f"{reason}. Please update it.\nMore.")
+
+    monkeypatch.setattr(torch.cuda, "init", init)
+    with pytest.raises(UserError, match=re.escape(f"no CUDA GPU can be used ({reason}. Please update it), and")):
+        configure(train_grpo.HYPERPARAMETERS, [])
+
+
+@pytest.mark.parametrize(("own", "runs"), [((7, 0), False), ((7, 5), True), ((9, 0), True), ((12, 1), True)])
+def test_a_gpu_older_than_torchs_build_is_one_line(own, runs, gpus, monkeypatch):
+    gpus(1)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_90a", "sm_120"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: own)
+    if runs:
+        hardware.fit_to_machine(settings(), {})
+        return
+    with pytest.raises(UserError, match=r"Tesla T4 \(sm_70\) is older than .* \(sm_75, sm_80, sm_90a, sm_120\)"):
+        hardware.fit_to_machine(settings(), {})
 
 
 def test_without_a_gpu_a_resume_points_to_the_runs_own_command():

@@ -143,7 +143,7 @@ def test_rewards_that_return_only_none_are_the_cause_not_the_rate():
     assert "some has returned None for every completion" in check("dead_reward", ended)
     assert check("weights_unchanged", ended) is None
     none = earned(None, None)
-    assert check("dead_reward", seen(*[none] * (IN_A_ROW - 1))) is None  # and as an alarm, without waiting for DEAD_AFTER
+    assert check("dead_reward", seen(*[none] * (IN_A_ROW - 1))) is None  # an alarm waits less than DEAD_AFTER
     assert "has returned None" in check("dead_reward", seen(*[none] * IN_A_ROW))
     assert check("dead_reward", seen(*[none] * IN_A_ROW, {**none, **earned(1.0, name="other")})) is None
 
