@@ -160,9 +160,8 @@ class Watch(TrainerCallback):
         if len(metrics.get("reward", ())) <= self._read:
             return
         self._read = len(metrics["reward"])
-        newest = {key: values[-1] for key, values in metrics.items() if values}
-        # as metrics.jsonl has them; a reward that has returned None is to be seen
-        newest = {key: None if math.isnan(value) else value for key, value in newest.items()}
+        # None for NaN, as in metrics.jsonl: a reward that has returned None is to be seen
+        newest = {key: None if math.isnan(values[-1]) else values[-1] for key, values in metrics.items() if values}
         newest["warm"] = float(state.global_step >= self._warmup)
         texts = [completion_text(completion) for completion in trainer.last_rollout["completion"]]
         group = trainer.num_generations or 1
