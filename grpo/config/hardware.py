@@ -128,7 +128,7 @@ def _reason_against_cuda() -> str:
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as error:
-        return reason_of(error).rstrip(".")
+        return reason_of(error).partition(". ")[0]
     return "none is visible"
 
 

@@ -58,7 +58,7 @@ def test_torchs_reason_against_a_gpu_is_told(reason, monkeypatch):
         raise RuntimeError(f"{reason}. Please update it.\nMore.")
 
     monkeypatch.setattr(torch.cuda, "init", init)
-    with pytest.raises(UserError, match=re.escape(f"no CUDA GPU can be used ({reason}. Please update it), and")):
+    with pytest.raises(UserError, match=re.escape(f"no CUDA GPU can be used ({reason}), and")):
         configure(train_grpo.HYPERPARAMETERS, [])
 
 
