@@ -96,8 +96,10 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # --- Libraries' exceptions ----------------------------------------------------------------------------------------
 
-# Folders of code that is not the user's: ours, Python's own, what is installed
-LIBRARIES = (ROOT / "grpo", ROOT / "lean_grpo", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+# Folders of code that is not the user's: ours, Python's own, and what is installed, also in an environment below this
+# one (`uv run --with`)
+LIBRARIES = (ROOT / "grpo", ROOT / "lean_grpo", sysconfig.get_path("stdlib"))
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 @contextlib.contextmanager
@@ -135,4 +137,5 @@ def place_of(error: BaseException) -> str:
 
 def is_of_a_library(file: str) -> bool:
     """True if a file of code is ours, Python's own or an installed one, and not the user's."""
-    return file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))
+    ours = file.startswith((*(f"{folder}{os.sep}" for folder in LIBRARIES), "<frozen", "<built in>"))
+    return ours or not INSTALLED.isdisjoint(Path(file).parts)

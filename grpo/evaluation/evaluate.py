@@ -253,6 +253,8 @@ def print_summaries(summaries: dict[str, dict[str, Any]], comparison: dict[str, 
         table.add_row(for_rich(name), *values, *(change for change, _ in cells[2:]))
     show(table)
     if comparison:
-        show(for_rich(comparison["sentence"]), style="bold")
+        verdict, _, figures = comparison["sentence"].partition(": ")
+        show(for_rich(f"{verdict}."), style="bold")
+        show(for_rich(figures[:1].upper() + figures[1:]))
         for cause in comparison.get("diagnosis", ()):
             show(for_rich(f"Likely cause: {cause}."))

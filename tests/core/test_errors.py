@@ -58,3 +58,9 @@ def test_what_a_library_says_is_quoted_in_one_line():
 def test_the_line_that_is_named_is_never_one_of_ours(module):
     """Nor a library's: both packages of this repository count, and rewards.py, which people edit, does not."""
     assert is_of_a_library(module.__file__) and not is_of_a_library(rewards.__file__)
+
+
+def test_what_an_environment_below_this_one_installed_is_a_librarys():
+    """As `uv run --with` and Debian's packages have it; found as torch taken for the user's own code."""
+    for folder in ("cache/archive-v0/x/lib/python3.13/site-packages", "lib/python3/dist-packages"):
+        assert is_of_a_library(f"/{folder}/torch/__init__.py")

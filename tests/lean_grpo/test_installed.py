@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -96,7 +95,7 @@ def test_a_plain_trl_script_trains_with_it(wheel, tmp_path):
     venv.create(tmp_path / "environment", with_pip=False)
     python = tmp_path / "environment" / "bin" / "python"
     site = next((tmp_path / "environment" / "lib").glob("python*/site-packages"))
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    (site / "libraries.pth").write_text("\n".join(folder for folder in sys.path if folder.endswith("-packages")))
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, wheel], check=True)
     (tmp_path / "script.py").write_text(SCRIPT)
