@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -163,6 +164,9 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
+    targets = model.lora_target_modules  # TRL makes a text of a single name, which PEFT takes for a regular expression
+    if isinstance(targets, str) and re.fullmatch(r"[\w.,]+", targets):
+        model.lora_target_modules = targets.split(",")
     if model.model_revision != "main":  # TRL loads the reference model with these
         given = training.model_init_kwargs
         training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}

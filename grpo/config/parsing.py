@@ -26,14 +26,24 @@ ALIASES = {
     "batch_size": "per_device_train_batch_size",
     "dataset_prompt_column": "question_column",  # of open-r1's recipes, as is the next
     "dataset_train_split": "dataset_split",
+    "dataset_test_split": "eval_split",
+    "dataset_id_or_path": "dataset_name",
     "cpu": "use_cpu",
     "epochs": "num_train_epochs",
     "group_size": "num_generations",
+    "rollout_n": "num_generations",
     "kl_coef": "beta",
+    "kl_coeff": "beta",
+    "lora_rank": "lora_r",
     "lr": "learning_rate",
     "max_new_tokens": "max_completion_length",
+    "max_response_length": "max_completion_length",  # verl's
+    "micro_batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
     "model": "model_name_or_path",
+    "model_id": "model_name_or_path",
     "steps": "max_steps",
+    "total_steps": "max_steps",
     "torch_dtype": "dtype",
     "use_lora": "use_peft",
     "warmup_ratio": "warmup_steps",
@@ -120,7 +130,7 @@ class Parser(TrlParser):
         if self.settings[key].nargs == "+":
             return [self._item(key, item) for item in (value if isinstance(value, list | tuple) else [value])]
         if isinstance(value, list | tuple):
-            instead = f"; write {','.join(map(str, value))}" if key == "report_to" else ""
+            instead = f"; write {','.join(map(str, value)) or 'none'}" if key == "report_to" else ""
             raise UserError(f"{key}: use one value, not the list {value}{instead}")
         return self._item(key, value)
 

@@ -21,7 +21,7 @@ from grpo.data.dataset import Data
 from grpo.policy import loading
 from grpo.rewarding import probe
 from grpo.rewarding.registry import Rewards, check_columns, weights_of
-from grpo.runs import checkpoints, hub
+from grpo.runs import checkpoints, hub, resume
 from grpo.task.gold import readable
 from grpo.task.task import Task
 
@@ -45,12 +45,16 @@ def about_run(plan: Plan) -> Iterator[Check]:
 
 
 def about_resumed_prompts(plan: Plan) -> Iterator[Check]:
-    """A warning where a resumed run's model reads other prompts than before: the rest of its rows are the same."""
+    """A warning where a resumed run's model reads other tokens than before; other rows are refused."""
     checkpoint = plan.config.training.resume_from_checkpoint
-    sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
+    if not checkpoint:
+        return
+    resume.check_rows(checkpoint, plan.data.train)
+    sealed = checkpoints.read_seal(Path(checkpoint))
     if sealed.get("tokens", plan.data.tokens) != plan.data.tokens:
         plan.config.resumed_with.append("the tokens of the prompts")
-        finding = "the prompts' tokens are not the checkpoint's (an edited or dated chat template, another tokenizer)"
+        finding = "the tokens of the prompts, or the end token, are not the checkpoint's (an edited or dated chat "
+        finding += "template, another tokenizer)"
         yield Check("warning", "changed", finding, "the run will differ from an uninterrupted one")
 
 

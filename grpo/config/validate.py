@@ -3,10 +3,13 @@
 TRL, transformers and PEFT refuse other values themselves, at once and in a readable line.
 """
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from grpo.core.errors import UserError
 from grpo.core.settings import Geometry, given_by
@@ -49,8 +52,19 @@ HARMFUL = {
     "use_transformers_continuous_batching": "turns float32 weights into 16-bit ones for good",
     "enable_jit_checkpoint": "saves in the middle of a rollout, from where no run can resume (SIGTERM saves, too)",
 }
+# What a tokenizer does beside rendering its chat template, which only tools and documents are for
+TOKENIZING = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {
+    "tools",
+    "documents",
+    "sanitize_control_tokens",
+}
 # Flags, as a regular expression, that do nothing unless this setting is on
-REQUIRES = {"lora_|use_rslora|use_dora": "use_peft", "bnb_|use_bnb_nested_quant": "load_in_4bit", "vllm_": "use_vllm"}
+REQUIRES = {
+    "lora_|use_rslora|use_dora": "use_peft",
+    "bnb_|use_bnb_nested_quant": "load_in_4bit",
+    "vllm_": "use_vllm",
+    "dataloader_(persistent|prefetch)_": "dataloader_num_workers",
+}
 
 
 def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
@@ -72,6 +86,9 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
             raise UserError(f"{key}: {value!r} is not a mapping; write {{name: value}}, as a flag in JSON")
         if value and key.endswith(("_token", "_key")):
             raise UserError(f"{key}: settings are written to files; export the variable instead, such as HF_TOKEN")
+    for key in settings["chat_template_kwargs"] or ():
+        if key in TOKENIZING:
+            raise UserError(f"chat_template_kwargs: {key} is not for the template, but changes its prompts; drop it")
     for key, harm in HARMFUL.items():
         if settings[key]:
             raise UserError(f"{key}: it {harm}; drop it")
@@ -82,7 +99,8 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         ignored = sorted(key for key in flags if re.match(pattern, key) and settings[key] not in (None, False))
         by_itself = switch == "use_vllm" and settings[switch] is None and not settings["use_cpu"]  # where it is there
         if ignored and not settings[switch] and not by_itself:
-            raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} true")
+            value = "1" if switch.endswith("workers") else "true"
+            raise UserError(f"{ignored[0]}: it has no effect without {switch}; drop it, or add --{switch} {value}")
 
 
 def _check_data(settings: Mapping[str, Any]) -> None:

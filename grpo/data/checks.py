@@ -155,11 +155,13 @@ def about_prompts(plan: Plan) -> Iterator[Check]:
     cannot = not task.prompt.chat and plan.tokenizer.chat_template is None and not task.shots
     remedy = "the model has no chat template: it may never stop or show the format; num_shots 1 helps"
     yield warn_if(cannot, "prompts", finding, remedy)
-    if plan.prompt_ids()[-1] == plan.tokenizer.eos_token_id:
-        finding = (
-            f"prompts end in the end token {plan.tokenizer.eos_token!r}, after which a model begins something else"
+    end = str(plan.tokenizer.eos_token)
+    if plan.prompt().rstrip().endswith(end):
+        finding = f"prompts end in the end token {end!r}, after which a model begins something else"
+        remedy = (
+            "let the tokenizer add none (add_eos_token and the post_processor in its files), and the chat template "
         )
-        remedy = "let the tokenizer add none (add_eos_token and the post_processor in its files, or the chat template)"
+        remedy += "open the assistant's turn (add_generation_prompt)"
         yield Check("error", "end token", finding, remedy)
     opened = re.search(r"<\w+>\s*$", plan.prompt())
     if opened and not task.prompt.prefill:

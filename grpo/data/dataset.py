@@ -11,7 +11,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from grpo.core.errors import UserError, place_of
+from grpo.core.errors import UserError, one_line, place_of
 from grpo.core.settings import Config
 from grpo.core.text import counted
 from grpo.data.files import Row, Splits
@@ -148,7 +148,8 @@ def load_data(
     else:
         train, overlap = drop_overlap(train, held_out)
         limit = script.max_prompt_length
-    ids = tokenize(train["prompt"], tokenizer, config.template_kwargs)
+    with one_line("prompts: the chat template refuses the messages of a row (", "); rewrite them in a `prepare`"):
+        ids = tokenize([*train["prompt"], *held_out["prompt"]], tokenizer, config.template_kwargs)[: len(train)]
     lengths = list(map(len, ids))
     kept, too_long = drop_long(train, lengths, limit)
     return Data(
@@ -157,7 +158,7 @@ def load_data(
         readings=readings,
         cut_off=evaluation is None,
         overlap=overlap,
-        tokens=hashlib.sha256(repr(ids).encode()).hexdigest(),
+        tokens=hashlib.sha256(repr((ids, tokenizer.eos_token_id)).encode()).hexdigest(),
         lengths=lengths,
         too_long=too_long,
         reasoning=kept[REASONING][:1000],

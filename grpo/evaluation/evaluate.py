@@ -102,7 +102,7 @@ def measure(
     records: list[dict[str, Any]] = []
     for index, (row, (ids, truncated)) in enumerate(zip(rows, greedy, strict=True)):
         record = {"question": row["question"], "answer": row["answer"], "completion": text_of(ids)}
-        record |= {"truncated": truncated, "tokens": len(ids)}
+        record |= {"truncated": truncated, "tokens": len(ids) - (not truncated)}
         if k > 1:
             record["samples"] = [text_of(ids) for ids, _ in drawn[index * k :][:k]]
         # the other columns, which rewards of one's own may ask for

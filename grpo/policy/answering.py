@@ -17,7 +17,7 @@ from trl import GRPOConfig
 from grpo.core.processes import say
 from lean_grpo.sampling import Sampling, complete, reason_against, sampling_mode
 
-Completion = tuple[list[int], bool]  # token ids without the end token, and whether it was cut off
+Completion = tuple[list[int], bool]  # token ids, with the token that ended it, and whether it was cut off
 
 
 def end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -69,7 +69,7 @@ def answer(
             inputs = model, tokenizer, [prompts[index] for index in batch], ends, max_new_tokens, sampling
             done += zip(batch, complete_by_generate(*inputs) if why else complete(*inputs, bar.update), strict=True)
     completions = [ids for _, ids in sorted(gather_object(done))]
-    return [(ids[:-1], False) if ids[-1] in ends else (ids, True) for ids in completions]
+    return [(ids, ids[-1] not in ends) for ids in completions]
 
 
 def complete_by_generate(

@@ -27,10 +27,20 @@ def about_model(plan: Plan) -> Iterator[Check]:
     except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as error:  # config.json says anything
         fits = f"the adapter does not fit {name}" if peft_config else f"{name} is not a causal language model"
         remedy = "use --lora_target_modules all-linear" if peft_config else "use another model"
+        if "lora_dropout" in str(error):  # PEFT's, about experts
+            remedy = "use --lora_dropout 0"
         yield Check("error", "model", f"{fits}: {next(iter(str(error).splitlines()), '')}", remedy)
         return
     except RuntimeError as error:
         yield Check("warning", "model", f"its size is known only once it is loaded ({error})", "watch the memory")
+        return
+    for key, missing in shape.unmatched.items():
+        finding, remedy = f"nothing in {name} is called {' or '.join(missing)}", "correct the name, or drop it"
+        if key == "lora_target_modules":
+            finding += f"; its layers are {', '.join(shape.linear)}"
+            remedy = "name some of these, or use all-linear"
+        yield Check("error", key, finding, remedy)
+    if shape.unmatched:
         return
     kernel = _kernel(plan)
     share = f"{shape.trained / 1e6:,.1f} of " if trains else ""
@@ -39,9 +49,6 @@ def about_model(plan: Plan) -> Iterator[Check]:
     attends = kernel.name if config.script.packed and trains else config.model.attn_implementation
     finding += f"parameters{' are trained' if share else ''}, in {config.model.dtype}, attention {attends}"
     yield warn_if(not shape.trained, "model", finding, "nothing would be learned; check use_peft and lora_*", "error")
-    if shape.unmatched and base is None:
-        finding = f"{', '.join(shape.unmatched)} match nothing in {name}, whose layers are {', '.join(shape.linear)}"
-        yield Check("error", "lora_target_modules", finding, "name some of these, or use all-linear")
     yield from _about_vocabulary(plan, shape)
     longest = max(plan.data.lengths)
     if trains:

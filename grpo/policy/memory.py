@@ -5,6 +5,7 @@ GPU. Not included: the CUDA context, and what an allocator keeps unused.
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class Shape:
     vocabulary: int
     positions: int | None  # the longest sequence it was made for
     linear: tuple[str, ...]  # the names of its linear layers
-    unmatched: tuple[str, ...]  # the adapter's target modules that it has not
+    unmatched: dict[str, list[str]]  # by setting: what a new adapter names, and the model has not
 
 
 def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_code: bool = False) -> Shape:
@@ -53,9 +54,11 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
         names = [name for name, _ in model.named_modules()]
         layers = (name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D))
         linear = dict.fromkeys(name.rpartition(".")[2] for name in layers)
-        targets = getattr(peft_config, "target_modules", None)  # PEFT ignores those that match nothing
-        wanted = sorted(targets) if isinstance(targets, set | list) else []
-        if peft_config is not None:
+        of_weights = [name for name, _ in model.named_parameters()]
+        named = {"target_modules": names, "modules_to_save": names, "target_parameters": of_weights}
+        is_new = peft_config is not None and peft_config.base_model_name_or_path is None
+        unmatched = {f"lora_{key}": _unmatched(getattr(peft_config, key, None), named[key]) for key in named if is_new}
+        if peft_config is not None and not any(unmatched.values()):
             peft_config = copy.deepcopy(peft_config)
             peft_config.inference_mode = False  # which a saved one is set to
             model = get_peft_model(model, peft_config)
@@ -77,8 +80,14 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
         vocabulary=size("vocab_size", 0),
         positions=size("max_position_embeddings", 0) or None,
         linear=tuple(linear),
-        unmatched=tuple(target for target in wanted if not any(f".{name}".endswith(f".{target}") for name in names)),
+        unmatched={key: missing for key, missing in unmatched.items() if missing},
     )
+
+
+def _unmatched(wanted: Any, names: Sequence[str]) -> list[str]:
+    """Those of a list that are no ending of a name; PEFT ignores them."""
+    wanted = sorted(wanted) if isinstance(wanted, set | list) else []
+    return [target for target in wanted if not any(f".{name}".endswith(f".{target}") for name in names)]
 
 
 def weight_bytes(shape: Shape, training: GRPOConfig, model: ModelConfig) -> tuple[float, float, float]:

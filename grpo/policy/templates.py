@@ -16,7 +16,7 @@ from grpo.task import prompts
 from grpo.task.prompts import PromptFormat
 from grpo.task.task import Task
 
-QUESTION = "What is 2 + 2?"
+QUESTION, SYSTEM = "What is 2 + 2?", "Be brief."
 
 
 def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: str) -> tuple[Task, list[Check]]:
@@ -30,6 +30,11 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
         UserError: the template refuses any question, or leaves it out.
     """
     notes = []
+    if (end := str(tokenizer.eos_token)) in task.perfect("", ""):
+        finding = f"{end} is the tokenizer's end token, which decoding drops, so that rewards never see it"
+        notes.append(
+            Check("warning", "tags", finding, "use another prompt_format, or a tokenizer with another eos_token")
+        )
     if tags := keep_tags(tokenizer, task.perfect("", "")):
         finding = f"{', '.join(tags)} are special tokens of the tokenizer, which decoding would drop"
         notes.append(Check("ok", "tags", f"{finding}; here they are ordinary ones, so that rewards see them"))
@@ -61,6 +66,7 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
 
 def _refusal(chosen: PromptFormat, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> str:
     """Why a template takes no system message, or that it leaves it out; empty where it takes one."""
+    chosen = dataclasses.replace(chosen, system=chosen.system or SYSTEM)  # which rows may bring
     try:
         rendered = prompts.rendered(chosen.prompt(QUESTION), tokenizer, kwargs)
     except Exception as error:  # a template may raise anything

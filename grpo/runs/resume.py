@@ -44,24 +44,23 @@ IN_PROMPTS = ("system prompt", "question template", "exemplars")
 
 
 def seal_record(config: Config, rows: Dataset) -> dict[str, Any]:
-    """Settings, sources, data and versions, for the seals of this run's checkpoints.
-
-    Raises:
-        UserError: the checkpoint to resume from was trained on other rows.
-    """
-    checkpoint, data = config.training.resume_from_checkpoint, fingerprint(rows)
-    sealed = checkpoints.read_seal(Path(checkpoint)) if checkpoint else {}
+    """Settings, sources, data and versions, for the seals of this run's checkpoints."""
     # transformers warns of a tied head, which checkpoints hold once
     logging.getLogger("transformers.trainer").addFilter(
         lambda record: "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
     )
-    if checkpoint and sealed.get("data", data) != data:
+    settings = as_json(config.settings())
+    return {"settings": settings, "sources": config.sources, "data": fingerprint(rows), "versions": versions()}
+
+
+def check_rows(checkpoint: str, rows: Dataset) -> None:
+    """Raise UserError if the checkpoint was trained on other rows."""
+    data = fingerprint(rows)
+    if checkpoints.read_seal(Path(checkpoint)).get("data", data) != data:
         raise UserError(
             f"resume_from_checkpoint: the training prompts are not those of {checkpoint}, so resuming would repeat or "
-            f"skip some; use the run's own data, prompt and eval_* settings, {_or_new_run(checkpoint)}"
+            f"skip some; use the run's own data, prompt, chat template and eval_* settings, {_or_new_run(checkpoint)}"
         )
-    settings = as_json(config.settings())
-    return {"settings": settings, "sources": config.sources, "data": data, "versions": versions()}
 
 
 def differences(run: Path, settings: dict[str, Any], sources: dict[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, str]
-SYSTEM = ("system", "developer")  # roles of messages that come first
+SYSTEM = ("system", "developer")  # roles of a first message; few templates know the second
 Prompt = list[Message] | str
 Shot = tuple[str, str, str]  # question, reasoning, answer
 
@@ -54,7 +54,8 @@ class PromptFormat:
             examples.append({"role": "assistant", "content": self.answered(reasoning, answer)})
         has_system = asked[0]["role"] in SYSTEM
         if self.chat:
-            system = asked[:1] if has_system else [{"role": "system", "content": self.system}] if self.system else []
+            content = asked[0]["content"] if has_system else self.system
+            system = [{"role": "system", "content": content}] if has_system or content else []
             return self._arranged(system, examples, asked[has_system:])
         lines = [
             f"{message['content'].rstrip()}\n" for message in [*asked[:has_system], *examples, *asked[has_system:]]

@@ -103,7 +103,7 @@ SETTINGS = {
     "more shots than exemplars": given("--num_shots", "4", says="num_shots:"),
     "unknown flag": given("--lerning_rate", "1", says="--lerning_rate:"),
     "CPU and 4-bit weights": given("--load_in_4bit", "true", says="load_in_4bit:"),
-    "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="model:"),
+    "adapter for other modules": given("--use_peft", "true", "--lora_target_modules", "nope", says="lora_target_modules:"),
     "checkpoint missing": given("--resume_from_checkpoint", "gone", says="resume_from_checkpoint:"),
 }  # fmt: skip
 

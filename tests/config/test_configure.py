@@ -51,7 +51,7 @@ def test_null_unsets_and_lists_and_dictionaries_pass(tmp_path):
     )
     config = configure(INLINE, ["--config", path, *CPU])
     assert config.training.save_total_limit is None and config.script.reward_funcs == ["int_reward_func"]
-    assert config.training.reward_weights == [-1.0] and config.model.lora_target_modules == "q_proj"
+    assert config.training.reward_weights == [-1.0] and config.model.lora_target_modules == ["q_proj"]
     assert config.training.chat_template_kwargs == {"enable_thinking": False}
     assert config.training.eval_strategy == "no"  # a bare `no` is false in YAML
 
@@ -167,6 +167,9 @@ SLIPS = {  # words of the error
     "--batch_size 1": "per_device_train_batch_size?",
     "--num_generation 1": "num_generations?",  # no abbreviation is taken
     "--torch-dtype bfloat16": "dtype?",
+    "--lora_rank 8": "lora_r?",
+    "--max_response_length 9": "max_completion_length?",
+    "--dataset_prompt_column problem": "question_column?",
     "--optim adam": "adamw_torch",
     "--chat_template_kwargs {bad": "chat_template_kwargs:",
     "--config dmeo": "a100_x2, countdown, demo",

@@ -12,7 +12,7 @@ import pytest
 from helpers_runs import DEMO, ROWS
 from peft import LoraConfig, get_peft_model
 from tokenizers import processors
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, MixtralConfig
 
 import train_grpo
 from grpo.config import preflight
@@ -83,6 +83,17 @@ def test_an_end_token_at_a_prompts_end_is_an_error_and_shown(table):
     assert "end token" not in table(prompt_format=fields)
 
 
+@pytest.mark.parametrize("opening", ["", "<|im_start|>assistant<|im_end|>\n"])  # whatever add_generation_prompt says
+def test_a_template_that_opens_no_turn_is_an_error(opening, table):
+    turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+
+    def opens_none(tokenizer):
+        tokenizer.chat_template = "{% for m in messages %}" + turn + "{% endfor %}" + opening
+
+    found = table(edit=opens_none)["end token"]
+    assert found.status == "error" and "add_generation_prompt" in found.remedy
+
+
 def test_completions_are_tried_as_the_tokenizer_gives_them_back(table):
     """Tags that decoding drops earn nothing here, as in training."""
 
@@ -100,8 +111,37 @@ def test_target_modules_that_match_nothing_are_named(table):
         **peft, lora_target_modules="all-linear"
     )
     found = table(**peft, lora_target_modules="q_proj v_prj")["lora_target_modules"]
-    assert found.status == "error" and found.finding.startswith("v_prj match nothing")
+    assert found.status == "error" and "is called v_prj;" in found.finding
     assert "gate_proj" in found.finding and "all-linear" in found.remedy
+    # a single name is a name, and no regular expression for the whole path
+    assert table(**peft, lora_target_modules="q_proj")["model"].status == "ok"
+    assert table(**peft, lora_target_modules="q_proj,v_proj")["model"].status == "ok"
+    assert table(**peft, lora_target_modules=r".*\.q_proj")["model"].status == "ok"
+    for single in ("v_prj", "all_linear"):
+        found = table(**peft, lora_target_modules=single)["lora_target_modules"]
+        assert f"is called {single};" in found.finding and "gate_proj" in found.finding
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "right"),
+    [
+        ("lora_modules_to_save", "lm_hed", "lm_head"),
+        ("lora_target_parameters", "mlp.gate_proj.wight", "mlp.gate_proj.weight"),
+    ],
+)
+def test_what_else_an_adapter_names_is_there(key, wrong, right, table):
+    peft = {"use_peft": "true", "learning_rate": "1e-3", "lora_dropout": "0"}
+    found = table(**peft, **{key: wrong})[key]
+    assert found.status == "error" and f"is called {wrong}" in found.finding
+    assert key not in table(**peft, **{key: right})
+
+
+def test_experts_with_dropout_are_told_to_use_none(table, tmp_path):
+    """PEFT adapts them as parameters, without dropout; its error was answered by what caused it."""
+    sizes = {"num_hidden_layers": 1, "hidden_size": 48, "intermediate_size": 64, "num_local_experts": 2}
+    MixtralConfig(vocab_size=512, **sizes).save_pretrained(tmp_path / "experts")
+    adapter = {"use_peft": "true", "lora_target_modules": "all-linear"}
+    assert table(model_name_or_path=str(tmp_path / "experts"), **adapter)["model"].remedy == "use --lora_dropout 0"
 
 
 LONG = [{"question": f"why {n} " * 90, "answer": "#### 1"} for n in range(9)]

@@ -19,6 +19,7 @@ CPU = ["--use_cpu", "true", "--report_to", "none", "--model_name_or_path", str(D
         ("--lora_r 8", "use_peft"),
         ("--bnb_4bit_quant_type fp4", "load_in_4bit"),
         ("--vllm_gpu_memory_utilization 0.5", "use_vllm"),
+        ("--dataloader_persistent_workers true", "dataloader_num_workers; drop it, or add --dataloader_num_workers 1"),
     ],
 )
 def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
@@ -39,6 +40,8 @@ def test_a_typed_flag_without_its_switch_is_refused(flags, switch):
         "--max_grad_norm -1", "--weight_decay -0.1", "--warmup_steps -5", "--save_steps 0", "--logging_steps -1",
         "--use_peft true --lora_r 0", "--use_peft true --lora_dropout 1", "--use_peft true --lora_alpha 0",
         "--dataset_name none", "--eval_dataset_name= ",
+        """--chat_template_kwargs {"truncation":true,"max_length":20}""",
+        """--chat_template_kwargs {"padding":true}""",
         "--chat_template_kwargs 3", "--chat_template_kwargs [1]", "--lr_scheduler_kwargs 0.1",
         "--eval_only true --eval_samples 0", "--eval_every 5 --eval_samples 0",
     ],

@@ -33,6 +33,8 @@ def load(rows=None, needs_gold=NEEDS, task=PLAIN, flags=(), **settings):
     config = SimpleNamespace(script=script, origin=origin, template_kwargs={}, rows=table)
 
     class Characters:
+        eos_token_id = 0
+
         def __call__(self, text):
             return {"input_ids": [list(prompt) for prompt in text]}
 

@@ -41,7 +41,7 @@ def stock(model, tokenizer, ids, limit):
             torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False,
             max_new_tokens=limit, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, repetition_penalty=1.0,
         )[0, len(prompt) :].tolist()  # fmt: skip
-        end = next((place for place, token in enumerate(output) if token in ends), None)
+        end = next((place + 1 for place, token in enumerate(output) if token in ends), None)
         found.append((output[:end], end is None))
     return found
 
@@ -95,7 +95,7 @@ def test_rows_leave_and_equal_prompts_are_read_once(policy, tokenizer, ids):
     found = answer(policy, tokenizer, [ids[0]] * 32 + [ids[1]] * 32, 60, 64, Sampling(temperature=1.5))
     hook.remove()
     assert seen[0][0] == 2 and seen[1] == (64, 1) and seen[-1][0] < 32
-    assert sum(rows for rows, _ in seen[1:]) < 1.2 * sum(len(tokens) + 1 for tokens, _ in found)
+    assert sum(rows for rows, _ in seen[1:]) < 1.2 * sum(len(tokens) for tokens, _ in found)
 
 
 def test_samples_are_seeded_and_differ_among_themselves(policy, tokenizer, ids):
@@ -121,4 +121,6 @@ def test_every_declared_end_token_ends_a_completion(policy, tokenizer, ids, refe
     end = reference[0][0][3]
     monkeypatch.setattr(policy.generation_config, "eos_token_id", [tokenizer.eos_token_id, end])
     first = reference[0][0].index(end)
-    assert answer(policy, tokenizer, ids[:1], 32, 1) == [(reference[0][0][:first], False)]
+    # its text is kept, as TRL keeps it for rewards: decoding drops special tokens alone
+    assert tokenizer.decode(reference[0][0][: first + 1], skip_special_tokens=True).endswith(tokenizer.decode([end]))
+    assert answer(policy, tokenizer, ids[:1], 32, 1) == [(reference[0][0][: first + 1], False)]

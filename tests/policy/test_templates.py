@@ -1,5 +1,6 @@
 """The model reads what a prompt says, and rewards see what a completion says, whatever the template."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -68,6 +69,23 @@ def test_a_conversation_keeps_its_turns_where_the_system_prompt_goes_into_the_fi
     asked = task.ask([{"role": role, "content": text} for role, text in turns])
     assert [message["role"] for message in asked] == ["user", "assistant", "user"]
     assert asked[0]["content"] == f"{XML.system.strip()}\n\nHi" and asked[2]["content"] == "2 + 2?"
+
+
+@pytest.mark.parametrize("name", ["phi3", "qwen3", "gemma"])  # which know no developer, or no system message either
+def test_a_rows_own_system_message_is_read_by_the_model(name, tokenizer):
+    tokenizer.chat_template = SHIPPED[name].read_text(encoding="utf-8")
+    for prompt_format in (XML, dataclasses.replace(XML, system="")):
+        task, _ = templates.fitted(Task(prompt_format), tokenizer, {}, name)
+        for role in ("system", "developer"):
+            asked = task.ask([{"role": role, "content": "Be terse."}, {"role": "user", "content": "2 + 2?"}])
+            rendered = prompts.rendered(asked, tokenizer)
+            assert "Be terse." in rendered and "Respond in" not in rendered
+
+
+def test_a_format_that_ends_in_the_end_token_is_said(tokenizer):
+    tokenizer.eos_token = AddedToken("</answer>", special=True)
+    (note,) = templates.fitted(Task(XML), tokenizer, {}, "m")[1]
+    assert note.status == "warning" and "</answer> is the tokenizer's end token" in note.finding
 
 
 TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]

@@ -123,6 +123,8 @@ def test_a_resumed_run_keeps_its_data_and_its_place(tiny_run, learned, capfd, wr
         assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change]) == 2
         err = capfd.readouterr().err
         assert told in err and err.count("\n") == 1
+        assert train_grpo.main([*flags, "--resume_from_checkpoint", "auto", *change, "--dry_run", "true"]) == 2
+        assert told in capfd.readouterr().err
         assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
     # the same rows from another place, and more steps: reported, and done
     copy = write_jsonl([json.loads(line) for line in lines], "copy.jsonl")
@@ -137,7 +139,7 @@ def test_another_chat_template_is_said_before_a_run_is_resumed_with_it(tiny_run,
     learned.copy()
     resumed = [*tiny_run(**LEARNS, save_steps="1"), "--max_steps", "3", "--resume_from_checkpoint", "auto"]
     assert train_grpo.main([*resumed, "--dry_run", "true"]) == 0
-    assert "the prompts' tokens" not in " ".join(capfd.readouterr().out.split())
+    assert "the tokens of the prompts, or the end token" not in " ".join(capfd.readouterr().out.split())
 
     def dated(*given, **options):
         tokenizer = load(*given, **options)
@@ -147,7 +149,8 @@ def test_another_chat_template_is_said_before_a_run_is_resumed_with_it(tiny_run,
     load = loading.AutoTokenizer.from_pretrained
     monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", dated)
     assert train_grpo.main(resumed) == 0
-    assert "the prompts' tokens are not the checkpoint's" in " ".join(capfd.readouterr().out.split())
+    said = " ".join(capfd.readouterr().out.split())
+    assert "the tokens of the prompts, or the end token, are not the checkpoint's" in said
     assert "the tokens of the prompts" in json.loads(Path("run/run.json").read_text())["sessions"][-1]["changed"]
 
 
