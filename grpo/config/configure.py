@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from transformers import Trainer, get_scheduler
+from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
 from grpo.config import hardware, validate
@@ -163,6 +164,7 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     except (ValueError, TypeError, ImportError, OSError) as error:
         known = any(key in str(error) for key in settings)
         raise UserError(str(error) if known else f"TRL refuses the settings: {error}") from None
+    training.hub_strategy = HubStrategy.END  # uploads at checkpoints take pickles, locks and completions along
     if model.model_revision != "main":  # TRL loads the reference model with these
         given = training.model_init_kwargs
         training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}

@@ -123,7 +123,7 @@ class Run:
         run, name, ask = shlex.quote(str(self.output)), shlex.quote(self.output.name), "python -m grpo ask"
         lines = ["Next:", f"  read the report  {written}", f'  ask the model    {ask} {run} "your question"']
         if not self.config.training.push_to_hub:
-            lines.append(f"  publish it       hf upload your-name/{name} {run} {shlex.join(record.NOT_UPLOADED)}")
+            lines.append(f"  publish it       python -m grpo publish {run} your-name/{name}")
         return "\n".join(lines)
 
     # Signals
