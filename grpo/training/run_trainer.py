@@ -175,7 +175,8 @@ class RunTrainer(LeanGRPOTrainer):
             if args.should_save:
                 checkpoints.seal(directory, self.accelerator.num_processes, **self.seal_record)
         except Exception:
-            checkpoints.delete(directory)  # to free the space
+            if args.should_save:  # the others' failure ends this process, too, but not while it writes
+                checkpoints.delete(directory)  # to free the space
             raise
         finally:
             args.save_total_limit = keep
