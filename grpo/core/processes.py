@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+LOST = "another process of this run has ended; its own lines or the launcher's say why"
+
 
 def is_first_process() -> bool:
     """True if this is the first of a launcher's processes, or there is no launcher; known before torch is loaded."""

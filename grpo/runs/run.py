@@ -21,7 +21,7 @@ from transformers.integrations import integration_utils
 
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
-from grpo.core.processes import is_first_process, is_process_lost, say
+from grpo.core.processes import LOST, is_first_process, is_process_lost, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
 from grpo.runs import checkpoints, directory, record, report
@@ -201,7 +201,7 @@ class Run:
             full_disk = f"the disk of {str(self.output)!r} is full ({free} free)"
             return f"output_dir: {full_disk}; free some space, or lower save_total_limit"
         if any(map(is_process_lost, origins(error))):
-            return "another process of this run has ended, and its own lines say why"
+            return LOST
         frames = traceback.extract_tb(error.__traceback__)
         checkpoint, reason = self.config.training.resume_from_checkpoint, reason_of(error)
         if checkpoint and READS_CHECKPOINT & {frame.name for frame in frames}:
