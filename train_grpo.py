@@ -208,8 +208,8 @@ def experiment(config: Config) -> int:
             measure_after(before)  # the same questions again
         run.end()
         trainer.create_model_card(config.output.name)  # TRL's, with the comparison, the rewards and the prompt
-        if config.training.push_to_hub and not run.stopped:
-            hub.push(trainer)
+    if config.training.push_to_hub and not run.stopped:  # the run has ended: an upload that fails is not its end
+        hub.push(trainer)
     return run.exit_status
 
 

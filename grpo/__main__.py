@@ -1,4 +1,4 @@
-"""The tools beside the trainer: python -m grpo report | xray | compare | ask | merge."""
+"""The tools beside the trainer: python -m grpo report | xray | compare | ask | merge | publish."""
 
 import importlib
 import sys
@@ -13,6 +13,7 @@ TOOLS = {  # a tool's module is imported only when it is used; each has main(arg
     "compare": ("grpo.evaluation.compare", "show what several runs learned, side by side"),
     "ask": ("grpo.evaluation.ask", "ask a saved run a question"),
     "merge": ("grpo.policy.merge", "merge a LoRA adapter into its model"),
+    "publish": ("grpo.runs.hub", "upload a run to the Hub"),
 }
 USAGE = "usage: python -m grpo " + " | ".join(TOOLS) + " (each with --help)"
 

@@ -1,16 +1,18 @@
 """A run that is killed loses nothing. benchmarks/kill_loop.py kills real commands at random moments."""
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 from helpers_commands import command
-from helpers_programs import PROGRAMS
-from helpers_resume import assert_same, state_of
+from helpers_programs import PROGRAMS, run_on_two
+from helpers_resume import EPOCHS, assert_same, state_of
 from helpers_runs import LEARNS, ROOT
 
 import train_grpo
+from grpo.runs import checkpoints
 
 
 @pytest.mark.slow
@@ -26,3 +28,28 @@ def test_a_run_killed_thrice_ends_bit_by_bit_as_any(tiny_run):
     assert train_grpo.main([*flags, *resume]) == 0
     assert_same(state_of(Path("run")), state_of(Path("whole")))
     assert not any(path.name.startswith(".") for path in Path("run").iterdir() if os.path.isdir(path))
+
+
+# What ends the second process, amid the second epoch or where it saves; the line that says so; the last checkpoint
+FAILURES = [
+    (signal.SIGKILL, 3, "error: another process of this run has ended", 3),
+    (signal.SIGXFSZ, 4, "error: [process 1] output_dir: the disk of 'run' is full", 4),
+]
+
+
+@pytest.mark.slow
+def test_two_processes_of_which_one_fails_end_bit_by_bit_as_any(tiny_run):
+    sizes = {"max_samples": "10", "max_completion_length": "12", "per_device_train_batch_size": "8"}
+    flags = tiny_run(**EPOCHS | sizes)
+    run_on_two(ROOT / "train_grpo.py", *flags, "--output_dir", "whole")
+    for number, moment, line, last in FAILURES:
+        done = command(PROGRAMS / "ended.py", [int(number), moment, ROOT / "train_grpo.py", *flags], processes=2)
+        assert done.returncode == 1 and "[rank" not in done.stderr  # torch's mark of a traceback
+        (named,) = [one for one in done.stderr.splitlines() if one.startswith(line)]
+        assert "To resume: torchrun --nproc_per_node=2" in named
+        assert json.loads(Path("run/run.json").read_text())["status"].startswith("failed: another process")
+        newest = Path(f"run/checkpoint-{last}")
+        assert checkpoints.list_all(Path("run"))[0] == newest and (newest / "rng_state_1.pth").exists()
+        flags = [*flags, "--resume_from_checkpoint", "auto"]
+    run_on_two(ROOT / "train_grpo.py", *flags)
+    assert_same(state_of(Path("run")), state_of(Path("whole")))

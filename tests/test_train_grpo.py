@@ -179,6 +179,22 @@ def test_two_processes_evaluate_as_one_does(tiny_run):
     assert Path("two/completions_only.jsonl").read_text() == Path("run/completions_only.jsonl").read_text()
 
 
+@pytest.mark.slow
+def test_four_processes_with_odd_sizes_train_evaluate_and_save(tiny_run):
+    """7 questions, 3 groups of 8 for the 4 of them."""
+    asked = {**LEARNS, "eval_samples": "7", "max_steps": "1", "save_steps": "1"}
+    assert train_grpo.main(tiny_run(**asked, eval_only="true")) == 0
+    sizes = {"per_device_train_batch_size": "2", "gradient_accumulation_steps": "3"}
+    done = command(ROOT / "train_grpo.py", tiny_run(**asked | sizes, output_dir="four"), processes=4)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "3 prompts × 8 generations = 24 completions per optimizer step (6 on each of 4" in shown(done.stdout)
+    assert Path("four/completions_before.jsonl").read_text() == Path("run/completions_only.jsonl").read_text()
+    assert read("four/eval_after.json")["n"] == read("four/comparison.json")["n"] == 7
+    assert len(list(Path("four/checkpoint-1").glob("rng_state_*.pth"))) == 4
+    saved = [Path("four", name, "model.safetensors").read_bytes() for name in ("", "checkpoint-1")]
+    assert saved[0] == saved[1] != (DEMO / "model/model.safetensors").read_bytes()
+
+
 def test_a_run_that_another_one_overtakes_takes_the_next_name(tiny_run, monkeypatch):
     """Its tracker shows it under that name, too."""
     monkeypatch.setattr(directory, "is_locked", lambda _: False)  # when the directory was chosen, nobody had it

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from transformers import Trainer, get_scheduler
+from transformers.trainer_utils import HubStrategy
 from trl import GRPOConfig, ModelConfig
 
 from grpo.config import hardware, validate
@@ -167,6 +168,7 @@ def to_dataclasses(settings: Mapping[str, Any]) -> tuple[ScriptArguments, GRPOCo
     targets = model.lora_target_modules  # TRL makes a text of a single name, which PEFT takes for a regular expression
     if isinstance(targets, str) and re.fullmatch(r"[\w.,]+", targets):
         model.lora_target_modules = targets.split(",")
+    training.hub_strategy = HubStrategy.END  # uploads at checkpoints take pickles, locks and completions along
     if model.model_revision != "main":  # TRL loads the reference model with these
         given = training.model_init_kwargs
         training.model_init_kwargs = {"revision": model.model_revision, **(given if isinstance(given, dict) else {})}

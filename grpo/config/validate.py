@@ -92,6 +92,8 @@ def check(settings: Mapping[str, Any], origin: Mapping[str, str]) -> None:
     for key, harm in HARMFUL.items():
         if settings[key]:
             raise UserError(f"{key}: it {harm}; drop it")
+    if "hub_strategy" in origin and settings["hub_strategy"] != "end":
+        raise UserError(f"hub_strategy: {settings['hub_strategy']!r} uploads checkpoints and completions; use end")
     loader = settings["accelerator_config"] or ""  # text where a flag gives it
     if found := re.search(r"(dispatch|split)_batches\W+true", str(loader), re.IGNORECASE):
         raise UserError(f"accelerator_config: {found[1]}_batches divides the rows of a rollout otherwise; drop it")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from grpo.core import ROOT
 from grpo.core.out_of_memory import is_out_of_memory
-from grpo.core.processes import end_process_group, is_first_process
+from grpo.core.processes import LOST, end_process_group, is_first_process, is_process_lost
 from grpo.core.text import printable
 
 # Exit statuses; 128 + n says that signal n ended the run, and 1 that something here is wrong
@@ -72,6 +72,10 @@ def run_main(run: Callable[[], int]) -> int:
         return _end_in(f"{error.name} is not installed; activate the virtual environment, or pip install it")
     except UserError as error:
         return _end_in(str(error))
+    except RuntimeError as error:
+        if not is_process_lost(error):
+            raise
+        return _end_in(LOST)
 
 
 def _end_in(line: str) -> int:

@@ -2,9 +2,12 @@
 
 import gc
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
+
+LOST = "another process of this run has ended; its own lines or the launcher's say why"
 
 
 def is_first_process() -> bool:
@@ -55,6 +58,11 @@ def launch() -> str:
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # several machines
         return "torchrun [its options as before]"
     return f"torchrun --nproc_per_node={processes}"
+
+
+def is_process_lost(error: BaseException) -> bool:
+    """True if an exception says, in gloo's words or NCCL's, that another process of the run has ended."""
+    return re.search("gloo/transport|ncclRemoteError", str(error)) is not None
 
 
 def end_process_group() -> None:

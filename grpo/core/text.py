@@ -1,6 +1,10 @@
 """Text for people: counts and sizes in words, and text of models and files without what steers a terminal."""
 
+import re
 import unicodedata
+
+# Of an absolute path: one that is quoted may hold blanks; "</a/b", "$HOME/a" and the like are none
+FOLDERS = re.compile(r"""(?<=["'])/(?:[^"'/\\\n]+/)+|(?:(?<=\\n)|(?<![\w.:/<~+})\]*]))/(?:[\w.@+-]+/)+(?=[\w.@+-])""")
 
 
 def counted(count: float, noun: str) -> str:
@@ -27,6 +31,15 @@ def short_name(reward: str) -> str:
     ('correctness', 'close')
     """
     return reward.removesuffix("_func").removesuffix("_reward")
+
+
+def without_folders(text: str) -> str:
+    """The text, or JSON's form of it, with absolute paths by their last names: nobody learns of a machine's folders.
+
+    >>> without_folders("train.py --data /home/me/rows.csv --to '/home/me/my runs/1' https://hub/a/b, 1/2/3, /think")
+    "train.py --data rows.csv --to '1' https://hub/a/b, 1/2/3, /think"
+    """
+    return FOLDERS.sub("", text)
 
 
 def human_bytes(size: float) -> str:

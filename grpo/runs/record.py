@@ -23,8 +23,6 @@ from grpo.runs import source
 from grpo.runs.checkpoints import step_of, write_json, write_text
 from grpo.runs.files import read_record
 
-# Flags of `hf upload`
-NOT_UPLOADED = ("--exclude", "checkpoint-*/*", "--exclude", "_ended-*/*")
 # Results of an end, besides the model's files
 RESULTS = ("comparison.json", "eval_after.json", "completions_after.jsonl", "curves.png", "README.md", "merged")
 

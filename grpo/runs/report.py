@@ -26,7 +26,7 @@ def write(directory: Path) -> Path:
     run = read_run(directory)
     if run.curves:
         charts.draw_curves(directory / "curves.png", run.curves, run.stages, _limits(run))
-    return _write_page(run)
+    return write_page(run)
 
 
 def refresh(directory: Path, steps: int = 0) -> str:
@@ -38,7 +38,7 @@ def refresh(directory: Path, steps: int = 0) -> str:
     try:
         run = read_run(directory)
         live = {"every": REFRESH, "at": time.strftime("%H:%M:%S"), "steps": steps}
-        _write_page(run, live if run.status == "running" else None)
+        write_page(run, live if run.status == "running" else None)
     except Exception as error:
         return reason_of(error)
     return ""
@@ -87,7 +87,7 @@ def _template() -> Template:
     return page.get_template("report.html.j2")
 
 
-def _write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
+def write_page(run: RunFiles, live: dict[str, Any] | None = None) -> Path:
     values = {"run": run, "limits": _limits(run), "examples": _examples(run), "live": live, "headings": HEADINGS}
     text = _template().render(values | {"image": charts.image, "is_a_rewards_own": is_a_rewards_own})
     path = run.directory / "report.html"

@@ -21,7 +21,7 @@ from transformers.integrations import integration_utils
 
 from grpo.core.errors import STOPPED, Interrupted, UserError, reason_of
 from grpo.core.out_of_memory import is_disk_full, is_out_of_memory, origins, out_of_memory
-from grpo.core.processes import is_first_process, say
+from grpo.core.processes import LOST, is_first_process, is_process_lost, say
 from grpo.core.settings import Config
 from grpo.core.text import human_bytes
 from grpo.runs import checkpoints, directory, record, report
@@ -123,7 +123,7 @@ class Run:
         run, name, ask = shlex.quote(str(self.output)), shlex.quote(self.output.name), "python -m grpo ask"
         lines = ["Next:", f"  read the report  {written}", f'  ask the model    {ask} {run} "your question"']
         if not self.config.training.push_to_hub:
-            lines.append(f"  publish it       hf upload your-name/{name} {run} {shlex.join(record.NOT_UPLOADED)}")
+            lines.append(f"  publish it       python -m grpo publish {run} your-name/{name}")
         return "\n".join(lines)
 
     # Signals
@@ -192,7 +192,7 @@ class Run:
             report.refresh(self.output)  # the page says so, and no longer reloads itself
 
     def _explanation(self, error: Exception) -> str:
-        """Empty where it is none of these: a full device, a full disk, a damaged checkpoint, a tracker."""
+        """Empty where it is none of these: a full device or disk, a lost process, a damaged checkpoint, a tracker."""
         # what is full hides behind what the libraries in between make of it
         if full := next(filter(is_out_of_memory, origins(error)), None):
             return out_of_memory(full)
@@ -200,6 +200,8 @@ class Run:
             free = human_bytes(shutil.disk_usage(self.output).free)
             full_disk = f"the disk of {str(self.output)!r} is full ({free} free)"
             return f"output_dir: {full_disk}; free some space, or lower save_total_limit"
+        if any(map(is_process_lost, origins(error))):
+            return LOST
         frames = traceback.extract_tb(error.__traceback__)
         checkpoint, reason = self.config.training.resume_from_checkpoint, reason_of(error)
         if checkpoint and READS_CHECKPOINT & {frame.name for frame in frames}:

@@ -30,7 +30,7 @@ from grpo.core.errors import UserError
 from grpo.core.processes import say
 from grpo.rewarding.guard import RewardGuard, fault_of
 from grpo.rewarding.isolation import random_states_kept
-from grpo.runs import checkpoints, model_card
+from grpo.runs import checkpoints, hub, model_card
 from grpo.task.task import Task
 from lean_grpo import LeanGRPOTrainer
 from rewards import completion_text
@@ -175,12 +175,17 @@ class RunTrainer(LeanGRPOTrainer):
             if args.should_save:
                 checkpoints.seal(directory, self.accelerator.num_processes, **self.seal_record)
         except Exception:
-            checkpoints.delete(directory)  # to free the space
+            if args.should_save:  # the others' failure ends this process, too, but not while it writes
+                checkpoints.delete(directory)  # to free the space
             raise
         finally:
             args.save_total_limit = keep
         if args.should_save:
             checkpoints.rotate(run, keep, self.state.best_model_checkpoint)
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        with hub.asking():
+            super().init_hf_repo(*args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """TRL's, and below it the run's own section where the directory holds a run."""

@@ -30,7 +30,9 @@ def test_how_a_command_ends(capsys):
     assert "error: peft is not installed; activate the virtual environment" in capsys.readouterr().err
     assert run_main(lambda: leave(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "Interrupted\n"
-    for error in (SystemExit(1), ValueError("a bug"), ModuleNotFoundError("a bug", name="transformers.new")):
+    assert run_main(lambda: leave(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))) == 2
+    assert capsys.readouterr().err.startswith("error: another process of this run has ended")
+    for error in (SystemExit(1), RuntimeError("a bug"), ModuleNotFoundError("a bug", name="transformers.new")):
         with pytest.raises(type(error)):
             run_main(lambda error=error: leave(error))
 

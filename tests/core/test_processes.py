@@ -29,6 +29,18 @@ def test_the_command_starts_as_many_processes(variables, words, monkeypatch):
     assert processes.launch() == words
 
 
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        ("NCCL error, ncclRemoteError: A call failed possibly due to a remote process exiting prematurely.", True),
+        ("NCCL error, ncclInvalidUsage: Duplicate GPU detected", False),
+    ],
+)
+def test_nccl_says_whether_another_process_has_ended(words, lost):
+    """gloo's words: tests/test_killed.py."""
+    assert processes.is_process_lost(RuntimeError(words)) is lost
+
+
 def unused_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,15 +1,26 @@
 """A script whose last process sends itself a signal at a moment of its run: ended.py SIGNAL MOMENT SCRIPT FLAGS.
 
+SIGXFSZ, which says that a file has become too long, is not sent: that process can write no more, as on a full disk.
+
 The moment is before an optimizer step (once so many are done), `starting`, or `saving`: a checkpoint's files are
 written, but not that it is complete.
 """
 
 import os
+import resource
 import runpy
+import signal
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+
+def end(number):
+    if number == signal.SIGXFSZ:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    else:
+        os.kill(os.getpid(), number)
 
 
 def sending(number, step):
@@ -20,7 +31,7 @@ def sending(number, step):
         def on_step_begin(self, args, state, control, **kwargs):
             last = os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1)
             if state.global_step == step and last:
-                os.kill(os.getpid(), number)
+                end(number)
 
     return Ended
 
@@ -32,7 +43,7 @@ if __name__ == "__main__":
     from grpo.training.run_trainer import RunTrainer
 
     def send(*args, **kwargs):
-        os.kill(os.getpid(), int(number))
+        end(int(number))
 
     if moment == "starting":
         RunTrainer.train = send

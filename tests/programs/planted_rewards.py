@@ -1,4 +1,4 @@
-"""Rewards that fail while a run trains, on all processes or on the second, and a judge that notes what it is asked."""
+"""Rewards that fail in a step, on all processes or on the second, and a judge that notes what it is asked."""
 
 import os
 
@@ -14,7 +14,7 @@ def faulty(completions, trainer_state, **kwargs):
 
 
 def on_the_second(completions, trainer_state, **kwargs):
-    if training(trainer_state) and os.environ.get("RANK") == "1":
+    if training(trainer_state) and trainer_state.global_step == 0 and os.environ.get("RANK") == "1":
         raise ValueError("planted on the second process")
     return [float(len(c[0]["content"])) for c in completions]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers_commands import command
+from helpers_programs import run_on_two
 from helpers_runs import ROOT, alarms
 from helpers_trainer import largest_difference, make_trainer, rewards_by_sum, trained
 from trl import GRPOTrainer
@@ -266,8 +267,10 @@ def test_a_run_whose_only_reward_returns_none_ends_and_says_so(with_reward, capf
 
 @pytest.mark.slow
 def test_two_processes_judge_once_exclude_rows_and_stop_together(with_reward):
-    done = command(ROOT / "train_grpo.py", with_reward("on_the_second", judge="planted_rewards.judge"), processes=2)
-    assert done.returncode != 0
+    argv = with_reward("on_the_second", judge="planted_rewards.judge")
+    done = command(ROOT / "train_grpo.py", argv, processes=2)
+    assert done.returncode != 0 and "[rank" not in done.stderr  # torch's mark of a traceback
+    assert "Stopped by the reward guard" in done.stdout
     status = json.loads(Path("run/run.json").read_text())["status"]
     assert "reward guard: 50 % of the rows of step 1" in status
     assert Path("run/checkpoint-1/model.safetensors").exists()
@@ -276,3 +279,5 @@ def test_two_processes_judge_once_exclude_rows_and_stop_together(with_reward):
     asked = Path("asked").read_text().splitlines()  # a judge may be a paid model
     records = [json.loads(line) for line in Path("run/completions_before.jsonl").read_text().splitlines()]
     assert [asked.count(record["question"]) for record in records] == [1, 1]
+    run_on_two(ROOT / "train_grpo.py", *argv, "--resume_from_checkpoint", "auto")
+    assert json.loads(Path("run/run.json").read_text())["status"] == "finished"

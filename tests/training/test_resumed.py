@@ -1,15 +1,14 @@
 """A resumed run is the run that was never interrupted, bit by bit, also in another epoch than the first.
 
-After a kill: tests/test_killed.py; with sharded weights: tests/policy/test_sharding.py.
+After a kill, and on two processes: tests/test_killed.py; with sharded weights: tests/policy/test_sharding.py.
 """
 
 import json
 from pathlib import Path
 
 import pytest
-from helpers_programs import run_on_two
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
-from helpers_runs import LEARNS, ROOT, TINY, flags
+from helpers_runs import LEARNS, TINY, flags
 from transformers import Trainer
 
 import train_grpo
@@ -56,16 +55,6 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(learned):
     assert train_grpo.main(flags(**RESUMED)) == 0
     again = state_of(run)
     assert_same({**again, "metrics": again["metrics"][:-1]}, {**finished, "metrics": finished["metrics"][:-1]})
-
-
-@pytest.mark.slow
-def test_two_processes_resume_as_if_they_had_not_stopped(tiny_run):
-    argv = tiny_run(**{**SHORT, "per_device_train_batch_size": "8", "output_dir": "whole"})
-    run_on_two(ROOT / "train_grpo.py", *argv)
-    assert (Path("whole/checkpoint-3") / "rng_state_1.pth").exists()
-    interrupted("whole", 3)
-    run_on_two(ROOT / "train_grpo.py", *argv, "--output_dir", "again", "--resume_from_checkpoint", "auto")
-    assert_same(state_of(Path("again")), state_of(Path("whole")))
 
 
 @pytest.mark.slow
