@@ -24,6 +24,7 @@ ON_A_CPU = """\
 recipes/demo.yaml. To train a small model of your own on the CPU, ask for it: --use_cpu true."""
 OF_THE_RUN = "; to resume a run, use its own recipe and flags: its report shows the command"
 
+NEEDS = {"load_in_4bit": "bitsandbytes", "load_in_8bit": "bitsandbytes", "use_liger_kernel": "liger_kernel"}
 # What `use_cpu` implies, whatever HYPERPARAMETERS or a recipe says.
 ON_CPU: dict[str, Any] = {
     "fp16": False,
@@ -32,6 +33,7 @@ ON_CPU: dict[str, Any] = {
     "attn_implementation": "sdpa",
     "load_in_4bit": False,
     "load_in_8bit": False,
+    "use_liger_kernel": False,
 }
 
 NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt, or use --use_vllm false"
@@ -64,9 +66,10 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
     """
     if settings["use_unsloth"]:
         _check_unsloth(settings)
-    for key in ("load_in_4bit", "load_in_8bit"):
-        if settings[key] and not settings["use_cpu"] and importlib.util.find_spec("bitsandbytes") is None:
-            raise UserError(f"{key}: bitsandbytes is not installed; pip install bitsandbytes, or use --{key} false")
+    for key, package in NEEDS.items():
+        if settings[key] and not settings["use_cpu"] and importlib.util.find_spec(package) is None:
+            name = package.replace("_", "-")
+            raise UserError(f"{key}: {name} is not installed; pip install {name}, or use --{key} false")
     notes = (
         _use_cpu(settings, origin) if settings["use_cpu"] else _use_gpu(settings, given_by(origin, "flag"), program)
     )

@@ -21,7 +21,7 @@ def settings(**overrides):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    def visible(count, flash=True, bitsandbytes=True, bf16=True, vllm=False):
+    def visible(count, flash=True, packages=True, bf16=True, vllm=False):
         def is_available():
             # starting CUDA fixes what is visible, so one GPU must have been chosen by now
             assert count < 2 or "LOCAL_RANK" in os.environ or "," not in os.environ["CUDA_VISIBLE_DEVICES"]
@@ -37,7 +37,9 @@ def gpus(monkeypatch):
         )
         monkeypatch.setattr(hardware, "is_flash_attn_2_available", lambda: flash)
         monkeypatch.setattr(hardware, "is_vllm_available", lambda: vllm)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "bitsandbytes" or bitsandbytes or None)
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name: name not in hardware.NEEDS.values() or packages or None
+        )
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
@@ -204,10 +206,11 @@ def test_what_bf16_weights_lose_to_rounding_is_noted(gpus, overrides, noted):
     [
         ({"use_vllm": True}, r"use_vllm: .*requirements-cuda\.txt"),
         ({"use_peft": True, "load_in_4bit": True}, r"load_in_4bit: .*pip install bitsandbytes"),
+        ({"use_liger_kernel": True}, r"use_liger_kernel: .*pip install liger-kernel"),
         ({"use_unsloth": True}, r"use_unsloth: .*--use_peft true"),
     ],
 )
 def test_what_is_missing_is_one_line(asked, says, gpus):
-    gpus(1, bitsandbytes=False)
+    gpus(1, packages=False)
     with pytest.raises(UserError, match=says):
         hardware.fit_to_machine(settings(**asked), dict.fromkeys(asked, "flag"))
