@@ -2,12 +2,15 @@
 
 import ast
 import json
+import linecache
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from helpers_runs import ROOT, flags
+
+import train_grpo
 
 CELLS = json.loads((ROOT / "notebooks" / "grpo.ipynb").read_text(encoding="utf-8"))["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
@@ -23,30 +26,27 @@ def displayed(tmp_path, monkeypatch):
     display.HTML = lambda text: pages.append(text)
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield pages
-    sys.modules.pop("my_reward", None)
+    monkeypatch.setattr(train_grpo, "HYPERPARAMETERS", dict(train_grpo.HYPERPARAMETERS))  # which a cell edits
+    return pages
 
 
 def execute(cells):
     """Run cells as a notebook does, quick; the values that it would show."""
     names, shown = {}, []
-    for cell in cells:
+    for number, cell in enumerate(cells):
         tags, text = cell["metadata"].get("tags", []), "".join(cell["source"])
         if "install" in tags:
             continue
-        if text.startswith("%%writefile "):
-            line, _, text = text.partition("\n")
-            Path(line.split()[1]).write_text(text, encoding="utf-8")
-            continue
         tree = ast.parse(text)
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, "a cell", "exec"), names)
+        name = f"<ipython-input-{number}>"
+        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # as IPython keeps its cells
+        exec(compile(tree, name, "exec"), names)
         if "parameters" in tags:
             assert names["QUICK"] == []
             names["QUICK"] = QUICK
         if last:
-            shown.append(eval(compile(ast.Expression(last.value), "a cell", "eval"), names))
+            shown.append(eval(compile(ast.Expression(last.value), name, "eval"), names))
     return shown
 
 
@@ -61,5 +61,6 @@ def test_every_cell_runs_on_a_cpu(displayed, capsys):
     assert statuses == [0, 0], capsys.readouterr().err  # a run and a question
     assert [0.5, 0.0, 0.0, 0.0] in shown  # the reward pays a short right answer, and no long, wrong or empty one
     record = json.loads(Path("outputs/notebook/run.json").read_text())
-    assert record["status"] == "finished" and record["settings"]["reward_funcs"][-1] == "my_reward.concise"
+    assert record["status"] == "finished" and record["settings"]["reward_funcs"][-1] == "concise"
+    assert record["settings"]["prepare"] == "prepare" and "def concise(" in record["code"]["concise"]
     assert len(displayed) == 1 and "srcdoc=" in displayed[0] and "GRPO run report" in displayed[0]
