@@ -37,11 +37,13 @@ NOT_RUN = {  # command: why
     "wandb login": "asks for a key",
     "pip install flash-attn --no-build-isolation": "compiles for a GPU",
     "pip install .": "has a test of its own, lean_grpo/test_installed.py",
+    "python3 -m venv .venv": "is where it runs",
     "python -m pytest": "is what runs this",
 }
 FOREIGN = {"nodes", "no-build-isolation", "warmup_ratio"}  # Slurm's, pip's, and transformers' of 2025
 NEED_CUDA = ("use_vllm", "use_unsloth", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
-PAGES = [ROOT / "README.md", ROOT / "lean_grpo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "lean_grpo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 ALL = "\n".join(TEXTS.values())
 
@@ -67,9 +69,12 @@ def code(text):
     return re.findall(r"`([^`\n]+)`", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE))
 
 
-INTO_SCRIPT = "# my_task.py, "  # the first line of what is pasted
-PASTED = [block.values[0] for block in blocks("python") if block.values[0].startswith(INTO_SCRIPT)]
-PYTHON = [block for block in blocks("python") if block.values[0] not in PASTED]
+INTO_SCRIPT = "# {}.py, "  # the first line of what is pasted
+PASTED = {
+    name: [block.values[0] for block in blocks("python") if block.values[0].startswith(INTO_SCRIPT.format(name))]
+    for name in ("my_task", "train_grpo")
+}
+PYTHON = [block for block in blocks("python") if not any(block.values[0] in texts for texts in PASTED.values())]
 RECIPES = list(blocks("yaml"))
 COMMANDS = {
     line.strip(): f"{block.id}-{number}"
@@ -128,7 +133,8 @@ def directory(tmp_path_factory):
     for block in PYTHON:
         if named := re.match(r"# (\w+\.py)\n", block.values[0]):
             (reader / named[1]).write_text(block.values[0], encoding="utf-8")
-    (reader / "my_task.py").write_text(pasted(*PASTED), encoding="utf-8")
+    (reader / "my_task.py").write_text(pasted(*PASTED["my_task"]), encoding="utf-8")
+    (reader / "edited.py").write_text(pasted(*PASTED["train_grpo"]), encoding="utf-8")  # the README's train_grpo.py
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(reader)
         assert train_grpo.main(BEGUN) == 0
@@ -178,7 +184,7 @@ def test_commands_run(command, reader, monkeypatch, capfd):
     words = shlex.split(command, comments=True)
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         monkeypatch.setenv(*words.pop(0).split("=", 1))
-    for part in shlex.join(words).split(" '&&' "):
+    for part in shlex.join(words).replace(".venv/bin/", "").split(" '&&' "):
         if part not in NOT_RUN:
             run(shlex.split(part), capfd)
 
@@ -190,9 +196,7 @@ def run(words, capfd):
     elif words[0] == "cp":
         assert words == ["cp", "train_grpo.py", "my_task.py"]
     elif words[:2] == ["python", "my_task.py"]:
-        spec = importlib.util.spec_from_file_location("my_task", "my_task.py")
-        sys.modules["my_task"] = script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
+        script = script_of("my_task")
         assert script.close_reward_func in script.HYPERPARAMETERS["reward_funcs"]
         train(words[2:], capfd, script=script)
     elif words[:3] == ["python", "-m", "grpo"]:
@@ -202,6 +206,21 @@ def run(words, capfd):
         processes = launched(words) if words[0] in ("torchrun", "accelerate") else 1
         assert words[:2] == ["python", "train_grpo.py"] or processes > 1
         train(words[words.index("train_grpo.py") + 1 :], capfd, processes)
+
+
+def script_of(name):
+    spec = importlib.util.spec_from_file_location(name, f"{name}.py")
+    sys.modules[name] = script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def test_the_readmes_edits_of_the_script_are_checked_as_it_shows(reader, capfd):
+    words = ["--use_cpu", "true", "--model_name_or_path", "assets/demo/model", "--report_to", "none"]
+    assert script_of("edited").main([*words, "--dry_run", "true"]) == 0
+    (matrix,) = re.findall(r"^ +perfect .*\n(?:\w.*\n)+", TEXTS[README], re.MULTILINE)
+    shown, wanted = ([line.split() for line in text.splitlines()] for text in (capfd.readouterr().out, matrix))
+    assert all(line in shown for line in wanted), shown
 
 
 def launched(words):
@@ -287,7 +306,7 @@ def test_files_that_are_mentioned_exist():
 
 
 def test_the_lines_that_others_rely_on():
-    lines = TEXTS[ROOT / "README.md"].splitlines()
-    assert "pip install -r requirements.txt && python train_grpo.py --config recipes/demo.yaml" in lines
-    tested = next(line for line in lines if re.match(r" *pip install .*pytest", line))  # the line that .ci/run takes
-    assert tested == "pip install -r requirements-dev.txt && python -m pytest"
+    """The demo's, and what .ci/run takes: each is all that an empty machine needs."""
+    lines, install = TEXTS[README].splitlines(), "python3 -m venv .venv && .venv/bin/pip install -r requirements"
+    assert f"{install}.txt && .venv/bin/python train_grpo.py --config recipes/demo.yaml" in lines
+    assert f"{install}-dev.txt && .venv/bin/python -m pytest" in lines
