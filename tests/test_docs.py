@@ -44,13 +44,17 @@ FOREIGN = {"nodes", "no-build-isolation", "warmup_ratio"}  # Slurm's, pip's, and
 NEED_CUDA = ("use_vllm", "use_unsloth", "load_in_4bit", "load_in_8bit")  # flags that a CPU refuses: dropped
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "lean_grpo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
-ALL = "\n".join(TEXTS.values())
+OTHERS = [
+    ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY", "tests/README", "benchmarks/README")
+]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in [*PAGES, *OTHERS, ROOT / "benchmarks/RESULTS.md"]}
+ALL = "\n".join(TEXTS[page] for page in PAGES)
 
 
 def blocks(language):
     """Each fenced block of this language, and the place where it is."""
-    for page, text in TEXTS.items():
+    for page in PAGES:
+        text = TEXTS[page]
         for block in re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
             name = f"{page.stem}-{text.count(chr(10), 0, block.start()) + 1}"
             yield pytest.param(textwrap.dedent(block[2]), id=name)
@@ -287,7 +291,7 @@ def test_every_flag_in_backticks_exists(page):
     assert not flags - set(Parser().settings) - others - launchers - FOREIGN
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_local_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", TEXTS[page]):
         path, _, anchor = target.partition("#")
