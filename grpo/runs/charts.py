@@ -52,6 +52,7 @@ PANELS = {
     "eval/reward": "Reward, held out",
     "reward": "Reward, all together",
 }
+UNITS = (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (0, 1, "")  # of ticks, from which one on: room is small
 
 
 def number(value: float) -> str:
@@ -109,7 +110,8 @@ def _scale(axes: Axes, left: int, right: int, values: Sequence[float]) -> None:
     locator = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
     ticks = [float(tick) + 0.0 for tick in locator.tick_values(bottom, top if top > bottom else 1)]  # not −0
     axes.set(xlim=(left, right), ylim=(ticks[0], ticks[-1]))
-    axes.set_yticks(ticks, [number(tick) for tick in ticks])
+    unit, short = next((unit, short) for least, unit, short in UNITS if max(map(abs, ticks)) >= least)
+    axes.set_yticks(ticks, [f"{number(tick / unit)}{short if tick else ''}" for tick in ticks])
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
 
 

@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers_report import PARTS, Page, add_metrics, change, write_run
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from grpo.core.errors import UserError
 from grpo.runs import charts, report
@@ -142,3 +144,14 @@ def test_any_numbers_can_be_drawn(values):
     curve = Curve([*range(len(values))], values, values, values)
     picture = base64.b64decode(charts.image(curve, 330, 165).partition("base64,")[2])
     assert ElementTree.fromstring(picture).tag.endswith("svg") and b"nan" not in picture.lower()
+
+
+@pytest.mark.parametrize("most", [1.0, 786.0, 9.9e3, 277729.0, 5e6, 9.9e6, 4.2e9])
+def test_the_labels_of_an_axis_have_room(most):
+    """Found as a cut-off "300,000" beside the tokens of the demo."""
+    with rc_context(charts.STYLE):
+        figure = Figure(figsize=(330 / 72, 165 / 72))
+        axes = figure.add_axes((44 / 330, 22 / 165, 1 - 58 / 330, 1 - 30 / 165))  # as `image` does
+        charts.draw(axes, Curve([0, 1], [0.0, most], [0.0, most], [0.0, most]))
+        figure.draw_without_rendering()
+        assert all(label.get_window_extent().x0 >= 0 for label in axes.get_yticklabels())
