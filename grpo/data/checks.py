@@ -15,12 +15,11 @@ from grpo.core.checklist import Check, Trial, warn_if
 from grpo.core.settings import Config
 from grpo.core.text import counted, short_name, shorten
 from grpo.data.dataset import Data
-from grpo.task import prompts
+from grpo.task import formulas, prompts
 from grpo.task.answers import kind_of
 from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readable
 from grpo.task.task import Task
 
-TWO_WAYS = re.compile(r"-?[0-9]+,([0-9]{1,2}|[0-9]{4,})")
 LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PARTS = ("choices", "options", "input", "context", "passage")  # columns that are parts of questions
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # but no command of LaTeX: beside a number, its unit
@@ -131,7 +130,9 @@ def about_golds(plan: Plan) -> Iterator[Check]:
         remedy = f'"{shorten(odd[0])}": {names} every character of it: keep the answer alone, mark it (####, '
         remedy += r"\boxed{}, Answer:), or use judge_reward_func, which takes what means the same"
     yield warn_if(remedy, "gold answers", finding, remedy)
-    if unclear := next((gold for gold in golds if TWO_WAYS.fullmatch(gold)), ""):
+    if unclear := next(
+        (gold for gold in golds if "," in gold and isinstance(formulas.read(gold), formulas.Either)), ""
+    ):
         finding = f'"{unclear}" is a number with a decimal comma, or a list; both are right'
         remedy = f"write {unclear.replace(',', '.')} or {unclear.replace(',', ', ')} in a `prepare`"
         yield Check("warning", "separators", finding, remedy)

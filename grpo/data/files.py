@@ -81,7 +81,7 @@ _NEXT = re.compile(r"\S")
 
 def _read_json(path: Path) -> Splits:
     """The objects of a file, one after the other or in an array, or what one object has as rows."""
-    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
+    decoder = json.JSONDecoder(parse_int=_integer, parse_float=decimal, strict=False)
     text, values, position = _text(path), list[Any](), 0
     try:
         while begin := _NEXT.search(text, position):
@@ -132,7 +132,7 @@ def _integer(text: str) -> int | str:
     return int(text) if len(text) <= 4000 else text  # Python reads no longer ones
 
 
-def _decimal(text: str) -> float:
+def decimal(text: str) -> float:
     return float(text) if text == repr(float(text)) else Written(text)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from grpo.core.errors import ArgumentParser, UserError
 from grpo.core.text import printable, short_name
+from grpo.data.files import decimal
 from grpo.evaluation.evaluate import add_rewards
 from grpo.rewarding import probe, registry
 from grpo.runs import files
@@ -52,7 +53,7 @@ def read(file: Path, task: Task) -> list[Record]:
         if not line.strip():
             continue
         try:
-            fields = json.loads(line)
+            fields = json.loads(line, parse_float=decimal)
             text, answer = completion_text(fields["completion"]), fields["answer"]
             gold = gold_answer(answer, gold_mark([answer]))
             is_record = isinstance(text, str) and (gold is not None or answer is None)

@@ -164,6 +164,12 @@ def test_messages_and_gold_answers_are_read_as_in_training(gold, capsys):
     assert means(shown(capsys, rows=[(chat, gold)]))["total"] == 4
 
 
+def test_decimals_are_read_as_they_are_written(capsys):
+    Path("prices.jsonl").write_text('{"completion": "<answer>0.10</answer>", "answer": 0.10}\n')
+    assert tool(["xray", "prices.jsonl", "--reward_funcs", "correctness_reward_func"]) == 0
+    assert means(capsys.readouterr().out)["correctness"] == 2
+
+
 @pytest.mark.parametrize(
     "line",
     [b"hello", b"[" * 100_000, b'{"completion": "\xff", "answer": "7"}', b'{"answer": "7"}',
