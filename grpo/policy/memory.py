@@ -75,7 +75,7 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
         trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
         adapter=peft_config is not None,
         adapted=sum(weight.numel() for weight in adapted_weights(model)),
-        inputs=sum(module.in_features for module in model.modules() if isinstance(module, LoraLayer)),
+        inputs=sum(module.in_features or 0 for module in model.modules() if isinstance(module, LoraLayer)),
         layers=size("num_hidden_layers", 0),
         hidden=hidden,
         intermediate=size("intermediate_size", 4 * hidden),
@@ -183,7 +183,7 @@ def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens
         head += number * (shape.parameters - embedding) if number < dtype else 0
     per_layer = dtype * shape.hidden if training.gradient_checkpointing else layer
     kept = tokens * (5 * dtype * shape.hidden + shape.layers * per_layer)
-    now = (10 if shape.adapter else 2 * number) * shape.intermediate  # LoRA's dropout is in float32
+    now: float = (10 if shape.adapter else 2 * number) * shape.intermediate  # LoRA's dropout is in float32
     now += layer if training.gradient_checkpointing else 0
     return float(kept + max(head, tokens * now))
 
