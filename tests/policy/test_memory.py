@@ -72,7 +72,7 @@ def test_adamws_roots_and_vllms_copies_of_frozen_weights_count():
     parts = memory.memory(memory.shape(QWEN_15B, LORA), config.training, config.model, **rollouts)
     assert parts["copies of frozen weights"] == pytest.approx(2.62e9, rel=1e-3)  # of 3.09
     step = {"rollout_per_device": 0, "prompt_length": 1, "pack_tokens": 1}
-    parts = memory.memory(memory.shape(QWEN_15B), *on_a_gpu(), **step)
+    parts = memory.memory(memory.shape(QWEN_15B), *on_a_gpu(checkpointing=True), **step)
     assert parts["optimizer step"] == parts["gradients"] == 2 * 1_543_714_304
 
 
