@@ -72,7 +72,11 @@ DEMO = ROOT / "assets" / "demo"
 RANDOM = {
     "9M": (5, 384, 1024, 6, 2, 512),
     "135M": (30, 576, 1536, 9, 3, 49152),
+    "0.5B": (24, 896, 4864, 14, 2, 151936),
     "1.5B": (28, 1536, 8960, 12, 2, 151936),
+    "3B": (36, 2048, 11008, 16, 2, 151936),
+    "7B": (28, 3584, 18944, 28, 4, 152064),
+    "32B": (64, 5120, 27648, 40, 8, 152064),
 }
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GROUP = 8  # completions of a prompt
@@ -97,7 +101,7 @@ def peak_bytes() -> int:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """The command, the machine and the versions, then the table."""
-    print(f"\npython benchmarks/speed.py {shlex.join(sys.argv[1:])}")
+    print(f"\npython benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}")
     print(f"{machine()}; {versions.line()}")
     table = Table()
     for index, heading in enumerate(headings):
@@ -121,6 +125,15 @@ def machine() -> str:
 # --- Models and trainers
 
 
+def random_config(name: str) -> Qwen2Config:
+    layers, hidden, intermediate, heads, key_heads, vocabulary = RANDOM[name]
+    return Qwen2Config(
+        num_hidden_layers=layers, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads,
+        num_key_value_heads=key_heads, vocab_size=vocabulary, eos_token_id=2, pad_token_id=0,
+        tie_word_embeddings=hidden < 3000,  # as the published ones
+    )  # fmt: skip
+
+
 def load_model(name: str, dtype: str) -> Any:
     """The model of a directory or Hub id, or a random one with the same weights every time."""
     torch.manual_seed(0)
@@ -128,13 +141,8 @@ def load_model(name: str, dtype: str) -> Any:
     if name not in RANDOM:
         loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options)
         return loaded.to(DEVICE)
-    layers, hidden, intermediate, heads, key_heads, vocabulary = RANDOM[name]
-    config = Qwen2Config(
-        num_hidden_layers=layers, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads,
-        num_key_value_heads=key_heads, vocab_size=vocabulary, tie_word_embeddings=True, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
     with torch.device(DEVICE):  # drawn there: 1.5B weights take minutes on a CPU
-        return AutoModelForCausalLM.from_config(config, **options)
+        return AutoModelForCausalLM.from_config(random_config(name), **options)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -381,7 +389,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
     options = commands.add_parser("step")
-    options.add_argument("--model", default="9M", help="a directory, a Hub id, or random weights: 9M, 135M, 1.5B")
+    options.add_argument("--model", default="9M", help=f"a directory, a Hub id, or of {', '.join(RANDOM)}")
     options.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options.add_argument("--completions", type=int, default=32, help="of a rollout")
     options.add_argument("--micro_batch", type=int, default=8, help="completions that stock computes at once")

@@ -130,8 +130,8 @@ def score(
         )
         if len(segments.layers) == _attention_layers(model):
             _WITHOUT_MASK.add(model)
-        where = pack.labels != packing.IGNORED
-        scored.append([values[where] for values in (output.log_probs, output.entropy) if values is not None])
+        outputs = (values[0] for values in (output.log_probs, output.entropy) if values is not None)
+        scored.append([values.index_select(0, pack.scored) for values in outputs])
         cells.append(pack.cells)
     order = torch.cat(cells)
     filled = [

@@ -66,7 +66,7 @@ def plan(
         computed &= rows["advantages"] != 0
     ids, seen = (torch.cat([rows[f"prompt_{kind}"], rows[f"completion_{kind}"]], 1) for kind in ("ids", "mask"))
     laid_out = packing.rows_of(ids, seen, mask.shape[1])
-    live = computed.nonzero().flatten().tolist()
+    live = [row for row, moves in enumerate(computed.tolist()) if moves]
     made = make_packs([laid_out[row] for row in live], ids.numel() // len(batches))
     packs = [[live[number] for number in pack] for pack in made]
     factors = [1.0] * len(packs)

@@ -27,7 +27,7 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_kee
         logits_to_keep: C.
     """
     ids, counts = input_ids.tolist(), attention_mask.split([input_ids.shape[1] - logits_to_keep, logits_to_keep], 1)
-    prompts, completions = (count.sum(1).tolist() for count in counts)
+    prompts, completions = torch.stack([count.sum(1) for count in counts]).tolist()
     start = input_ids.shape[1] - logits_to_keep
     return [
         (tuple(row[start - prompt : start]), tuple(row[start : start + completion]))
@@ -181,6 +181,7 @@ class Pack:
         labels: (1, T), the token that each position predicts; IGNORED in prompts.
         sizes: positions of each segment, in order; they add up to T.
         parents: for each segment, the number of the one that it sees besides itself (its prompt's), or its own.
+        scored: the positions with a label, which a GPU would have to be waited for to find.
         cells: (scored positions,) where each one's value goes in the flattened (rows, C) result.
     """
 
@@ -189,7 +190,13 @@ class Pack:
     labels: torch.Tensor
     sizes: list[int]
     parents: list[int]
+    scored: torch.Tensor
     cells: torch.Tensor
+
+
+def on(device: torch.device | str, values: Sequence, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of these values, copied to a GPU without waiting for what it computes."""
+    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
 def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device | str = "cpu") -> Pack:
@@ -227,8 +234,10 @@ def lay_out(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torc
         add([prompt[-1], *completion[:-1]], completion, len(prompt) - 1, holder[prompt])
     if not ids:
         add([0], [IGNORED], 0)
-    input_ids, position_ids, targets = (torch.tensor([values], device=device) for values in (ids, positions, labels))
-    return Pack(input_ids, position_ids, targets, sizes, parents, torch.tensor(cells, dtype=torch.long, device=device))
+    input_ids, position_ids, targets = (on(device, [values]) for values in (ids, positions, labels))
+    scored = [position for position, label in enumerate(labels) if label != IGNORED]
+    scored_there, cells_there = (on(device, values, torch.long) for values in (scored, cells))
+    return Pack(input_ids, position_ids, targets, sizes, parents, scored_there, cells_there)
 
 
 def segments(pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
@@ -275,9 +284,9 @@ def keys(pack: Pack) -> Keys:
             index.extend(range(starts[seen], starts[seen + 1]))
         ends.append(len(index))
     return Keys(
-        torch.tensor(index, device=device),
-        torch.tensor(starts, dtype=torch.int32, device=device),
-        torch.tensor(ends, dtype=torch.int32, device=device),
+        on(device, index),
+        on(device, starts, torch.int32),
+        on(device, ends, torch.int32),
         # kernels take a single query per segment for decoding, which has no backward to speak of
         max(2, *pack.sizes),
         max(end - start for start, end in itertools.pairwise(ends)),

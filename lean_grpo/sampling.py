@@ -155,13 +155,18 @@ def complete(
         logits = logits_after(tokens[:, None], mask.sum(-1, keepdim=True) - 1)
 
 
+def adapted_weights(model: Any) -> list[torch.Tensor]:
+    """The base weights of LoRA layers."""
+    layers = [module.get_base_layer() for module in model.modules() if isinstance(module, LoraLayer)]
+    return [weight for layer in layers for weight in layer.parameters(recurse=False) if weight.is_floating_point()]
+
+
 def keeping_frozen_weights(sync_weights: Callable[[], None], model: Any) -> Callable[[], None]:
     """TRL's `sync_weights` for vLLM, after which the base weights of LoRA layers are what they were.
 
     TRL merges an adapter into them and subtracts it again, which rounds: 16-bit weights would drift.
     """
-    layers = [module.get_base_layer() for module in model.modules() if isinstance(module, LoraLayer)]
-    weights = [weight for layer in layers for weight in layer.parameters(recurse=False) if weight.is_floating_point()]
+    weights = adapted_weights(model)
 
     def sync() -> None:
         exact = [weight.detach().clone() for weight in weights]

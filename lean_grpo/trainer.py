@@ -215,14 +215,15 @@ class LeanGRPOTrainer(GRPOTrainer):
         """TRL's loss of a pack's rows as if they were a micro-batch; of none, a zero that depends on all weights."""
         if not chosen:
             return self._scores(model, [], [[]], 1)[0].sum()
-        rows = {key: value[chosen] if value.ndim else value for key, value in plan.rows.items()}
+        index = packing.on(self.accelerator.device, chosen)
+        rows = {key: value[index] if value.ndim else value for key, value in plan.rows.items()}
         self._one_pack = [plan.laid_out[row] for row in chosen]
         try:
             with self._without_other_processes():
                 loss = super()._compute_loss(model, rows)
         finally:
             self._one_pack = None
-        plan.log_probs[chosen], plan.entropies[chosen] = self._computed
+        plan.log_probs[index], plan.entropies[index] = self._computed
         return loss
 
     def _log_losses(self, model: torch.nn.Module, plan: Plan) -> None:
@@ -230,7 +231,8 @@ class LeanGRPOTrainer(GRPOTrainer):
         tokens = plan.rows["completion_mask"] * plan.computed[:, None]
         sums = torch.stack([(plan.entropies * tokens).sum(), tokens.sum().float()])
         entropy = self.accelerator.reduce(sums, reduction="sum")
-        plan.entropies[~plan.computed] = entropy[0] / entropy[1]  # so that the mean is that of the others
+        mean = entropy[0] / entropy[1]
+        plan.entropies.masked_fill_(~plan.computed[:, None], mean)  # so that the mean is that of the others
         done = 0
         for batch in plan.batches:
             rows = slice(done, done := done + len(batch["advantages"]))
@@ -261,8 +263,11 @@ class LeanGRPOTrainer(GRPOTrainer):
         """
         assert self.pack_tokens is not None
         packs = packing.make_packs(rows, self.pack_tokens, padded if self._packs_grow else 0)
-        counts = self.accelerator.gather(torch.tensor([max(len(packs), 1)], device=self.accelerator.device))
-        return packs + [[]] * (int(counts.max()) - len(packs))
+        count = max(len(packs), 1)
+        if self.accelerator.num_processes > 1:
+            counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
+            count = int(counts.max())
+        return packs + [[]] * (count - len(packs))
 
     def _get_per_token_logps_and_entropies(
         self,

@@ -1,6 +1,7 @@
 """Preflight's checks of the model and the machine: sizes, learning rate, context, memory and disk."""
 
 import math
+import os
 import shutil
 from collections.abc import Iterator
 
@@ -123,7 +124,8 @@ def _about_memory(plan: Plan, shape: memory.Shape, longest: int, pack_tokens: in
         where = "this machine"
     per_device = geometry.rollout // geometry.world_size
     answers = min(training.per_device_eval_batch_size, len(plan.data.held_out))
-    parts = memory.memory(shape, training, plan.config.model, per_device, longest, pack_tokens, total, answers)
+    shards = geometry.world_size if os.environ.get("ACCELERATE_USE_FSDP") == "true" else 1
+    parts = memory.memory(shape, training, plan.config.model, per_device, longest, pack_tokens, total, answers, shards)
     finding = f"at least {human_bytes(sum(parts.values()))} at the peak, {human_bytes(free)} free on {where} ("
     finding += ", ".join(f"{part} {human_bytes(size)}" for part, size in parts.items() if size) + ")"
     remedy = "docs/troubleshooting.md, Out of memory: use_peft, gradient_checkpointing, pack_tokens, fewer completions"

@@ -1,6 +1,6 @@
 """Estimates of the memory and disk that a run takes, from the model's shape alone: no weights are loaded.
 
-Within about a fifth of the tensors that are alive in a training step (benchmarks/RESULTS.md); not yet compared with a
+Within a tenth of the tensors that are alive in an optimizer step (benchmarks/RESULTS.md); not yet compared with a
 GPU. Not included: the CUDA context, and what an allocator keeps unused.
 """
 
@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 from peft import get_peft_model
+from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 from trl import GRPOConfig, ModelConfig
 
 from grpo.policy.loading import loaded_whole
+from lean_grpo.sampling import adapted_weights
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
 # Bytes of optimizer state for a trained weight; other optimizers keep two moments in the weight's own format
-STATE_BYTES = {"8bit": 2.0, "4bit": 1.0, "adafactor": 0.1, "sgd": 0.0}
+STATE_BYTES = {"8bit": 2.03, "4bit": 1.0, "adafactor": 0.1, "sgd": 0.0}
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Shape:
     parameters: int
     trained: int
     adapter: bool  # only that is trained
+    adapted: int  # weights of the layers that LoRA is added to …
+    inputs: int  # … and the widths of their inputs
     layers: int
     hidden: int
     intermediate: int
@@ -73,6 +77,8 @@ def shape(model_config: PretrainedConfig, peft_config: Any = None, trust_remote_
         parameters=parameters,
         trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
         adapter=peft_config is not None,
+        adapted=sum(weight.numel() for weight in adapted_weights(model)),
+        inputs=sum(module.in_features or 0 for module in model.modules() if isinstance(module, LoraLayer)),
         layers=size("num_hidden_layers", 0),
         hidden=hidden,
         intermediate=size("intermediate_size", 4 * hidden),
@@ -90,15 +96,24 @@ def _unmatched(wanted: Any, names: Sequence[str]) -> list[str]:
     return [target for target in wanted if not any(f".{name}".endswith(f".{target}") for name in names)]
 
 
-def weight_bytes(shape: Shape, training: GRPOConfig, model: ModelConfig) -> tuple[float, float, float]:
-    """Bytes of all weights, of the gradients, and of the optimizer's state."""
+def weight_bytes(
+    shape: Shape, training: GRPOConfig, model: ModelConfig, shards: int = 1
+) -> tuple[float, float, float]:
+    """Bytes on a device of all weights, of the gradients, and of the optimizer's state."""
     dtype = BYTES.get(str(model.dtype), 4)
-    stored = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else dtype
-    trained = 4 if shape.adapter else dtype  # an adapter is float32
-    optim = str(getattr(training.optim, "value", training.optim))
-    state = next((size for name, size in STATE_BYTES.items() if name in optim), 2.0 * trained)
-    adapter = shape.trained * trained if shape.adapter else 0
-    return shape.parameters * stored + adapter, float(shape.trained * trained), shape.trained * state
+    frozen = 0.55 if model.load_in_4bit else 1.05 if model.load_in_8bit else dtype
+    trained = 4 if shape.adapter or shards > 1 else dtype  # an adapter is float32, as is what FSDP2 trains
+    weights = shape.trained * trained + (shape.parameters * frozen if shape.adapter else 0.0)
+    optim = optimizer(training)
+    state = shape.trained * next((size for name, size in STATE_BYTES.items() if name in optim), 2.0 * trained)
+    if "8bit" in optim and not shape.adapter:
+        state += 6.0 * shape.vocabulary * shape.hidden  # the Trainer has bitsandbytes keep those of embeddings whole
+    return weights / shards, shape.trained * trained / shards, state / shards
+
+
+def optimizer(training: GRPOConfig) -> str:
+    """The optimizer's name."""
+    return str(getattr(training.optim, "value", training.optim))
 
 
 def memory(
@@ -110,10 +125,11 @@ def memory(
     pack_tokens: int | None = None,
     device_memory: float = 0.0,
     answers: int = 0,
+    shards: int = 1,
 ) -> dict[str, float]:
     """Bytes of live tensors on a device at the peak of a run, by their use.
 
-    The peak is in a training step, in a rollout or in an evaluation.
+    The peak is in a training step, in the optimizer's, in a rollout or in an evaluation.
 
     Args:
         rollout_per_device: completions that one device generates at once.
@@ -121,8 +137,9 @@ def memory(
         pack_tokens: most tokens that a training step computes at once; None: a padded micro-batch.
         device_memory: bytes of the device, of which vLLM reserves its share.
         answers: held-out questions that one device answers at once.
+        shards: devices among which FSDP2 divides weights, gradients and optimizer; 1: each has all of them.
     """
-    weights, gradients, state = weight_bytes(shape, training, model)
+    weights, gradients, state = weight_bytes(shape, training, model, shards)
     length = prompt_length + (training.max_completion_length or 0)
     tokens = training.per_device_train_batch_size * length
     tokens = min(tokens, max(pack_tokens, length)) if pack_tokens else tokens
@@ -130,10 +147,21 @@ def memory(
     row += shape.vocabulary * (forward_bytes(training, model) + 12.0)  # … and logits
     vllm = {"vLLM": training.vllm_gpu_memory_utilization * device_memory} if training.use_vllm else {}
     between_rollouts = {} if training.vllm_enable_sleep_mode else vllm
+    # torch.optim.AdamW takes the root of all second moments at once, on a GPU and unless it is fused
+    roots = gradients if optimizer(training) == "adamw_torch" and not training.use_cpu else 0.0
+    quantized = model.load_in_4bit or model.load_in_8bit
+    copies = 0.0 if quantized else float(shape.adapted * BYTES.get(str(model.dtype), 4))
+    computed, sampler = training_step(shape, training, model, tokens), dict[str, float]()
+    if shards > 1:  # gathered: to train the embeddings, two layers and the gradients of one, to sample all weights
+        number, embedding = forward_bytes(training, model), shape.vocabulary * shape.hidden
+        layer = (shape.parameters - embedding) / shape.layers
+        computed += number * (embedding + 2 * layer) + (0 if shape.adapter else (number + 4) * layer)
+        sampler = {"gathered weights": float(number * shape.parameters)}
     moments: tuple[dict[str, float], ...] = (
-        {**between_rollouts, "gradients": gradients, "training step": training_step(shape, training, model, tokens)},
-        vllm or {"generation": rollout_per_device * row},
-        {**between_rollouts, "evaluation": answers * row},
+        {**between_rollouts, "gradients": gradients, "training step": computed},
+        {**between_rollouts, "gradients": gradients, "optimizer step": roots},
+        {**vllm, "copies of frozen weights": copies} if vllm else {**sampler, "generation": rollout_per_device * row},
+        {**between_rollouts, **sampler, "evaluation": answers * row},
     )
     reference = weights if training.beta and not shape.adapter else 0.0
     peak = max(moments, key=lambda parts: sum(parts.values()))
@@ -149,14 +177,14 @@ def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens
     """Bytes of forward and backward over `tokens` at once, beside weights, gradients and optimizer.
 
     A position of a layer keeps for the backward: the inputs and outputs of both norms, queries, keys, values and
-    attention's output, and four vectors of the MLP; an adapter's inputs and dropout a quarter more. With checkpointing
-    only a layer's input is kept, and one layer at a time is computed again. Or the peak is in the head, whose gradient
-    and tiles of logits come first, beside autocast's copies of float32 weights.
+    attention's output, and four vectors of the MLP. Under LoRA, whose base weights get no gradient, it keeps less of
+    these, but a copy and a dropout mask of each adapted layer's input. With checkpointing only a layer's input is
+    kept, and one layer at a time is computed again. Or the peak is in the head, whose gradient and tiles of logits
+    come first, beside autocast's copies of float32 weights.
     """
     dtype, number = BYTES.get(str(model.dtype), 4), forward_bytes(training, model)
-    layer: float = 8 * dtype * shape.hidden
-    layer += number * (2 * shape.hidden + 2 * shape.key_value + 4 * shape.intermediate)
-    layer *= 1.25 if shape.adapter else 1.0
+    layer: float = (4 if shape.adapter else 8) * dtype * shape.hidden + (number + 1) * shape.inputs / shape.layers
+    layer += number * (2 * shape.hidden + 2 * shape.key_value + (3 if shape.adapter else 4) * shape.intermediate)
     embedding = shape.vocabulary * shape.hidden
     head: float = min(tokens, 4096) * min(shape.vocabulary, 32768) * (number + (20 if training.use_cpu else 0))
     if not shape.adapter:
@@ -164,8 +192,9 @@ def training_step(shape: Shape, training: GRPOConfig, model: ModelConfig, tokens
         head += number * (shape.parameters - embedding) if number < dtype else 0
     per_layer = dtype * shape.hidden if training.gradient_checkpointing else layer
     kept = tokens * (5 * dtype * shape.hidden + shape.layers * per_layer)
-    again = tokens * (layer + (12 if shape.adapter else 2 * number) * shape.intermediate)
-    return float(kept + max(head, again if training.gradient_checkpointing else 0))
+    now: float = (10 if shape.adapter else 2 * number) * shape.intermediate  # LoRA's dropout is in float32
+    now += layer if training.gradient_checkpointing else 0
+    return float(kept + max(head, tokens * now))
 
 
 def disk(shape: Shape, training: GRPOConfig, model: ModelConfig) -> tuple[float, float]:

@@ -1,13 +1,19 @@
 """grpo/policy/memory.py: sizes without weights are those of real models, steps and checkpoints."""
 
+import sys
+
 import pytest
-from helpers_runs import DEMO
+from helpers_runs import DEMO, ROOT
 from peft import LoraConfig
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
 import train_grpo
 from grpo.config.configure import configure
 from grpo.policy import memory
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import counted
+import speed
 
 QWEN_15B = Qwen2Config(
     vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
@@ -42,20 +48,38 @@ def test_qwens_published_number_of_parameters():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "dtype", "checkpointing", "adapter", "counted"),
+    ("size", "adapter", "checkpointing", "optim"),
     [
-        (8192, "bfloat16", True, None, 2.55),
-        (16384, "bfloat16", True, None, 4.22),
-        (8192, "bfloat16", False, None, 25.59),
-        (8192, "float32", True, None, 4.57),
-        (2048, "float32", False, None, 10.76),
-        (2048, "bfloat16", False, LORA, 7.57),
+        ("0.5B", "false", "false", "adamw_8bit"),
+        pytest.param("1.5B", "true", "false", "adamw_torch", marks=pytest.mark.slow),
+        pytest.param("3B", "true", "true", "adamw_torch_fused", marks=pytest.mark.slow),
+        pytest.param("7B", "false", "false", "adamw_torch", marks=pytest.mark.slow),
     ],
 )
-def test_a_training_step_is_what_tensors_were_counted(tokens, dtype, checkpointing, adapter, counted):
-    """GB of live tensors of Qwen2.5-1.5B's shape (benchmarks/RESULTS.md), to a fifth."""
-    estimated = memory.training_step(memory.shape(QWEN_15B, adapter), *on_a_gpu(dtype, checkpointing), tokens)
-    assert estimated / 1e9 == pytest.approx(counted, rel=0.21)
+def test_the_estimate_is_what_is_counted(size, adapter, checkpointing, optim, monkeypatch):
+    """The peak of an optimizer step's live tensors, to a tenth; `counted.py preflight` has models in full depth."""
+    model_config = speed.random_config(size)
+    model_config.num_hidden_layers = 2
+    monkeypatch.setattr(counted, "random_config", lambda size: model_config)
+    config = counted.settings("--use_peft", adapter, "--gradient_checkpointing", checkpointing, optim=optim)
+    peak = max(counted.count("ours", model_config, counted.FULL, config)[:2])
+    assert counted.estimate(size, config, rollout_per_device=0, prompt_length=129) == pytest.approx(peak, rel=0.1)
+
+
+def test_adamws_roots_and_vllms_copies_of_frozen_weights_count():
+    config = counted.settings("--use_peft", "true", use_vllm=True, vllm_gpu_memory_utilization=0.9)
+    rollouts = {"rollout_per_device": 64, "prompt_length": 256, "device_memory": 10**12}
+    parts = memory.memory(memory.shape(QWEN_15B, LORA), config.training, config.model, **rollouts)
+    assert parts["copies of frozen weights"] == pytest.approx(2.62e9, rel=1e-3)  # of 3.09
+    step = {"rollout_per_device": 0, "prompt_length": 1, "pack_tokens": 1}
+    parts = memory.memory(memory.shape(QWEN_15B), *on_a_gpu(checkpointing=True), **step)
+    assert parts["optimizer step"] == parts["gradients"] == 2 * 1_543_714_304
+
+
+def test_fsdp2_divides_weights_gradients_and_optimizer():
+    step = {"rollout_per_device": 0, "prompt_length": 256, "pack_tokens": 8192}
+    whole, quarter = (memory.memory(memory.shape(QWEN_15B), *on_a_gpu("float32"), **step, shards=n) for n in (1, 4))
+    assert all(whole[part] == 4 * quarter[part] for part in ("weights", "optimizer"))
 
 
 def test_a_run_writes_what_was_estimated(learned):

@@ -1,0 +1,283 @@
+"""Memory and work of an optimizer step, counted on fake tensors: shapes without numbers, so that no GPU is needed.
+
+    python benchmarks/counted.py step         ours beside stock TRL's
+    python benchmarks/counted.py preflight    preflight's estimate beside the counted peak
+    python benchmarks/counted.py fits         what fits on which GPUs, by that estimate
+
+Counted, not timed. Memory: the most bytes of tensors that are alive at once, without the CUDA context and what an
+allocator keeps unused. Work: floating point operations of matrix products. Those of attention are 4 × the hidden size
+for each query and key that it sees, and 2.5 times as many in the backward, on both sides without what causality hides;
+stock computes padding, too. The old log-probabilities (a forward of both with vLLM) are not counted.
+
+step       64 completions of 4 prompts, in stock's micro-batches of 16. The recipe: prompts of 70 to 130 tokens,
+           lengths lognormal with mean 200 and sigma 0.4, cut at 786. Long prompts: 1,000 tokens, completions of 100
+preflight  two full packs of 8,192 tokens. 8-bit states are allocated as bitsandbytes does, and not updated
+fits       HYPERPARAMETERS and the flags that you give: a device samples 64 completions of 786 tokens after prompts of
+           256, without vLLM. The smallest GPU that has a tenth of its memory left
+"""
+
+import argparse
+import contextlib
+import math
+import random
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import trl.trainer.utils
+from peft import get_peft_model
+from speed import print_table, random_config
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM
+from trl import get_peft_config
+from trl.kernels import chunked_logprob
+
+from grpo.config.configure import configure
+from grpo.core.settings import Config
+from grpo.policy import memory
+from lean_grpo import attention, packing
+from lean_grpo.packing import Row
+from train_grpo import HYPERPARAMETERS
+
+MICRO_BATCH = HYPERPARAMETERS["per_device_train_batch_size"]
+OPTIMIZERS = "adamw_torch", "adamw_torch_fused", "adamw_8bit"
+FULL = [((number,) * 129, (0,) * 504) for number in range(2) for _ in range(16)]  # packs of 8,192
+ADAPTER = {"false": "all weights", "true": "LoRA"}  # use_peft
+GPUS = 16, 24, 40, 80  # GB
+SHARE = 0.9  # of a GPU's memory: CUDA's context and what the allocator keeps unused have the rest
+
+
+def settings(*flags: str, **changes: Any) -> Config:
+    """HYPERPARAMETERS on a GPU, which this machine need not have."""
+    config = configure(HYPERPARAMETERS, ["--use_cpu", "true", "--report_to", "none", *flags])
+    config.model.dtype = "bfloat16"
+    for name, value in {"use_cpu": False, "bf16": True, **changes}.items():
+        setattr(config.training, name, value)
+    return config
+
+
+# --- Counting
+
+
+class Counter(TorchDispatchMode):
+    """The bytes that are alive, the most that there were, and the operations of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}  # bytes of each storage
+        self.live = self.peak = self.operations = 0
+        self.scored = 0  # where the masks of the present forward are true, which fake tensors cannot say
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        mask = args[1][0] if name in ("index", "_index_put_impl_") else None
+        if mask is not None and mask.dtype == torch.bool:
+            put = name != "index"
+            out = args[0] if put else args[0].new_empty(self.scored, *args[0].shape[mask.ndim :])
+        elif name == "masked_scatter_backward":
+            out = args[0].new_empty(args[2])
+        else:
+            out = func(*args, **(kwargs or {}))
+        if name in ("mm", "bmm", "addmm"):
+            self.operations += 2 * out.numel() * args[name == "addmm"].shape[-1]
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self._note(tensor.untyped_storage())
+        return out
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        if (key := storage._cdata) not in self.alive:
+            self.alive[key] = storage.nbytes()
+            self.live += self.alive[key]
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._free, key)
+
+    def _free(self, key: int) -> None:
+        self.live -= self.alive.pop(key)
+
+
+@contextlib.contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """TRL's head scores only labelled positions, by Triton, and adds up in float32; FlashAttention computes packs."""
+    head: dict[str, Any] = {
+        "_use_triton": lambda device: True,
+        "triton": SimpleNamespace(cdiv=lambda *sizes: 1),
+        "_addmm_fp32": lambda total, a, b: torch.addmm(total, a, b, out_dtype=torch.float32, out=total),
+    } | {f"_{way}_kernel": defaultdict(lambda: lambda *args, **kwargs: None) for way in ("forward", "backward")}
+
+    def dropout(input: torch.Tensor, p: float, training: bool, inplace: bool) -> torch.Tensor:
+        return torch.native_dropout(input, p, training)[0]  # a mask of bytes; a CPU's is of numbers
+
+    attention.register()
+    with (
+        patch.multiple(chunked_logprob, create=True, **head),
+        patch.object(trl.trainer.utils, "_use_triton", head["_use_triton"]),
+        patch.object(torch.nn.functional, "dropout", dropout),
+        patch.object(attention, "fits", lambda *_: True),
+    ):
+        yield
+
+
+class EightBit:
+    """The states of bitsandbytes' 8-bit AdamW; those of small weights and of embeddings stay in float32."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+        self.states: list[torch.Tensor] = []
+        for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
+            whole = weight.numel() < 4096 or id(weight) in embeddings
+            sizes = {torch.float32: weight.numel() if whole else weight.numel() // 256}  # a scale for each block
+            sizes |= {} if whole else {torch.uint8: weight.numel()}
+            self.states += [torch.empty(size, dtype=dtype) for dtype, size in sizes.items() for _ in range(2)]
+
+    def step(self) -> None:
+        """What it computes needs no memory to speak of."""
+
+
+def optimizer(name: str, model: torch.nn.Module) -> Any:
+    if name == "adamw_8bit":
+        return EightBit(model)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    made = torch.optim.AdamW(trained, fused=name.endswith("fused"), foreach=not name.endswith("fused"))
+    for weight in trained:
+        weight.grad = torch.empty_like(weight)
+    made.step()  # which makes the states
+    made.zero_grad()
+    return made
+
+
+@as_on_a_gpu()
+def count(side: str, model_config: Any, rows: Sequence[Row], config: Config) -> tuple[float, float, float]:
+    """GB at the peak until the last backward and of the whole optimizer step, not the first one; its TFLOP."""
+    training, text = config.training, model_config.get_text_config()
+    kernel = attention.kernel("sdpa", torch.device("cpu"), torch.bfloat16, model_config)
+    prompt, width = (max(len(row[part]) for row in rows) for part in (0, 1))
+    chunks = [list(range(at, at + MICRO_BATCH)) for at in range(0, len(rows), MICRO_BATCH)]
+    if side == "ours":
+        chunks = packing.make_packs(rows, kernel.pack_tokens, MICRO_BATCH * (prompt + width))
+    with torch.device("meta"):
+        dtype = getattr(torch, str(config.model.dtype))
+        model: Any = AutoModelForCausalLM.from_config(model_config, dtype=dtype, attn_implementation="sdpa")
+        trl.trainer.utils.add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+        if peft_config := get_peft_config(config.model):
+            model = get_peft_model(model, peft_config)
+            model.enable_input_require_grads()
+    with FakeTensorMode(allow_non_fake_inputs=True), Counter() as counter:
+        model.to_empty(device="cpu").tie_weights()
+        model.train()
+        if training.gradient_checkpointing:
+            model.gradient_checkpointing_enable()
+        attention._WITHOUT_MASK.add(model)  # as after its first step
+        update = optimizer(str(getattr(training.optim, "value", training.optim)), model)
+        counter.peak, counter.operations, pairs = counter.live, 0, 0
+        for chosen in chunks:
+            counter.scored = sum(len(rows[row][1]) for row in chosen)
+            with torch.autocast("cpu", torch.bfloat16):
+                if side == "ours":
+                    pack = packing.lay_out(rows, chosen, width)
+                    seen = [0 if own == parent else pack.sizes[parent] for own, parent in enumerate(pack.parents)]
+                    pairs += sum(n * (n + 1) // 2 + n * before for n, before in zip(pack.sizes, seen, strict=True))
+                    log_probs, _ = attention.score(model, kernel, rows, [chosen], width, torch.device("cpu"))
+                else:
+                    ids = torch.zeros(len(chosen), prompt + width, dtype=torch.long)
+                    pairs += ids.numel() * (prompt + width + 1) // 2
+                    output = model(input_ids=ids, attention_mask=ids + 1, labels=ids, fused_lm_head=True)
+                    log_probs = output.log_probs
+                    del output
+            log_probs.sum().backward()
+            del log_probs
+        backward = counter.peak
+        update.step()
+    passes = 3.5 + bool(training.gradient_checkpointing)  # forward, forward again, and 2.5 for the backward
+    operations = counter.operations + 4 * text.hidden_size * text.num_hidden_layers * passes * pairs
+    return backward / 1e9, counter.peak / 1e9, operations / 1e12
+
+
+def rollout(prompt: tuple[int, int], length: int | None = None, seed: int = 0) -> list[Row]:
+    """Four groups of completions of `length` tokens, or of the recipe's lengths."""
+    dice, rows = random.Random(seed), list[Row]()
+    for number in range(4):
+        ids = (number,) * dice.randint(*prompt)
+        for _ in range(HYPERPARAMETERS["num_generations"]):
+            drawn = length or round(dice.lognormvariate(math.log(200) - 0.4**2 / 2, 0.4))
+            rows.append((ids, (0,) * min(max(drawn, 1), HYPERPARAMETERS["max_completion_length"])))
+    return rows
+
+
+def step(given: argparse.Namespace) -> None:
+    """A row for each geometry and draw."""
+    rollouts = {f"the recipe, draw {seed}": rollout((70, 130), seed=seed) for seed in range(given.draws)}
+    first = rollouts["the recipe, draw 0"]
+    at_limit = [*first[1:], (first[0][0], (0,) * HYPERPARAMETERS["max_completion_length"])]
+    rollouts |= {"draw 0, one completion at the limit": at_limit, "long prompts": rollout((1000, 1000), 100)}
+    cells = []
+    for checkpointing in ("true", "false"):
+        config = settings("--gradient_checkpointing", checkpointing)
+        for name, rows in rollouts.items():
+            stock, ours = (count(side, random_config(given.model), rows, config) for side in ("stock", "ours"))
+            longest = max(len(completion) for _, completion in rows)
+            cells.append([name, str(longest), "on" if checkpointing == "true" else "off"])
+            for theirs, own in zip(stock, ours, strict=True):
+                cells[-1].append(f"{theirs:.1f} → {own:.1f} ({theirs / own:.2f})")
+    headings = "longest", "checkpointing", "backward, GB", "step, GB", "TFLOP (ratio)"
+    print_table([f"{given.model}: stock → ours", *headings], cells)
+
+
+def estimate(size: str, config: Config, **geometry: Any) -> float:
+    """GB at the peak, by preflight's estimate."""
+    shape = memory.shape(random_config(size), get_peft_config(config.model))
+    return sum(memory.memory(shape, config.training, config.model, pack_tokens=8192, **geometry).values()) / 1e9
+
+
+def preflight(given: argparse.Namespace) -> None:
+    """A row for each model, what is trained of it, checkpointing and optimizer."""
+    cells = []
+    for size, adapter, checkpointing, optim in product(given.models, ADAPTER, ("true", "false"), OPTIMIZERS):
+        config = settings("--use_peft", adapter, "--gradient_checkpointing", checkpointing, optim=optim)
+        counted = max(count("ours", random_config(size), FULL, config)[:2])
+        estimated = estimate(size, config, rollout_per_device=0, prompt_length=129)
+        numbers = f"{counted:.1f}", f"{estimated:.1f}", f"{estimated / counted:.2f}"
+        cells.append([f"{size}, {ADAPTER[adapter]}", optim, "on" if checkpointing == "true" else "off", *numbers])
+    print_table(["model", "optimizer", "checkpointing", "counted, GB", "preflight, GB", "ratio"], cells)
+
+
+def fits(flags: Sequence[str]) -> None:
+    """A row for each model and what is trained of it: GB on each device, and the smallest GPU with room for them."""
+    cells = []
+    for size, adapter in product(("0.5B", "1.5B", "3B", "7B", "32B"), ADAPTER):
+        config, found = settings("--use_peft", adapter, *flags), []
+        answers = min(200, config.training.per_device_eval_batch_size)
+        for devices in (1, 4, 8):
+            needed = estimate(size, config, rollout_per_device=64, prompt_length=256, answers=answers, shards=devices)
+            gpu = next((f"{gpu} GB" for gpu in GPUS if needed <= SHARE * gpu), "none")
+            found.append(f"{needed:.1f}: {gpu}")
+        cells.append([f"{size}, {ADAPTER[adapter]}", *found])
+    print_table(["GB a device: GPU", "one GPU", "4 GPUs, FSDP2", "8 GPUs, FSDP2"], cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    options = commands.add_parser("step")
+    options.add_argument("--model", default="1.5B", help="a shape of benchmarks/speed.py")
+    options.add_argument("--draws", type=int, default=5, help="rollouts of the recipe's lengths")
+    options = commands.add_parser("preflight")
+    options.add_argument("--models", nargs="+", default=["0.5B", "1.5B", "3B", "7B"], help="as for step")
+    commands.add_parser("fits", help="followed by flags of train_grpo.py")
+    given, flags = parser.parse_known_args()
+    if given.what == "fits":
+        return fits(flags)
+    if flags:
+        parser.error(f"unrecognized arguments: {' '.join(flags)}")
+    (step if given.what == "step" else preflight)(given)
+
+
+if __name__ == "__main__":
+    main()
