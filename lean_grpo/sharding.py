@@ -64,3 +64,4 @@ def shard(accelerator: Accelerator, model: Any) -> None:
     """Divide a model's weights with FSDP2, in place, before training would: only the first process has loaded them."""
     if getattr(accelerator.state, "fsdp_plugin", None) and model is not None:
         fsdp2_prepare_model(accelerator, model)
+        model._get_fsdp_state()._lazy_init()  # as the root: an adapter's base model, sampled alone, would become one

@@ -4,6 +4,7 @@ Accelerate takes its variables (ACCELERATE_USE_FSDP, …) for granted on GPUs on
 a word. Nothing else is changed: sharding, gathering and saving are the libraries' own.
 """
 
+import importlib
 import os
 import runpy
 import sys
@@ -20,6 +21,8 @@ def _init_partial(self: PartialState, *args: Any, **kwargs: Any) -> None:
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         import deepspeed
 
+        backend: Any = importlib.import_module("deepspeed.comm.torch")
+        backend.build_shm_op = lambda: None  # for CPUs alone, and compiling it takes a minute
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
 
 
@@ -42,6 +45,7 @@ def _init(
 
 
 if __name__ == "__main__":
+    os.environ["DS_ACCELERATOR"] = "cpu"
     PartialState.__init__, AcceleratorState.__init__ = _init_partial, _init
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
