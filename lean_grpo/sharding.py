@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule
+from transformers.integrations import is_fsdp_enabled
 from trl.models.utils import unwrap_model_for_generation
 
 
@@ -58,6 +59,11 @@ def prepare(accelerator: Accelerator) -> None:
     zero: Any = accelerator.state.deepspeed_plugin
     if zero and (mismatches := zero.hf_ds_config.mismatches):  # transformers' own error comes after an evaluation
         raise ValueError(f"deepspeed: its file contradicts the settings ({'; '.join(mismatches)}); write auto there")
+
+
+def where_to_load(local_process: int) -> dict[str, str] | None:
+    """The device_map of a model that FSDP2 is to shard: a machine's first process alone reads the weights."""
+    return {"": "meta"} if local_process and is_fsdp_enabled() else None
 
 
 def shard(accelerator: Accelerator, model: Any) -> None:

@@ -138,6 +138,10 @@ class LeanGRPOTrainer(GRPOTrainer):
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         sharding.prepare(self.accelerator)
+        self._given = self.args.model_init_kwargs
+        if self.is_fsdp_enabled:  # TRL would load all of the reference model on each GPU
+            own = {"device_map": sharding.where_to_load(self.args.local_process_index)}
+            self.args.model_init_kwargs = {**cast(dict[str, Any], self._given or {}), **own}
 
     @property
     def ref_model(self) -> Any:
@@ -145,7 +149,8 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     @ref_model.setter
     def ref_model(self, model: Any) -> None:
-        sharding.shard(self.accelerator, model)  # by layers; TRL would next make one part of it, and gather all of that
+        self.args.model_init_kwargs = self._given
+        sharding.shard(self.accelerator, model)  # by layers; TRL would take it as one part, and gather all of it
         self._ref_model = model
 
     # The rollout

@@ -21,6 +21,7 @@ from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
 from grpo.policy import templates, unsloth
 from grpo.task.task import Task
+from lean_grpo import sharding
 
 
 @contextlib.contextmanager
@@ -96,6 +97,8 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
         "quantization_config": quantization,
         **(training.model_init_kwargs if isinstance(training.model_init_kwargs, dict) else {}),
     }
+    if is_fsdp_enabled() and quantization is None:
+        options["device_map"] = sharding.where_to_load(training.local_process_index)
     if os.path.isdir(base):  # of a download the bar is worth its line
         logging.disable_progress_bar()
     with loads(name), loaded_whole(), warnings.catch_warnings():
