@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule
+from transformers.integrations import is_fsdp_enabled
 from trl.models.utils import unwrap_model_for_generation
 
 
@@ -40,9 +42,32 @@ def whole(trainer: Any) -> Iterator[Any]:
             module.reshard()
 
 
-def keep_precision(accelerator: Accelerator) -> None:
-    """Before FSDP2 shards a model: keep log-probabilities float32 under bf16, and sum gradients in float32, as DDP."""
-    plugin: Any = getattr(accelerator.state, "fsdp_plugin", None)
-    if policy := getattr(plugin, "mixed_precision_policy", None):
-        changed = {"output_dtype": None, "reduce_dtype": torch.float32}
-        plugin.mixed_precision_policy = dataclasses.replace(policy, **changed)
+def prepare(accelerator: Accelerator) -> None:
+    """Before anything is sharded: refuse what cannot be; under bf16 keep FSDP2's log-probabilities and sums float32.
+
+    Raises:
+        ValueError: with what to change.
+    """
+    fsdp: Any = getattr(accelerator.state, "fsdp_plugin", None)
+    if fsdp and fsdp.fsdp_version == 1:
+        raise ValueError("fsdp_version: 1 cannot gather all weights for a rollout; use 2 (launch/fsdp2.yaml)")
+    if fsdp and fsdp.activation_checkpointing:
+        raise ValueError("fsdp_activation_checkpointing: drop it, and use gradient_checkpointing")
+    if fsdp and fsdp.mixed_precision_policy:
+        changed: Any = {"output_dtype": None, "reduce_dtype": torch.float32}
+        fsdp.mixed_precision_policy = dataclasses.replace(fsdp.mixed_precision_policy, **changed)
+    zero: Any = accelerator.state.deepspeed_plugin
+    if zero and (mismatches := zero.hf_ds_config.mismatches):  # transformers' own error comes after an evaluation
+        raise ValueError(f"deepspeed: its file contradicts the settings ({'; '.join(mismatches)}); write auto there")
+
+
+def where_to_load(local_process: int) -> dict[str, str] | None:
+    """The device_map of a model that FSDP2 is to shard: a machine's first process alone reads the weights."""
+    return {"": "meta"} if local_process and is_fsdp_enabled() else None
+
+
+def shard(accelerator: Accelerator, model: Any) -> None:
+    """Divide a model's weights with FSDP2, in place, before training would: only the first process has loaded them."""
+    if getattr(accelerator.state, "fsdp_plugin", None) and model is not None:
+        fsdp2_prepare_model(accelerator, model)
+        model._get_fsdp_state()._lazy_init()  # as the root: an adapter's base model, sampled alone, would become one

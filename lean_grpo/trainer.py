@@ -91,6 +91,7 @@ class LeanGRPOTrainer(GRPOTrainer):
         self._one_pack: list[Row] | None = None
         self._plan: Plan | None = None
         super().__init__(*args, **kwargs)
+        sharding.shard(self.accelerator, self.model)
         if self.accelerator.device.type == "cuda":
             gpu.prepare(self.args.tf32)  # vLLM has just undone it
         model = self.accelerator.unwrap_model(self.model)
@@ -136,7 +137,21 @@ class LeanGRPOTrainer(GRPOTrainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
-        sharding.keep_precision(self.accelerator)
+        sharding.prepare(self.accelerator)
+        self._given = self.args.model_init_kwargs
+        if self.is_fsdp_enabled:  # TRL would load all of the reference model on each GPU
+            own = {"device_map": sharding.where_to_load(self.args.local_process_index)}
+            self.args.model_init_kwargs = {**cast(dict[str, Any], self._given or {}), **own}
+
+    @property
+    def ref_model(self) -> Any:
+        return self._ref_model
+
+    @ref_model.setter
+    def ref_model(self, model: Any) -> None:
+        self.args.model_init_kwargs = self._given
+        sharding.shard(self.accelerator, model)  # by layers; TRL would take it as one part, and gather all of it
+        self._ref_model = model
 
     # The rollout
 
@@ -156,7 +171,8 @@ class LeanGRPOTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
         """Sample by vLLM or `generate` as TRL does, else by our sampler, which draws from the same distribution."""
         if self.use_vllm or self._samples_by_generate or images is not None:
-            with sharding.whole(self) if self.is_fsdp_enabled else contextlib.nullcontext():
+            gather = self.is_fsdp_enabled and not self.use_vllm  # which gets the weights one by one
+            with sharding.whole(self) if gather else contextlib.nullcontext():
                 return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
         limit, drawn = self.max_completion_length or 0, Sampling.of(self)
         # the loss computes under this autocast, too; an adapter's base model would not by itself

@@ -52,6 +52,9 @@ def reason_against_packing(trainer: Any) -> str | None:
         return "the load-balancing loss of experts depends on what is computed together"
     if any(kind in str(getattr(base.config, "rope_parameters", "")) for kind in ("dynamic", "longrope")):
         return "its rotary frequencies depend on the longest row that is computed together"
+    zero = trainer.accelerator.state.deepspeed_plugin
+    if zero and zero.zero_stage == 3 and adapters and trainer.args.gradient_checkpointing:
+        return "ZeRO-3 checkpoints an adapter's layers such that a backward may hold one forward only"
     if "lomo" in optim or "layerwise" in optim:
         return f"optim {optim} updates the weights in each backward"
     if trainer.args.torch_compile:

@@ -40,6 +40,8 @@ NO_VLLM = "use_vllm: vLLM is not installed; pip install -r requirements-cuda.txt
 # What vLLM lacks, or TRL does not do with it
 WITHOUT_VLLM = ("load_in_4bit", "load_in_8bit", "generation_kwargs", "cache_implementation", "fsdp", "deepspeed")
 SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # which accelerate's launcher sets
+# What it takes from its files (TRL's for ZeRO hold bf16, and one step of accumulation) though the settings decide
+OVERRIDDEN = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING")
 
 
 def choose_gpu(settings: dict[str, Any], argv: Sequence[str], program: str = "train_grpo.py") -> None:
@@ -64,6 +66,8 @@ def fit_to_machine(settings: dict[str, Any], origin: Mapping[str, str], program:
 
     A flag that contradicts use_cpu is refused, not adjusted.
     """
+    for name in OVERRIDDEN:
+        os.environ.pop(name, None)
     if settings["use_unsloth"]:
         _check_unsloth(settings)
     for key, package in NEEDS.items():

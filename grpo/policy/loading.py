@@ -11,7 +11,7 @@ from typing import Any
 
 from peft import PeftConfig, PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
-from transformers.integrations import deepspeed
+from transformers.integrations import deepspeed, is_fsdp_enabled
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -21,6 +21,7 @@ from grpo.core.errors import UserError, one_line
 from grpo.core.settings import Config
 from grpo.policy import templates, unsloth
 from grpo.task.task import Task
+from lean_grpo import sharding
 
 
 @contextlib.contextmanager
@@ -79,12 +80,15 @@ def read_configs(config: Config) -> tuple[PretrainedConfig, PeftConfig | None]:
 def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
     """The policy, on this process' device, and the adapter that the trainer is to make on it, if any.
 
-    A PreTrainedModel, or a PeftModel where a saved adapter is trained further.
+    A PreTrainedModel, or a PeftModel where a saved adapter is trained further. Where FSDP2 is to shard it, the first
+    process has it in its host memory, the others on the meta device.
     """
     name, training, model = str(config.model.model_name_or_path), config.training, config.model
     if config.script.use_unsloth:
         with loads(name):
             return unsloth.load(config), None
+    if config.script.eval_only:  # which shards nothing
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     adapter, source, _ = _read(config)
     base, quantization = source["pretrained_model_name_or_path"], get_quantization_config(model)
     options: dict[str, Any] = {
@@ -93,12 +97,14 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
         "quantization_config": quantization,
         **(training.model_init_kwargs if isinstance(training.model_init_kwargs, dict) else {}),
     }
+    if is_fsdp_enabled() and quantization is None:
+        options["device_map"] = sharding.where_to_load(training.local_process_index)
     if os.path.isdir(base):  # of a download the bar is worth its line
         logging.disable_progress_bar()
     with loads(name), loaded_whole(), warnings.catch_warnings():
         loaded: Any = AutoModelForCausalLM.from_pretrained(**source | options, output_loading_info=True)
         policy, report = loaded
-        if quantization is None:
+        if quantization is None and not is_fsdp_enabled():
             policy = policy.to(training.device)
         if adapter:
             trainable = not config.script.eval_only  # by default an adapter is loaded frozen

@@ -147,6 +147,13 @@ def test_vllm_is_not_taken_by_itself_where_it_cannot_work(gpus, key, monkeypatch
     assert any(key in note.finding for note in notes)
 
 
+def test_settings_decide_whatever_a_launchers_file_says(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")  # as TRL's file for ZeRO-1
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    hardware.fit_to_machine(settings(use_cpu=True), {})
+    assert not {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_MIXED_PRECISION"} & os.environ.keys()
+
+
 HALF = {"bf16": False, "fp16": True}
 T4 = "bf16: Tesla T4 has no bfloat16; use --bf16 false --fp16 true --dtype float32"
 

@@ -21,6 +21,7 @@ LAUNCHED = {"TORCHELASTIC_RUN_ID": "none"}
         ({"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", **LAUNCHED}, "torchrun [its options as before]"),
         # without its options, a sharded checkpoint would be read as if it were whole
         ({"ACCELERATE_DYNAMO_USE_FULLGRAPH": "False"}, "accelerate launch [its options as before]"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", **LAUNCHED}, "accelerate launch [its options as before]"),
     ],
 )
 def test_the_command_starts_as_many_processes(variables, words, monkeypatch):

@@ -1,14 +1,16 @@
 """Programs on two processes, with whole weights or with sharded ones; those of the tests are in tests/programs."""
 
 import os
+from pathlib import Path
 
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_multi_gpu_env
+import trl
 from helpers_commands import command
 from helpers_runs import ROOT
 
 PROGRAMS = ROOT / "tests" / "programs"
 PATHS = os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "helpers", PROGRAMS)))
+FSDP2 = ROOT / "launch" / "fsdp2.yaml"
+ZERO1, ZERO2, ZERO3 = (Path(trl.__file__).parent / "accelerate_configs" / f"zero{stage}.yaml" for stage in (1, 2, 3))
 
 
 def run_on_two(script, *argv, **environment):
@@ -18,8 +20,10 @@ def run_on_two(script, *argv, **environment):
     return done.stdout
 
 
-def run_sharded_on_two(script, *argv):
-    """Run it with the variables that Accelerate's launcher makes of our file for FSDP2."""
-    words = ["--config_file", str(ROOT / "launch" / "fsdp2.yaml"), "--num_processes", "2", str(script)]
-    given, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
-    return run_on_two(PROGRAMS / "sharded_on_cpu.py", script, *argv, **prepare_multi_gpu_env(given))
+def run_sharded_on_two(script, *argv, file=FSDP2):
+    """Run it by Accelerate's launcher and this file of its."""
+    launcher = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--main_process_port", "0"]
+    launcher += ["--config_file", str(file)]
+    done = command(PROGRAMS / "sharded_on_cpu.py", [script, *argv], launcher=launcher, PYTHONPATH=PATHS)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout

@@ -1,15 +1,18 @@
-"""Two processes, with whole weights (DDP) and with sharded ones (FSDP2), have the gradient that one process has.
+"""Two processes, with whole weights (DDP) and with sharded ones (FSDP2, ZeRO), have the gradient of one process.
 
 They have unequal work: other lengths, other numbers of packs, or no completion that can move the policy.
 """
 
 import pytest
 import torch
-from helpers_programs import PROGRAMS, run_on_two, run_sharded_on_two
+from accelerate.utils import is_deepspeed_available
+from helpers_programs import PROGRAMS, ZERO1, ZERO2, ZERO3, run_on_two, run_sharded_on_two
 from helpers_runs import DEMO
 from helpers_trainer import largest_difference
+from safetensors.torch import load_file
 from steps_of_two_processes import step
 from trl import GRPOTrainer
+from weights_of_two_processes import NAMES, weights
 
 pytestmark = pytest.mark.slow
 MODEL = str(DEMO / "model")
@@ -32,6 +35,23 @@ def test_two_processes_are_as_one(launch, tmp_path):
     assert [(one["unchanged"], one["asked"]) for one in found] == [([2, 3, 4], [4])] * 2
     written = (tmp_path / "watched/alarms.jsonl").read_text().splitlines()
     assert sum("nonfinite_gradient" in line for line in written) == 1  # both have seen it
+
+
+@pytest.mark.skipif(not is_deepspeed_available(), reason="DeepSpeed is not installed")
+@pytest.mark.parametrize("file", [ZERO1, ZERO2, ZERO3], ids=["ZeRO-1", "ZeRO-2", "ZeRO-3"])
+def test_two_processes_of_deepspeed_train_to_the_same_weights(file, tmp_path):
+    """Its gradients are its own affair; a second step also shows that it steps where it should."""
+    run_sharded_on_two(PROGRAMS / "weights_of_two_processes.py", MODEL, str(tmp_path), file=file)
+    found = torch.load(tmp_path / "weights.pt", weights_only=False)
+    assert found.pop("trained by") == ("DEEPSPEED", True)  # packs, not TRL's own step
+    first, moved = load_file(f"{MODEL}/model.safetensors"), 0.0
+    for name in NAMES:
+        expected, _ = weights(GRPOTrainer, name, MODEL, tmp_path, batch=16)
+        assert expected.keys() <= found[name].keys()  # a tied head may be there twice
+        for key, weight in expected.items():
+            assert (found[name][key] - weight).abs().max() < 1e-6, (name, key)
+            moved = max(moved, (weight - first.get(key, weight)).abs().max())
+    assert moved > 1e-3
 
 
 def check_against_one_process(found, tmp_path):

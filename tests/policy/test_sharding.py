@@ -1,32 +1,56 @@
-"""lean_grpo/sharding.py and launch/fsdp2.yaml: a run under FSDP2 is resumed bit by bit and saves whole weights.
+"""lean_grpo/sharding.py and launch/fsdp2.yaml: sharded runs are resumed bit by bit and save whole weights.
 
 Its gradients: tests/lean_grpo/test_two_processes.py.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from accelerate.commands.config import load_config_from_file
-from helpers_programs import run_sharded_on_two
+from helpers_programs import FSDP2, ZERO3, run_sharded_on_two
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import ROOT
 from transformers.integrations import deepspeed
 
 from grpo.policy import loading
 from grpo.runs import checkpoints
+from lean_grpo import sharding
 
 
 @pytest.mark.slow
-def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run):
-    own = {"per_device_train_batch_size": "8", "num_train_epochs": None, "max_steps": "2"}
+@pytest.mark.parametrize(
+    ("file", "adapter"), [(FSDP2, "false"), (FSDP2, "true"), (ZERO3, "false")], ids=["FSDP2", "FSDP2-LoRA", "ZeRO-3"]
+)
+def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, file, adapter):
+    if file is ZERO3:
+        pytest.importorskip("deepspeed")
+    own = {"per_device_train_batch_size": "8", "num_train_epochs": None, "max_steps": "2", "use_peft": adapter}
     argv = tiny_run(**{**EPOCHS, **own, "save_steps": "1", "output_dir": "whole"})
-    run_sharded_on_two(ROOT / "train_grpo.py", *argv)
+    run_sharded_on_two(ROOT / "train_grpo.py", *argv, file=file)
     whole = Path("whole")
     last = checkpoints.newest(whole)[0]
-    assert (whole / "model.safetensors").read_bytes() == (last / "model.safetensors").read_bytes()
+    weights = "adapter_model.safetensors" if adapter == "true" else "model.safetensors"
+    assert (whole / weights).read_bytes() == (last / weights).read_bytes()
     interrupted("whole", 1)
-    run_sharded_on_two(ROOT / "train_grpo.py", *argv, "--output_dir", "again", "--resume_from_checkpoint", "auto")
+    resumed = ["--output_dir", "again", "--resume_from_checkpoint", "auto"]
+    run_sharded_on_two(ROOT / "train_grpo.py", *argv, *resumed, file=file)
     assert_same(state_of(Path("again")), state_of(whole))
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "mismatches", "refused"),
+    [
+        (dict(fsdp_version=1), [], "fsdp_version: 1"),
+        (dict(fsdp_version=2, activation_checkpointing=True), [], "fsdp_activation_checkpointing"),
+        (None, ["- ds gradient_clipping=1 vs hf max_grad_norm=0.1"], "gradient_clipping=1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(fsdp, mismatches, refused):
+    zero = SimpleNamespace(hf_ds_config=SimpleNamespace(mismatches=mismatches))
+    state = SimpleNamespace(fsdp_plugin=fsdp and SimpleNamespace(**fsdp), deepspeed_plugin=zero)
+    with pytest.raises(ValueError, match=refused):  # which the script makes one line of
+        sharding.prepare(SimpleNamespace(state=state))
 
 
 def test_models_load_whole_whatever_a_launcher_says():
@@ -46,5 +70,5 @@ def test_models_load_whole_whatever_a_launcher_says():
 
 def test_the_launchers_file_is_one_that_accelerate_can_read():
     """And leave the number format to the script, whose bf16 would otherwise have two owners."""
-    found = load_config_from_file(str(ROOT / "launch" / "fsdp2.yaml"))
+    found = load_config_from_file(str(FSDP2))
     assert found.mixed_precision == "no" and found.use_cpu is False and found.fsdp_config["fsdp_version"] == 2

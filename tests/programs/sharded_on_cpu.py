@@ -4,6 +4,7 @@ Accelerate takes its variables (ACCELERATE_USE_FSDP, …) for granted on GPUs on
 a word. Nothing else is changed: sharding, gathering and saving are the libraries' own.
 """
 
+import importlib
 import os
 import runpy
 import sys
@@ -12,31 +13,40 @@ from typing import Any
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
-_stock = AcceleratorState.__init__
+_stock_partial, _stock = PartialState.__init__, AcceleratorState.__init__
+
+
+def _init_partial(self: PartialState, *args: Any, **kwargs: Any) -> None:
+    _stock_partial(self, *args, **kwargs)
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        import deepspeed
+
+        backend: Any = importlib.import_module("deepspeed.comm.torch")
+        backend.build_shm_op = lambda: None  # for CPUs alone, and compiling it takes a minute
+        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
 
 
 def _init(
     self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, deepspeed_plugin: Any = None, **kwargs: Any
 ) -> None:
     _stock(self, *args, fsdp_plugin=fsdp_plugin, deepspeed_plugin=deepspeed_plugin, **kwargs)
-    plugin = fsdp_plugin or deepspeed_plugin
-    if plugin is None or self.distributed_type != DistributedType.MULTI_CPU:
+    if self.distributed_type != DistributedType.MULTI_CPU or not (fsdp_plugin or deepspeed_plugin):
         return
-    if self._mixed_precision != "no" or deepspeed_plugin:
-        plugin.set_mixed_precision(self._mixed_precision)
     if deepspeed_plugin:
-        import deepspeed
-
-        deepspeed.init_distributed(dist_backend="gloo")
-        plugin.select(_from_accelerator_state=True)
-        self.deepspeed_plugins, self._mixed_precision = plugin, "no"
-        self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.DEEPSPEED
+        deepspeed_plugin.set_mixed_precision(self._mixed_precision)
+        deepspeed_plugin.select(_from_accelerator_state=True)
+        self.deepspeed_plugins, self._mixed_precision = deepspeed_plugin, "no"
+        self.distributed_type = DistributedType.DEEPSPEED
     else:
-        self.fsdp_plugin, self.distributed_type = plugin, DistributedType.FSDP
+        if self._mixed_precision != "no":
+            fsdp_plugin.set_mixed_precision(self._mixed_precision)
+        self.fsdp_plugin, self.distributed_type = fsdp_plugin, DistributedType.FSDP
+    PartialState._shared_state["distributed_type"] = self.distributed_type
 
 
 if __name__ == "__main__":
-    AcceleratorState.__init__ = _init
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    PartialState.__init__, AcceleratorState.__init__ = _init_partial, _init
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     runpy.run_path(sys.argv[0], run_name="__main__")
