@@ -2,14 +2,14 @@
 
 import datetime
 import json
-import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from datasets import Dataset
-from helpers_runs import LEARNS, ROOT
+from helpers_runs import LEARNS
 
+import examples.rows
 import train_grpo
 from grpo.core.errors import UserError
 from grpo.data.dataset import make_prompts, prepared
@@ -17,9 +17,6 @@ from grpo.data.sources import load_source, take_split
 from grpo.task.prompts import XML
 from grpo.task.task import Task
 
-PAGE = (ROOT / "docs" / "your-own-task.md").read_text(encoding="utf-8")
-MY_ROWS = re.search(r"```python\n# my_rows\.py\n(.*?)```", PAGE, re.DOTALL)[1]
-FILE = (ROOT / "examples" / "rows.py").read_text(encoding="utf-8")
 BOXED = "So $n = \\boxed{6}$."
 # Three made-up rows in the shape of each data set, and what the first and the last become
 SHAPES = {
@@ -75,22 +72,16 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_pages_functions_read_the_rows_of_well_known_data_sets(name, tmp_path):
+def test_the_examples_read_the_rows_of_well_known_data_sets(name, tmp_path):
     rows, (first, last) = SHAPES[name]
-    functions = {}
-    exec(compile(MY_ROWS, "my_rows.py", "exec"), functions)
     pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")  # as files of these sets come
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for file in ("rows.parquet", "rows.jsonl"):
-        table = prepared(take_split(load_source(str(tmp_path / file)), "train"), functions[name], file)
+        table = prepared(take_split(load_source(str(tmp_path / file)), "train"), getattr(examples.rows, name), file)
         made, reading = make_prompts(table, Task(XML), ["a reward"])
         assert len(made) == len(rows) - (name == "from_numina") and reading.dropped == 0
         assert [(made[index]["question"], made[index]["answer"]) for index in (0, -1)] == [first, last]
         assert made[0]["prompt"][-1] == {"role": "user", "content": first[0]}
-
-
-def test_the_page_shows_the_functions_of_the_file():
-    assert FILE.endswith(MY_ROWS)
 
 
 def test_messages_keep_their_own_system_prompt_and_other_columns_stay():
