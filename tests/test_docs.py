@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import trl
 import yaml
 from accelerate.commands.launch import launch_command_parser
 from helpers_runs import COUNTDOWN, DEMO, ROOT
@@ -231,7 +232,8 @@ def launched(words):
     """The processes that a launcher's line starts on all machines; the launcher itself reads its options."""
     if words[:2] == ["accelerate", "launch"]:
         options = launch_command_parser().parse_args(words[2:])
-        assert (ROOT / options.config_file).is_file() and options.training_script == "train_grpo.py"
+        file = options.config_file.replace("$(python -c 'import trl; print(*trl.__path__)')", *trl.__path__)
+        assert (ROOT / file).is_file() and options.training_script == "train_grpo.py"
         return options.num_processes
     options = torchrun.parse_args(words[1:])
     assert options.training_script == "train_grpo.py"
