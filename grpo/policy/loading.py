@@ -97,7 +97,7 @@ def load_model(config: Config) -> tuple[Any, PeftConfig | None]:
         "quantization_config": quantization,
         **(training.model_init_kwargs if isinstance(training.model_init_kwargs, dict) else {}),
     }
-    if is_fsdp_enabled() and quantization is None:
+    if is_fsdp_enabled() and quantization is None and not adapter:  # which TRL copies, so it must be there
         options["device_map"] = sharding.where_to_load(training.local_process_index)
     if os.path.isdir(base):  # of a download the bar is worth its line
         logging.disable_progress_bar()

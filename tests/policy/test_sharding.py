@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from accelerate.commands.config import load_config_from_file
 from helpers_programs import FSDP2, ZERO3, run_sharded_on_two
 from helpers_resume import EPOCHS, assert_same, interrupted, state_of
 from helpers_runs import ROOT
+from safetensors.torch import load_file
 from transformers.integrations import deepspeed
 
 from grpo.policy import loading
@@ -36,6 +38,11 @@ def test_sharded_run_is_resumed_and_saves_all_weights(tiny_run, file, adapter):
     resumed = ["--output_dir", "again", "--resume_from_checkpoint", "auto"]
     run_sharded_on_two(ROOT / "train_grpo.py", *argv, *resumed, file=file)
     assert_same(state_of(Path("again")), state_of(whole))
+    if adapter == "true":  # trained further, with a copy of it as the reference model
+        more = ["--model_name_or_path", "whole", "--beta", "0.1", "--max_steps", "1", "--output_dir", "more"]
+        run_sharded_on_two(ROOT / "train_grpo.py", *argv, *more, file=file)
+        before, after = (load_file(run / weights) for run in (whole, Path("more")))
+        assert before.keys() == after.keys() and any(not torch.equal(before[key], after[key]) for key in before)
 
 
 @pytest.mark.parametrize(
