@@ -1,4 +1,4 @@
-"""`python -m grpo ask [RUN] "QUESTION"`: a saved model answers, with the prompt that it was trained on."""
+"""`python -m grpo ask [RUN] "QUESTION"`: ask a saved model a question, with the prompt of its training."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from grpo.task.prompts import PromptFormat
 
 
 def answer(model_dir: Path, question: str) -> str:
-    """The greedy completion of a question, and the answer read out of it, below a line with the model's name."""
+    """Return the model's name, its greedy completion of a question, and the extracted answer, as text."""
     is_adapter = (model_dir / "adapter_config.json").is_file()
     if not (is_adapter or (model_dir / "config.json").is_file()):
         newest, _ = checkpoints.newest(model_dir)

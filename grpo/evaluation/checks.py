@@ -1,4 +1,4 @@
-"""Preflight's check of the held-out questions: whether so many can show a change."""
+"""Preflight's check of the held-out questions: are there enough to show a change?"""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from grpo.core.text import counted
 from grpo.data.checks import Plan
 from grpo.evaluation.comparison import FEWEST
 
-ENOUGH = 100  # held-out questions, with which a change of 4 points is the smallest that can be shown
+ENOUGH = 100  # held-out questions; they can show a change of 4 points, not a smaller one
 
 
 def about_held_out(plan: Plan) -> Iterator[Check]:
-    """The number of held-out questions, and the smallest change that they can show."""
+    """Report the number of held-out questions, and the smallest change that they can show."""
     script, data, count = plan.config.script, plan.data, len(plan.data.held_out)
     if script.eval_samples == 0:
         yield Check("ok", "held out", "eval_samples 0: nothing is evaluated before and after")
