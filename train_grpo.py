@@ -67,7 +67,7 @@ HYPERPARAMETERS: dict[str, Any] = dict(
     ],
     output_dir=None,  # None: outputs/Qwen-1.5B-GRPO, and with my.csv outputs/Qwen-1.5B-GRPO-my
     run_name=None,  # None: Qwen-1.5B-GRPO-gsm8k
-    learning_rate=5e-6,  # for all weights of a 1.5B model; smaller models and adapters (use_peft) need more
+    learning_rate=5e-6,  # of all weights of a 1.5B model; smaller models and adapters (use_peft) need more
     adam_beta1=0.9,
     adam_beta2=0.99,
     weight_decay=0.1,
