@@ -36,7 +36,7 @@ def about_run(plan: Plan) -> Iterator[Check]:
         yield Check("ok", "geometry", config.geometry.describe())
         for stage in config.stages:
             never, limit = 0 < training.max_steps < stage.first_step, training.max_steps
-            yield warn_if(never, "stage", stage.describe(), f"it never begins: max_steps ends the run after {limit}")
+            yield warn_if(never, "stage", stage.describe(), f"it never begins: the run ends after {limit} (max_steps)")
         yield Check("ok", "tracker", ", ".join(training.report_to or ["none"]))
         if training.push_to_hub:
             yield hub.check(training)

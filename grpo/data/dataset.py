@@ -300,7 +300,7 @@ def _question(cell: Any, where: str) -> str | list[Message]:
             raise UserError(f"{where}: {str(message)[:60]!r} is not a message; write {{role: user, content: text}}")
     if (role := cell[-1]["role"]) != "user":
         raise UserError(
-            f"{where}: the last message is of the role {role!r}, where the model begins; end with the user's, or "
+            f"{where}: the last message has the role {role!r}, and the model would continue; end with the user's, or "
             "write a `prepare` such as from_sharegpt in examples/rows.py (docs/your-own-task.md)"
         )
     return [{"role": message["role"], "content": message["content"]} for message in cell]

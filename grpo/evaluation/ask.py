@@ -29,7 +29,7 @@ def answer(model_dir: Path, question: str) -> str:
         raise UserError(f"ask: {str(model_dir)!r} holds no model; ask {newest or 'another directory, of a run'}")
     record = read_prompt(model_dir)
     if record is None:
-        raise UserError(f"ask: nothing records the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
+        raise UserError(f"ask: no file has the prompt of {str(model_dir)!r}; ask a run, or its copy with run.json")
     try:
         prompt_format = PromptFormat(**record["prompt"])
         prompt = prompt_format.prompt(question, record["shots"])
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("question", metavar="QUESTION")
     given = parser.parse_args(argv)
     if not given.question or (given.run is None and Path(given.question).is_dir()):
-        raise UserError(f"ask: there is no question; write it in quotes after {given.run or given.question}")
+        raise UserError(f"ask: the question is missing; write it in quotes after {given.run or given.question}")
     run = given.run or directory.newest_finished()
     if run is None:
         raise UserError("ask: no finished run in outputs/; name the directory of one")

@@ -14,12 +14,12 @@ def about_held_out(plan: Plan) -> Iterator[Check]:
     """Report the number of held-out questions, and the smallest change that they can show."""
     script, data, count = plan.config.script, plan.data, len(plan.data.held_out)
     if script.eval_samples == 0:
-        yield Check("ok", "held out", "eval_samples 0: nothing is evaluated before and after")
+        yield Check("ok", "held out", "eval_samples 0: no evaluation before and after training")
         return
     finding = counted(count, "held-out question")
     if data.cut_off:
         share = count / (sum(reading.rows for reading in data.readings) - data.unusable)
         finding += f", {100 * share:.0f} % of the rows, which have no split {script.eval_split!r}"
     remedy = "raise eval_samples or max_samples, add rows, or use another eval_dataset_name"
-    few = f"so few cannot show a change below {100 * FEWEST / max(count, FEWEST):.1f} points"
+    few = f"this many cannot show a change below {100 * FEWEST / max(count, FEWEST):.1f} points"
     yield warn_if(count < ENOUGH, "held out", finding, f"{few}; {remedy}")

@@ -69,7 +69,7 @@ def read(file: Path, task: Task) -> list[Record]:
             record |= task.grade(text, record, lenient)._asdict()
         records.append(record)
     if not records:
-        raise UserError(f"{file} is empty; it needs one JSON object a line")
+        raise UserError(f"{file} is empty; write one JSON object per line")
     return records
 
 
@@ -83,7 +83,7 @@ def file_of(path: Path) -> Path:
     for when in ("after", "before", "only"):
         if when in evaluations and (path / f"completions_{when}.jsonl").is_file():
             return path / f"completions_{when}.jsonl"
-    raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run that has some")
+    raise UserError(f"{str(path)!r} holds no completions_*.jsonl; name a file of completions, or a run with some")
 
 
 def task_of(file: Path) -> Task:

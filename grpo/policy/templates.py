@@ -47,7 +47,7 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
         apart = dataclasses.replace(chosen, system_apart=False)
         if not _refusal(apart, tokenizer, kwargs):
             chosen = apart
-            finding = f"the chat template takes no system message ({why}): it stands in the first user's message"
+            finding = f"the chat template has no system message ({why}): it is part of the first user message"
             notes.append(Check("ok", "system prompt", finding))
     remedy = "fix its chat_template.jinja, or use plain text (a prompt_format with chat: false)"
     with one_line(f"{where} refuses a question (", f"); {remedy}"):
@@ -56,9 +56,9 @@ def fitted(task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict, name: s
         raise UserError(f"{where} leaves the question out; {remedy}")
     if chosen.chat and task.shots and not _shows(chosen, task, tokenizer, kwargs):
         chosen = dataclasses.replace(chosen, shots_apart=False)
-        finding = "the chat template rewrites earlier answers: worked examples stand in the user's message"
+        finding = "the chat template rewrites earlier answers: worked examples are part of the user message"
         if not _shows(chosen, task, tokenizer, kwargs):
-            raise UserError(f"{where} changes the worked examples, also in the user's message; use num_shots 0")
+            raise UserError(f"{where} changes the worked examples, even in the user message; use num_shots 0")
         notes.append(Check("ok", "worked examples", finding))
     chosen = dataclasses.replace(chosen, prefill=prompts.prefilled(rendered, chosen.completion))
     return dataclasses.replace(task, prompt=chosen), notes
@@ -71,7 +71,7 @@ def _refusal(chosen: PromptFormat, tokenizer: PreTrainedTokenizerBase, kwargs: d
         rendered = prompts.rendered(chosen.prompt(QUESTION), tokenizer, kwargs)
     except Exception as error:  # a template may raise anything
         return reason_of(error)
-    return "" if _words(chosen.system) in _words(rendered) else "it leaves it out"
+    return "" if _words(chosen.system) in _words(rendered) else "it drops it"
 
 
 def _shows(chosen: PromptFormat, task: Task, tokenizer: PreTrainedTokenizerBase, kwargs: dict) -> bool:

@@ -29,7 +29,7 @@ def read_stages(listed: Sequence[Any]) -> list[Stage]:
         except (TypeError, ValueError):
             raise UserError(
                 f"stages: stage {number} is {stage!r}; write a mapping of name, reward_funcs and max_steps, such as "
-                f"{EXAMPLE}, and, if you like, reward_weights, a number for each of reward_funcs"
+                f"{EXAMPLE}, and optionally reward_weights, a number for each of reward_funcs"
             ) from None
         stages.append(made)
         first = made.last_step + 1

@@ -150,7 +150,7 @@ def _opening(system: str) -> str:
 def _of_mapping(fields: Mapping[str, Any], exemplars: Sequence[Shot]) -> tuple[PromptFormat, Sequence[Shot]]:
     for key, value in fields.items():
         if key not in IN_A_RECIPE:
-            raise UserError(f"prompt_format: {key!r} is not a field of it{did_you_mean(str(key), IN_A_RECIPE)}")
+            raise UserError(f"prompt_format: {key!r} is not a field{did_you_mean(str(key), IN_A_RECIPE)}")
         if key not in ("chat", "exemplars") and not isinstance(value, str):
             raise UserError(f"prompt_format: {key}: {value!r} is not a text; write it in quotes")
     templates = {key: value for key, value in fields.items() if key != "exemplars"}

@@ -92,7 +92,7 @@ class SkipNonFiniteSteps(TrainerCallback):
             weight.grad = None
         self.trainer.training_metrics["skipped_steps"] = [float(self.in_all)]
         if self.in_a_row == SKIPPED:
-            self.stop(f"{SKIPPED} skipped steps in a row: the gradient holds NaN or infinity; none changed a weight")
+            self.stop(f"{SKIPPED} skipped steps in a row: the gradient contains NaN or infinity; no weight changed")
 
 
 class Watch(TrainerCallback):

@@ -257,7 +257,7 @@ def _entropy_runaway(seen: History) -> str | None:
 
 
 def _nonfinite_gradient(seen: History) -> str | None:
-    return "the gradient holds NaN or infinity; the step was skipped" if seen.skipped else None
+    return "the gradient contains NaN or infinity; the step was skipped" if seen.skipped else None
 
 
 def _vllm_out_of_sync(seen: History) -> str | None:
