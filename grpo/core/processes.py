@@ -49,7 +49,7 @@ def program(script: str) -> str:
 
 
 def launch() -> str:
-    """Return the start of a command: `torchrun --nproc_per_node=4` or another launcher, or `python`."""
+    """The launcher prefix of a command, such as `torchrun --nproc_per_node=4`, or `python` for one process."""
     if "ACCELERATE_DYNAMO_USE_FULLGRAPH" in os.environ:  # which its launcher sets, and nobody else
         return "accelerate launch [its options as before]"
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun, and by vLLM's start

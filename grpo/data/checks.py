@@ -21,7 +21,7 @@ from grpo.task.gold import alternatives, gold_mark, has_mark, mark_name, readabl
 from grpo.task.task import Task
 
 TWO_WAYS = re.compile(r"-?[0-9]+,([0-9]{1,2}|[0-9]{4,})")
-LONG_GOLD = 30  # characters; completions rarely match a longer text exactly
+LONG_GOLD = 30  # characters; hardly any completion holds such a text exactly
 PARTS = ("choices", "options", "input", "context", "passage")  # columns that usually belong to the question
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]|[%€£]")  # not a LaTeX command; next to a number it is a unit
 

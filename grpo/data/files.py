@@ -80,7 +80,7 @@ _NEXT = re.compile(r"\S")
 
 
 def _read_json(path: Path) -> Splits:
-    """Read the objects of a file, one after another or in an array, or the rows inside one object."""
+    """The objects of a file, one after the other or in an array, or what one object has as rows."""
     decoder = json.JSONDecoder(parse_int=_integer, parse_float=_decimal, strict=False)
     text, values, position = _text(path), list[Any](), 0
     try:
